@@ -8,9 +8,9 @@
 //! passed is full, which is the same as no bucket.
 //!
 //! The table has a fixed number of entries, in sets of [`WAYS`]. A new client takes over the entry
-//! of its set with the earliest time, *including that time*. That entry is normally full, so
-//! nothing is lost; it is not only if more clients are active than the table has entries, and then
-//! the new client starts with the tokens the old one has left. So evicting a bucket, one's own or
+//! of its set with the earliest time, *including that time*. Normally that bucket is full, so
+//! nothing is lost. If more clients are active than the table has entries, it may not be full, and
+//! the new client starts with the tokens that are left in it. So evicting a bucket, one's own or
 //! another client's, gains no tokens: times in the table never go back. The cost falls on new
 //! clients during a flood from more addresses than there are entries.
 //!

@@ -3,9 +3,8 @@
 //! # Theory of operation
 //!
 //! A NAR is added when it was requested and its hash matched the registered one. Later changes of
-//! the files cannot make the entry wrong: it is the NAR of that hash. Whether the path still has
-//! that hash can change, so an entry carries the epoch in which its row was last read, as a narinfo
-//! does.
+//! the files cannot invalidate the entry: it is the NAR of that hash. The path may get another
+//! hash, so an entry carries the epoch in which its row was last read, as a narinfo does.
 //!
 //! # Limits
 //!

@@ -19,10 +19,10 @@
 //! A request that waited checks once more that the path is registered: it may have been collected
 //! before the daemon's reply, and cannot be after it. Checking before the lease would leave a gap.
 //!
-//! Clients are answered whatever the daemon does. No request waits longer than [`WAIT_MAX`], nor at
-//! all while another has waited that long in vain; answers without a lease are counted. While there
-//! is no daemon, or the generation is full, no generation is published, so that I/O threads do not
-//! dispatch requests for leases. Narinfos from memory are not counted then.
+//! Clients are answered whether or not the daemon replies. No request waits longer than
+//! [`WAIT_MAX`], nor at all while another has waited that long in vain; responses without a lease
+//! are counted. While there is no daemon, or the generation is full, no generation is published, so
+//! that I/O threads do not dispatch requests for leases. Narinfos from memory are not counted then.
 //!
 //! # Limits
 //!

@@ -8,8 +8,8 @@
 //! path is 404 while its row and its fingerprint stay the same. Each request checks the fingerprint
 //! again; if it differs the mark is removed, and the path counts as never verified.
 //!
-//! Clients remember a 404 for an hour, so it needs a confirmation; but only a 404 sends them to the
-//! next cache.
+//! Clients cache a 404 for an hour, so quarantine requires confirmation; but only a 404 makes them
+//! query the next cache.
 //!
 //! # Limits
 //!

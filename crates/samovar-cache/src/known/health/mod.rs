@@ -3,17 +3,17 @@
 //! # Theory of operation
 //!
 //! The first complete NAR of a path is hashed while it is sent, before its last piece leaves
-//! (`nar_body.rs`). If the hash is right, a verification record is kept for this row and this root
-//! ([`verified`]), and from then on the files are sent without being read. If it is wrong, the path
-//! is *marked* ([`damaged`]): everything rendered for it is dropped, and nothing is served of it
-//! until its row or its files change. A thread of low priority ([`keeper`]) reads the files again,
-//! so that files that were wrong during a repair come back by themselves. It also writes the
-//! records to the state directory, if one is configured ([`state`]). Another thread ([`scrub`]), if
-//! configured, verifies the whole store in the background.
+//! (`nar_body.rs`). If the hash matches, a verification record is stored for this row and this root
+//! ([`verified`]), and from then on the files are sent without being hashed. If it does not match,
+//! the path is *marked* ([`damaged`]): cached responses for it are dropped, and it is not served
+//! until its row or its files change. A low-priority thread ([`keeper`]) reads the files a second
+//! time, so that files read during a repair are served again without intervention. It also writes
+//! the records to the state directory, if one is configured ([`state`]). Another thread
+//! ([`scrub`]), if configured, verifies the whole store in the background.
 //!
-//! Code that caches an answer of a path adds it first and then checks for a mark; code that marks a
-//! path does so first and then drops its answers. So nothing of a marked path stays where I/O
-//! threads find it, in whatever order both run, and they need not check.
+//! Code that caches a response for a path adds it first and then checks for a mark; code that marks
+//! a path adds the mark first and then drops cached responses. In either order no response for a
+//! marked path stays where I/O threads find it, so I/O threads need not check for marks.
 
 mod damaged;
 mod keeper;
@@ -45,7 +45,7 @@ use verified::{Entry, Verified, minute_now};
 pub struct Trust {
     /// Whether a NAR is hashed the first time it is sent.
     pub is_first_hashed: bool,
-    /// The directory for verification records; `None`: they end with the process.
+    /// The directory for verification records; if `None`, they are lost when the process ends.
     pub state_directory: Option<PathBuf>,
     /// Background verification rate, bytes per second; `None` turns it off.
     pub scrub_rate: Option<NonZeroU64>,

@@ -43,7 +43,7 @@ impl Verified {
         (entry.stamp == stamp).then_some(entry.minute)
     }
 
-    /// The minute of a path's verification, whatever its stamp.
+    /// Returns the minute of a path's verification, ignoring its stamp.
     pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
         self.table()
             .entries

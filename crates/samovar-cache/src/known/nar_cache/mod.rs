@@ -2,13 +2,13 @@
 //!
 //! # Theory of operation
 //!
-//! Reading such a NAR costs the opening of its files. The first complete download writes a copy to
-//! a file without a name: nothing has to be cleaned up, however the process ends, and nothing on
-//! the disk is trusted after a start. The bytes are hashed as they are written, and the copy is
-//! kept if the hash is the registered one. So it stays right whatever happens to the files, and
-//! later downloads, and ranges, are sent from the page cache with `sendfile`.
+//! Reading such a NAR means opening each of its files. The first complete download writes a copy to
+//! an unnamed file (`O_TMPFILE`): it needs no cleanup, however the process ends, and no data on the
+//! disk is trusted after a restart. The bytes are hashed as they are written, and the copy is kept
+//! if the hash matches the registered one. So the copy stays valid even if the files change, and
+//! later downloads and ranges are sent from the page cache with `sendfile`.
 //!
-//! A copy that cannot be written is dropped; the response goes on.
+//! A copy that cannot be written is dropped; the response continues.
 //!
 //! # Limits
 //!
