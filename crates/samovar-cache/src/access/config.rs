@@ -59,7 +59,7 @@ impl AccessConfig {
         self.rate_limit.is_none() && self.lets_everybody_in()
     }
 
-    /// Whether no authentication is configured, so that all clients are admitted.
+    /// Whether no method of access control is configured, so that all clients are admitted.
     pub fn lets_everybody_in(&self) -> bool {
         self.users_file.is_none()
             && self.tokens_file.is_none()
@@ -75,8 +75,8 @@ impl AccessConfig {
 pub struct CertificateConfig {
     /// All verified certificates.
     pub any: bool,
-    /// SHA-256 fingerprints in hex, with or without colons, as printed by `openssl x509
-    /// -fingerprint -sha256`.
+    /// SHA-256 fingerprints in hex, with or without colons, as printed by
+    /// `openssl x509 -fingerprint -sha256`.
     pub fingerprints: Vec<String>,
     /// Common names of the subject.
     pub common_names: Vec<String>,
