@@ -135,7 +135,7 @@ impl BulkBudget {
 }
 
 impl State {
-    /// Evicts the list with the most time left, if that is too much.
+    /// Evicts the list with the most time left, if that exceeds [`PATIENCE`] or its client stalls.
     fn drop_slowest(&mut self, now: Instant) -> Option<Wanted> {
         let left = |list: &List| list.time_left(now);
         let (id, _) = self

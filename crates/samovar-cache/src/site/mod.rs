@@ -12,7 +12,7 @@
 //! Before it says anything about the store it checks that its snapshot of the catalog is current,
 //! once for each turn of the engine, since all requests of a turn were sent before. In all other
 //! cases a worker reads the database, answers, and caches the result. During an outage of the
-//! database one request at a time tries it; the others are answered 503 on the I/O thread.
+//! database one request at a time tries it; the others get 503 from the I/O thread.
 
 mod background;
 pub(crate) mod cache;

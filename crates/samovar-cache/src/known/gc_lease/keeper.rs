@@ -22,7 +22,7 @@ const UNANSWERED_COUNT_MAX: usize = 128;
 const TRY_COUNT: usize = 5;
 const TRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Interval of attempts to connect: the first, and the longest.
+/// Interval between attempts to connect: initial and maximum.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
 

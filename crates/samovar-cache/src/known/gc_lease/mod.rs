@@ -57,7 +57,7 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 /// The configuration of GC leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseConfig {
-    /// The least duration of a lease; the most is twice that.
+    /// The minimum duration of a lease; the maximum is twice that.
     pub time: Duration,
     /// Whether leases were configured, so that a missing daemon is reported.
     pub is_configured: bool,

@@ -100,7 +100,8 @@ impl Damaged {
         }
     }
 
-    /// The answer that needs no read of the files. `None`: the caller has to check them.
+    /// Returns the decision if it needs no read of the files, otherwise `None`: the caller must check
+    /// them.
     fn standing(
         &self,
         hash_part: &HashPart,

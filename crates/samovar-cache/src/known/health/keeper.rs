@@ -16,13 +16,13 @@ use super::{Health, scrub};
 /// Paths that wait for a second read; further ones are not marked.
 const QUEUE_COUNT_MAX: usize = 1024;
 
-/// The least interval of writing the state file.
+/// Minimum interval between writes of the state file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The pause after writing, as a multiple of its duration: a large file is written rarely.
 const SAVE_PAUSE_FACTOR: u32 = 100;
 
-/// The longest that the end of the server waits for the state file.
+/// Maximum time for which a shutdown waits for the state file.
 const END_TIME: Duration = Duration::from_secs(2);
 
 /// The nice value: 0 is the default, 19 the lowest priority.

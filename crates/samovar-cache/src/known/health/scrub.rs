@@ -31,7 +31,7 @@ use samovar_metrics::ScrubStatus;
 /// The interval of progress events.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The least interval between the starts of rounds.
+/// Minimum interval between the starts of rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The pause while the store cannot be read.

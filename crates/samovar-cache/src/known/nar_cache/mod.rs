@@ -65,7 +65,7 @@ impl NarCacheDirectory {
         Ok(space)
     }
 
-    /// Whether files in the directory take memory.
+    /// Whether the directory is on a file system in memory, tmpfs or ramfs.
     ///
     /// # Errors
     ///

@@ -204,8 +204,8 @@ impl Policy {
         }
     }
 
-    /// Returns the time for [`decide`](Self::decide), or 0 if no rule has an age, to save the
-    /// system call.
+    /// Returns the time for [`decide`](Self::decide), or 0 if no rule has an age, to save
+    /// reading the clock.
     pub(crate) fn now(&self) -> i64 {
         match self.has_ages {
             true => now(),

@@ -119,7 +119,7 @@ impl Roots {
         !self.wanted.is_empty()
     }
 
-    /// Takes over the closures of other roots that must be equal.
+    /// Takes over the closures of `before`, whose roots must be equal.
     pub(super) fn inherit(&self, before: &Self) {
         self.publish(before.sets());
     }
