@@ -20,7 +20,7 @@ use support::{hash_part, output};
 use support_hostile::{Hostile, fetch};
 use testkit::http1::Connection;
 
-/// Depth in nested directories: twice as many as PATH_MAX has bytes.
+/// Depth in nested directories: twice as many as `PATH_MAX` has bytes.
 const DEPTH: usize = 8192;
 
 /// Entries of one directory; an environment variable raises it.
@@ -74,7 +74,7 @@ fn deep_nar() -> Vec<u8> {
     nar
 }
 
-/// Nix can neither create nor read such a tree: its paths exceed PATH_MAX.
+/// Nix can neither create nor read such a tree: its paths exceed `PATH_MAX`.
 #[test]
 fn deeper_than_a_path_is_long() {
     let nar = deep_nar();
