@@ -1,6 +1,7 @@
 //! Repository tasks, run by the Makefile as `cargo run --package xtask -- TASK`.
 //!
-//! `xtask --help` lists them. Each task is in a module of that name, or of a name that begins with it.
+//! `xtask --help` lists them. Each task is in a module of that name, or of a name that begins with
+//! it.
 
 #![forbid(unsafe_code)]
 #![expect(

@@ -57,7 +57,7 @@ fn start_driver() -> (Running, SocketAddr) {
     (running, (Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// A browser driven by the W3C WebDriver protocol.
+/// A browser driven by the W3C `WebDriver` protocol.
 struct Browser {
     driver: SocketAddr,
     session: String,

@@ -1,4 +1,4 @@
-//! Drives a real browser by the W3C WebDriver protocol. Needs Debian's `chromium` and
+//! Drives a real browser by the W3C `WebDriver` protocol. Needs Debian's `chromium` and
 //! `chromium-driver`, and axe-core, which `xtask setup --test` installs.
 #![allow(
     dead_code,
@@ -149,7 +149,7 @@ impl Browser {
         said["value"].take()
     }
 
-    /// Sends a command of the Chrome DevTools protocol.
+    /// Sends a command of the Chrome `DevTools` protocol.
     pub fn tell(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
         self.ask("POST", "/goog/cdp/execute", &body)

@@ -93,8 +93,8 @@ impl Reader {
         Ok(registration)
     }
 
-    /// Returns the registration of a path that the policy allows and that is neither quarantined nor
-    /// suspect.
+    /// Returns the registration of a path that the policy allows and that is neither quarantined
+    /// nor suspect.
     pub(crate) fn servable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
         let registration = self.readable(hash_part)?;
         registration.admit()?;

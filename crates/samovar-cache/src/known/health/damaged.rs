@@ -100,8 +100,8 @@ impl Damaged {
         }
     }
 
-    /// Returns the decision if it needs no read of the files, otherwise `None`: the caller must check
-    /// them.
+    /// Returns the decision if it needs no read of the files, otherwise `None`: the caller must
+    /// check them.
     fn standing(
         &self,
         hash_part: &HashPart,
