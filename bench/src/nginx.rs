@@ -33,7 +33,7 @@ pub(crate) fn find(program: &str) -> PathBuf {
 /// Writes all narinfos, and the NARs of the rows, as files below `scratch`.
 ///
 /// Copies them from the server `first`, so that nginx sends the same bytes. Without a server,
-/// renders narinfos as nix-serve does, and NARs with Nix. [`crate::check`] verifies either.
+/// renders narinfos as nix-serve does, and NARs with Nix. [`mod@crate::check`] verifies either.
 pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> Result<PathBuf> {
     let files = scratch.join("files");
     fs::create_dir_all(files.join("nar"))?;

@@ -200,8 +200,8 @@ impl Response {
         response
     }
 
-    /// Defers the response: any thread completes it through the [`Responder`]. The handler returns
-    /// this one, and no thread waits.
+    /// Defers the response. The handler returns the placeholder at once, so no thread waits; any
+    /// thread can complete it later through the [`Responder`].
     pub fn later() -> (Responder, Self) {
         let later = Arc::new(Later::default());
         let mut response = Self::new(Status::OK, Body::Empty);

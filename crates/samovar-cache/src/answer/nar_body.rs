@@ -31,7 +31,7 @@ pub(crate) struct NarBody {
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
     registration: Registration,
-    /// Present while the bytes are read, rather than sent with `sendfile`.
+    /// The hash so far; `None` once bytes are sent with `sendfile` instead of being read.
     check: Option<Check>,
     /// Protects the path from garbage collection.
     lease: Option<SendingLease>,

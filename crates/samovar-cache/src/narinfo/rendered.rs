@@ -49,7 +49,7 @@ impl Narinfo {
 
     /// As a worker sends it.
     pub(crate) fn response(self: Arc<Self>) -> Response {
-        // Copying a short text costs less than pulling it.
+        // Copying a short text into the response costs less than streaming it from a source.
         let body = if may_go_inline(&self.prepared) {
             Body::Bytes(self.text().to_vec().into())
         } else {

@@ -68,8 +68,9 @@ impl Background {
         let is_new =
             |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
         let new: Vec<_> = caches.narinfos().filter(is_new).collect();
-        // Requests fail while the roots of a policy are unknown, so they are followed before the
-        // policy is used, unless those of the present policy are unknown as well.
+        // Requests fail until the closures of a policy's roots are known. So they are computed
+        // before a new policy takes over, unless the current policy's are unknown too: then
+        // requests fail already, and waiting gains nothing.
         let fails = |new: &Policy| {
             let mut policies = before.narinfos().map(|before| &before.reader.policy);
             policies.any(|policy| policy.is_unknown() && policy.is_same(new))

@@ -278,14 +278,15 @@ impl Router {
         self
     }
 
-    /// Sets the handler for errors: those of handlers, and 400, 404 and 405 without a handler of
-    /// their own. Responses that the engine sends before a handler gets the request, or after one
-    /// panics, go through [`on_refusal`](Self::on_refusal) instead, and not through middleware.
+    /// Sets the handler for errors that route handlers return, and for the router's own 400, 404
+    /// and 405 where no specific handler is set. Responses that the engine sends before a route
+    /// handler gets the request, or after one panics, go through [`on_refusal`](Self::on_refusal)
+    /// instead, and not through middleware.
     ///
-    /// A response with status 200 gets the status of the error. The default response is the status
-    /// with [`Error::message`] as plain text.
+    /// If this handler's response has status 200, it gets the error's status instead. The default
+    /// response is the status with [`Error::message`] as plain text.
     ///
-    /// Errors of mounted routers come here, too, unless they have a handler of their own.
+    /// Errors in mounted routers come here too, unless the mounted router has its own handler.
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,

@@ -105,7 +105,8 @@ impl GcLease {
         }
     }
 
-    /// Parses a number of seconds from 1, or `off` or 0.
+    /// Parses a number of seconds, at least 1; `off` and `0` both mean off. `None` for anything
+    /// else.
     pub fn parse(text: &OsStr) -> Option<Self> {
         if text == "off" {
             return Some(Self::Off);

@@ -16,11 +16,11 @@ use crate::realisation::{Realisation, RealisationId};
 use crate::store::{Store, lookup_each};
 use crate::tree::Tree;
 
-/// A store that reads database and files directly where possible, and uses the daemon otherwise.
+/// A store that reads the database and the files directly where possible, and uses the daemon
+/// otherwise.
 ///
-/// While the database is readable it answers, at a hundredth of the cost; otherwise the daemon
-/// does. NARs are made from the files if the store directory is readable, else the daemon sends
-/// them.
+/// Queries go to the database while it is readable, at a hundredth of the daemon's cost. NARs are
+/// made from the files if the store directory is readable; otherwise the daemon sends them.
 #[derive(Debug)]
 pub struct DaemonStore {
     local: LocalStore,

@@ -54,8 +54,8 @@ pub(crate) enum ListError {
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Response {
     let coding = request.head().header("Content-Encoding");
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        // RFC 9110, 15.5.16: the accepted coding is named.
         let text = "The body may not be compressed.\n";
+        // A 415 names the accepted codings (RFC 9110, 15.5.16).
         return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
             .header("Accept-Encoding", "identity");
     }
