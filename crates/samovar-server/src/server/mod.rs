@@ -19,7 +19,7 @@ mod bind;
 mod caches;
 mod counts;
 mod events;
-mod kept;
+mod nar_cache;
 mod observer;
 mod reload;
 mod start;
@@ -99,7 +99,7 @@ pub fn check(config: &Configuration) -> anyhow::Result<()> {
 
 fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> {
     caches::read(&config.caches, errors)?;
-    kept::check(config)?;
+    nar_cache::check(config)?;
     Identity::find(config.user.as_deref(), config.group.as_deref())?;
     if let Some(tls) = &config.tls {
         reload::read_certificate(tls, &config.names, errors)?;

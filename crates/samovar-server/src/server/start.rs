@@ -22,7 +22,7 @@ use super::events::{self, Ended, Event, Handlers};
 use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Kind, Predecessor, Successor};
-use super::{caches, kept};
+use super::{caches, nar_cache};
 use crate::config::{Configuration, GcLease, Verify};
 use crate::daemon::{Background, Identity, PidFile, Prepared as PreparedPidFile};
 use crate::log::{AccessLog, ErrorLog};
@@ -111,7 +111,7 @@ impl<'a> Prepared<'a> {
             None => None,
         };
         let caches = caches::read(&config.caches, errors)?;
-        kept::check(config)?;
+        nar_cache::check(config)?;
         let tls = match &config.tls {
             Some(options) => Some(Secure {
                 options,
@@ -231,7 +231,7 @@ impl Bound<'_> {
         let store = open_store(config, &logs.errors)?;
         let site_config = SiteConfig {
             caches: std::mem::take(&mut self.prepared.caches),
-            nar_cache: kept::space(config, &logs.errors)?,
+            nar_cache: nar_cache::space(config, &logs.errors)?,
             gc_lease: gc_lease(config),
             trust: Trust {
                 is_first_hashed: config.verify == Verify::First,
