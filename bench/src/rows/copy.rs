@@ -74,22 +74,8 @@ impl Bench<'_> {
 /// Returns a `nix copy` command isolated from this machine's configuration, caches and stores.
 fn copy_command(server: &Server, home: &TempDir, path: &str) -> Command {
     let home = home.path();
-    let mut command = Command::new("nix");
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("NIX_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = testkit::nix::nix("nix", home);
     command
-        .env("HOME", home)
-        .env("XDG_CACHE_HOME", home.join("cache"))
-        .env("XDG_CONFIG_HOME", home.join("config"))
-        .env("XDG_DATA_HOME", home.join("data"))
-        .env("NIX_CONF_DIR", home.join("no-conf"))
-        .env(
-            "NIX_CONFIG",
-            "experimental-features = nix-command\nbuild-users-group =\nsandbox = false\n",
-        )
         .arg("copy")
         .args(["--no-check-sigs", "--from"])
         .arg(format!("http://{}", server.address))

@@ -233,14 +233,7 @@ const fn server(
     nix_serve: Option<&'static str>,
     help: &'static str,
 ) -> OptionSpec {
-    let setter = Setter::Server(set);
-    OptionSpec {
-        name,
-        help,
-        nix_serve,
-        shown_default,
-        setter,
-    }
+    option(name, Setter::Server(set), shown_default, nix_serve, help)
 }
 
 const fn cache(
@@ -250,7 +243,16 @@ const fn cache(
     nix_serve: Option<&'static str>,
     help: &'static str,
 ) -> OptionSpec {
-    let setter = Setter::Cache(set);
+    option(name, Setter::Cache(set), shown_default, nix_serve, help)
+}
+
+const fn option(
+    name: &'static str,
+    setter: Setter,
+    shown_default: Shown,
+    nix_serve: Option<&'static str>,
+    help: &'static str,
+) -> OptionSpec {
     OptionSpec {
         name,
         help,
