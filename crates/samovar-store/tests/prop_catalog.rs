@@ -2,9 +2,9 @@
 //! new signatures, checkpoints and replaced databases.
 //!
 //! The test acts as a server: it keeps facts learned in an epoch and uses them while `check`
-//! confirms the epoch. Every answer is compared with what was written. A file that is overwritten
-//! under its readers is inconsistent for a moment: only then, errors are accepted until all readers
-//! of the old file have finished.
+//! confirms the epoch. Every answer is compared with what was written. A database that is replaced
+//! or overwritten under its readers is inconsistent for a moment: only then, errors are accepted
+//! until all readers of the old one have finished.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use samovar_nix::PathInfo;
-use samovar_store::{LocalStore, Snapshot, Store, StoreError};
+use samovar_store::{LocalStore, Snapshot, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
 use support::shell::Shell;
 
@@ -39,7 +39,7 @@ enum Act {
     Vacuum,
     /// One Nix process ends and another starts.
     Reopen,
-    /// Switches the writer between another process and this one.
+    /// Switches to the other writer. Both have the database open.
     Change,
     /// Replaces the database by one with the same paths except one.
     Replace(u32),
@@ -114,45 +114,35 @@ impl Thread {
     }
 }
 
-/// The writer: a connection of this process, or another process.
+/// The writers: processes of their own, like Nix. A connection of this process would share its
+/// record locks with the store's, and lose them when the store closes the WAL index.
 struct Writer<'place> {
     place: &'place Rows,
-    here: Option<rusqlite::Connection>,
-    elsewhere: Option<Shell>,
+    /// The two writers; the first is in use.
+    shells: [Option<Shell>; 2],
 }
 
 impl<'place> Writer<'place> {
     fn new(place: &'place Rows) -> Self {
         Self {
             place,
-            here: Some(place.writer()),
-            elsewhere: None,
+            shells: [const { None }; 2],
         }
     }
 
     fn write(&mut self, sql: &str) {
-        match &mut self.elsewhere {
-            Some(shell) => shell.run(sql),
-            None => self.here().execute_batch(sql).unwrap(),
-        }
-    }
-
-    fn here(&mut self) -> &rusqlite::Connection {
-        self.here.get_or_insert_with(|| self.place.writer())
+        let place = self.place;
+        self.shells[0]
+            .get_or_insert_with(|| Shell::open(&place.database()))
+            .run(sql);
     }
 
     fn close(&mut self) {
-        self.elsewhere = None;
-        if let Some(connection) = self.here.take() {
-            connection.close().unwrap();
-        }
+        self.shells = [const { None }; 2];
     }
 
     fn change(&mut self) {
-        match self.elsewhere.take() {
-            Some(_) => {}
-            None => self.elsewhere = Some(Shell::open(&self.place.database())),
-        }
+        self.shells.swap(0, 1);
     }
 }
 
@@ -208,8 +198,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                 writer.write(&sign(number, signature));
             }
             Act::Checkpoint(mode) => {
-                let pragma = format!("pragma wal_checkpoint({mode})");
-                writer.here().query_row(&pragma, [], |_| Ok(())).unwrap();
+                writer.write(&format!("pragma wal_checkpoint({mode});"));
             }
             Act::Vacuum => writer.write("vacuum;"),
             Act::Reopen => writer.close(),
@@ -220,6 +209,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                 place.replace(|new| new.execute_batch(&fill(&model)).unwrap());
                 // The background thread does this every 100 ms.
                 store.catalog().unwrap().inspect();
+                recover(&store, &mut threads, &model);
             }
             Act::Restore => writer.write(&format!(
                 "begin immediate; delete from ValidPaths; delete from sqlite_sequence; {} commit;",
@@ -248,9 +238,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                     (model, others) = (then.clone(), *others_then);
                 }
             }
-            Act::Load => {
-                store.catalog().unwrap().load().unwrap();
-            }
+            Act::Load => load(&store),
             Act::Ask(thread, number) => {
                 let answer = threads[thread].ask(&store, number).unwrap();
                 check(answer.as_ref(), model.get(&number));
@@ -265,24 +253,41 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     }
 }
 
-/// Retries until there is no error. An earlier write could find the database damaged: SQLite trusts
-/// the WAL index while any thread, the background load included, has the database open.
+/// Asks for all paths until there is no error. An earlier write could find the database damaged:
+/// SQLite trusts the WAL index while any thread, the background load included, has the database
+/// open.
 fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
-    let start = Instant::now();
-    loop {
-        let mut failure = None;
+    retry(|| {
+        let mut outcome = Ok(());
         for thread in &mut *threads {
             for number in 0..PATH_COUNT {
                 match thread.ask(store, number) {
                     Ok(answer) => check(answer.as_ref(), model.get(&number)),
-                    Err(error) => failure = Some(error),
+                    Err(error) => outcome = Err(error),
                 }
             }
         }
-        failure = failure.or(store.catalog().unwrap().load().err());
-        let Some(error) = failure else {
-            return;
-        };
+        outcome.and(store.catalog().unwrap().load().map(drop))
+    });
+}
+
+/// Waits for the background load. Several replacements in a row end it, which is reported for a
+/// second.
+fn load(store: &LocalStore) {
+    retry(|| match store.catalog().unwrap().load() {
+        Err(error @ StoreError::Unavailable(Unavailable::BeingReplaced)) => Err(error),
+        other => {
+            other.unwrap();
+            Ok(())
+        }
+    });
+}
+
+/// Retries for ten seconds.
+#[track_caller]
+fn retry(mut act: impl FnMut() -> Result<(), StoreError>) {
+    let start = Instant::now();
+    while let Err(error) = act() {
         assert!(start.elapsed() < Duration::from_secs(10), "still {error:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -291,8 +296,7 @@ fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
 /// Checkpoints all commits into the file before it is copied.
 fn settle(writer: &mut Writer<'_>, journal: Journal) {
     if journal == Journal::Wal {
-        let pragma = "pragma wal_checkpoint(truncate)";
-        writer.here().query_row(pragma, [], |_| Ok(())).unwrap();
+        writer.write("pragma wal_checkpoint(truncate);");
     }
 }
 

@@ -27,7 +27,10 @@ impl Shell {
             output: BufReader::new(process.stdout.take().unwrap()),
             process,
         };
-        shell.run(".timeout 10000\npragma foreign_keys = 1; pragma synchronous = off;");
+        shell.run(
+            ".timeout 10000\npragma foreign_keys = 1; pragma synchronous = off; \
+             pragma wal_autocheckpoint = 40000;",
+        );
         shell
     }
 
