@@ -56,6 +56,7 @@ pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
 pub use narinfo::signing::{Sign, Signing, Stored};
 pub use pages::{PagesConfig, admin};
 pub use reader::policy::{PolicyConfig, Rule};
+pub use route::classify;
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};
 pub use site::cache::CacheConfig;

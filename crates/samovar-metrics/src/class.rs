@@ -1,104 +1,60 @@
-//! The class of a request, derived from its path.
-//!
-//! The number of classes is fixed, because they are label values and clients choose the paths. Only
-//! the end of a path is examined, so the prefix of a cache does not matter.
+//! The label values of requests in the metrics. Their number is fixed, whatever clients send.
 
 use samovar_http::http::{Method, Version};
-use samovar_nix::HashPart;
-
-/// Length of a hash part in characters.
-pub(crate) const HASH_PART_LEN: usize = 32;
-/// Length of a NAR hash in a URL, in characters.
-const NAR_HASH_LEN: usize = 52;
 
 /// A hash part as sent by the client, not validated.
-pub(crate) type RawHashPart = [u8; HASH_PART_LEN];
+pub type RawHashPart = [u8; 32];
 
-/// The class of a request.
+/// Returns the class of a request and the hash part in its URL, from path and query. The cache
+/// passes it to [`Metrics`](crate::Metrics), because the meaning of a URL is the cache's. Called for
+/// each request, on I/O threads as well.
+pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>);
+
+/// The class of a request, by the form of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
+    /// `nix-cache-info`
     CacheInfo,
+    /// A narinfo.
     Narinfo,
+    /// A NAR.
     Nar,
+    /// The listing of a NAR.
     Listing,
+    /// A build log.
     Log,
+    /// A realisation.
     Realisation,
+    /// A bulk query.
     Narinfos,
+    /// A closure.
     Closure,
+    /// A page of the web interface.
     Page,
+    /// Any other URL.
     Other,
 }
 
 impl Class {
-    pub(crate) const ALL: [(Self, &'static str); 10] = [
-        (Self::CacheInfo, "cache_info"),
-        (Self::Narinfo, "narinfo"),
-        (Self::Nar, "nar"),
-        (Self::Listing, "listing"),
-        (Self::Log, "log"),
-        (Self::Realisation, "realisation"),
-        (Self::Narinfos, "narinfos"),
-        (Self::Closure, "closure"),
-        (Self::Page, "page"),
-        (Self::Other, "other"),
+    /// The names, in the order of declaration.
+    pub(crate) const NAMES: [&'static str; 10] = [
+        "cache_info",
+        "narinfo",
+        "nar",
+        "listing",
+        "log",
+        "realisation",
+        "narinfos",
+        "closure",
+        "page",
+        "other",
     ];
 
-    /// Returns the class of a path, and the hash part in it.
-    pub(crate) fn of(path: &[u8]) -> (Self, Option<&RawHashPart>) {
-        if let Some(name) = path.strip_suffix(b".narinfo") {
-            return (Self::Narinfo, name.last_chunk());
-        }
-        if let Some(name) = path.strip_suffix(b".nar") {
-            let end = name.len().saturating_sub(NAR_HASH_LEN + 1);
-            let hash_part = match name.split_at(end) {
-                (before, [b'-', ..]) => before.last_chunk(),
-                // `/nar/HASHPART.nar`; or a NAR hash, with the hash part in the query.
-                _ => name
-                    .strip_prefix(b"/nar/")
-                    .and_then(|name| name.try_into().ok()),
-            };
-            return (Self::Nar, hash_part);
-        }
-        (Self::of_rare(path), None)
+    /// The name in the metrics and in the access log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
     }
-
-    fn of_rare(path: &[u8]) -> Self {
-        let has = |part: &[u8]| path.windows(part.len()).any(|window| window == part);
-        if path.ends_with(b"/nix-cache-info") {
-            Self::CacheInfo
-        } else if path.ends_with(b".ls") {
-            Self::Listing
-        } else if path.ends_with(b".doi") {
-            Self::Realisation
-        } else if path.ends_with(b"/narinfos") {
-            Self::Narinfos
-        } else if has(b"/log/") {
-            Self::Log
-        } else if has(b"/closure/") {
-            Self::Closure
-        } else if path.ends_with(b"/") || [&b"/serve/"[..], b"/path/", b"/-/"].into_iter().any(has)
-        {
-            Self::Page
-        } else {
-            Self::Other
-        }
-    }
-}
-
-/// Returns the class of a request with this path, as named in the metrics, and the hash part in the
-/// path, if any.
-#[must_use]
-pub fn kind_of(path: &[u8]) -> (&'static str, Option<&str>) {
-    let (class, hash_part) = Class::of(path);
-    let (_, name) = Class::ALL
-        .get(class as usize)
-        .copied()
-        .unwrap_or((class, "other"));
-    let hash_part = hash_part.filter(|raw| HashPart::parse(*raw).is_ok());
-    (
-        name,
-        hash_part.and_then(|raw| std::str::from_utf8(raw).ok()),
-    )
 }
 
 /// The method of a request, as distinguished in the metrics.
@@ -111,12 +67,7 @@ pub(crate) enum MethodClass {
 }
 
 impl MethodClass {
-    pub(crate) const ALL: [(Self, &'static str); 4] = [
-        (Self::Get, "GET"),
-        (Self::Head, "HEAD"),
-        (Self::Post, "POST"),
-        (Self::Other, "other"),
-    ];
+    pub(crate) const NAMES: [&'static str; 4] = ["GET", "HEAD", "POST", "other"];
 
     pub(crate) fn of(method: Method) -> Self {
         match method {
@@ -137,11 +88,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    pub(crate) const ALL: [(Self, &'static str); 3] = [
-        (Self::Http10, "http/1.0"),
-        (Self::Http11, "http/1.1"),
-        (Self::Http2, "http/2"),
-    ];
+    pub(crate) const NAMES: [&'static str; 3] = ["http/1.0", "http/1.1", "http/2"];
 
     pub(crate) fn of(version: Version) -> Self {
         match version {
@@ -164,13 +111,7 @@ pub(crate) enum StatusClass {
 }
 
 impl StatusClass {
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
-        (Self::Success, "2xx"),
-        (Self::Redirect, "3xx"),
-        (Self::Absent, "404"),
-        (Self::ClientError, "4xx"),
-        (Self::ServerError, "5xx"),
-    ];
+    pub(crate) const NAMES: [&'static str; 5] = ["2xx", "3xx", "404", "4xx", "5xx"];
 
     pub(crate) fn of(code: u16) -> Self {
         match code {
@@ -188,54 +129,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_in_the_order_of_their_kinds() {
-        for (index, (class, _)) in Class::ALL.into_iter().enumerate() {
-            assert_eq!(index, class as usize);
-        }
-        for (index, (class, _)) in MethodClass::ALL.into_iter().enumerate() {
-            assert_eq!(index, class as usize);
-        }
-        for (index, (class, _)) in Protocol::ALL.into_iter().enumerate() {
-            assert_eq!(index, class as usize);
-        }
-        for (index, (class, _)) in StatusClass::ALL.into_iter().enumerate() {
-            assert_eq!(index, class as usize);
-        }
-    }
-
-    #[test]
-    fn every_form_of_url_has_its_class() {
-        const PART: &str = "p4pclmv1gyja5kzc26npqpia1qqxrf0l";
-        let nar_hash = "1".repeat(NAR_HASH_LEN);
-        let with = [
-            (format!("/{PART}.narinfo"), Class::Narinfo),
-            (format!("/team-a/{PART}.narinfo"), Class::Narinfo),
-            (format!("/nar/{PART}-{nar_hash}.nar"), Class::Nar),
-            (format!("/team-a/nar/{PART}-{nar_hash}.nar"), Class::Nar),
-            (format!("/nar/{PART}.nar"), Class::Nar),
-        ];
-        for (path, class) in with {
-            let part = PART.as_bytes().first_chunk();
-            assert_eq!(Class::of(path.as_bytes()), (class, part), "{path}");
-        }
-        let without = [
-            ("/nix-cache-info", Class::CacheInfo),
-            ("/x.narinfo", Class::Narinfo),
-            (&*format!("/nar/{nar_hash}.nar"), Class::Nar),
-            ("/.nar", Class::Nar),
-            ("/x.ls", Class::Listing),
-            ("/log/x.drv", Class::Log),
-            ("/realisations/sha256:x!out.doi", Class::Realisation),
-            ("/narinfos", Class::Narinfos),
-            ("/a/closure/x", Class::Closure),
-            ("/", Class::Page),
-            ("/serve/x/bin/sh", Class::Page),
-            ("/favicon.ico", Class::Other),
-            ("", Class::Other),
-        ];
-        for (path, class) in without {
-            assert_eq!(Class::of(path.as_bytes()), (class, None), "{path}");
-        }
+    fn every_value_has_a_name() {
+        assert_eq!(Class::Other.name(), "other");
+        assert_eq!(Class::NAMES[Class::Closure as usize], "closure");
+        assert_eq!(MethodClass::NAMES[MethodClass::Other as usize], "other");
+        assert_eq!(Protocol::NAMES[Protocol::Http2 as usize], "http/2");
+        assert_eq!(StatusClass::NAMES[StatusClass::ServerError as usize], "5xx");
     }
 
     #[test]

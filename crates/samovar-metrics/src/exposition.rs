@@ -37,10 +37,8 @@ pub(crate) fn exposition(metrics: &Metrics) -> String {
 
 /// The classes with at least one request.
 fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Clone {
-    let named = Class::ALL.into_iter().map(|(_, name)| name);
-    named
-        .zip(&sums.classes)
-        .filter(|(_, class)| class.request_count() > 0)
+    let named = Class::NAMES.into_iter().zip(&sums.classes);
+    named.filter(|(_, class)| class.request_count() > 0)
 }
 
 // Long: a table of metric families.
@@ -50,14 +48,12 @@ fn requests(text: &mut Text, sums: &Sums) {
         "Answered requests by route, method and status class.",
     );
     for (route, class) in classes(sums) {
-        for ((_, method), row) in MethodClass::ALL.into_iter().zip(class.requests) {
-            for ((status, name), count) in StatusClass::ALL.into_iter().zip(row) {
-                // 404 has its own class but is exposed as 4xx.
-                let is_part = matches!(status, StatusClass::Absent);
-                let is_whole = matches!(status, StatusClass::ClientError);
-                let absent = row.get(StatusClass::Absent as usize).copied().unwrap_or(0);
-                let count = if is_whole { count + absent } else { count };
-                if count > 0 && !is_part {
+        for (method, mut row) in MethodClass::NAMES.into_iter().zip(class.requests) {
+            // 404 has its own class but is exposed as 4xx.
+            row[StatusClass::ClientError as usize] += row[StatusClass::Absent as usize];
+            row[StatusClass::Absent as usize] = 0;
+            for (name, count) in StatusClass::NAMES.into_iter().zip(row) {
+                if count > 0 {
                     let labels = [("route", route), ("method", method), ("status", name)];
                     family.put(&labels, count);
                 }
@@ -109,7 +105,7 @@ fn requests(text: &mut Text, sums: &Sums) {
         "samovar_http_protocol_requests_total",
         "Answered requests by protocol and use of TLS.",
     );
-    for ((_, protocol), counts) in Protocol::ALL.into_iter().zip(sums.protocols) {
+    for (protocol, counts) in Protocol::NAMES.into_iter().zip(sums.protocols) {
         for (tls, count) in ["no", "yes"].into_iter().zip(counts) {
             family.put(&[("protocol", protocol), ("tls", tls)], count);
         }

@@ -34,7 +34,7 @@ mod text;
 mod transfers;
 
 pub use admin::{admin, json, only_by_own_names};
-pub use class::kind_of;
+pub use class::{Class, Classify, RawHashPart};
 pub use event::{Event, Observer, Unleased};
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};

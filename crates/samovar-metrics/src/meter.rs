@@ -24,12 +24,12 @@ use std::sync::{Mutex, PoisonError};
 use samovar_http::{End, Exchange, Peer};
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
-use crate::class::{Class, MethodClass, Protocol, RawHashPart, StatusClass};
+use crate::class::{Class, Classify, MethodClass, Protocol, RawHashPart, StatusClass};
 
-const CLASS_COUNT: usize = Class::ALL.len();
-const METHOD_COUNT: usize = MethodClass::ALL.len();
-const STATUS_COUNT: usize = StatusClass::ALL.len();
-pub(crate) const PROTOCOL_COUNT: usize = Protocol::ALL.len();
+const CLASS_COUNT: usize = Class::NAMES.len();
+const METHOD_COUNT: usize = MethodClass::NAMES.len();
+const STATUS_COUNT: usize = StatusClass::NAMES.len();
+const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
 
 /// Maximum number of requests that a shard records per second.
 const ASKED_COUNT_MAX: usize = 2048;
@@ -37,6 +37,7 @@ const ASKED_COUNT_MAX: usize = 2048;
 /// The counters of all threads.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    classify: Classify,
     shards: Box<[Shard]>,
 }
 
@@ -121,7 +122,7 @@ pub(crate) struct ClassSums {
 }
 
 impl Meter {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(classify: Classify) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (4 * cores).next_power_of_two().clamp(8, 64);
         let shard = |number: usize| Shard {
@@ -130,6 +131,7 @@ impl Meter {
             asked: Mutex::new(AskedShard::new(number)),
         };
         Self {
+            classify,
             shards: (0..count).map(shard).collect(),
         }
     }
@@ -139,7 +141,7 @@ impl Meter {
             return;
         };
         let head = exchange.head;
-        let (class, hash_part) = Class::of(head.path());
+        let (class, hash_part) = (self.classify)(head.path(), head.query());
         let status = StatusClass::of(exchange.status.code());
         if let Some(counts) = shard.classes.get(class as usize) {
             counts.record(exchange, MethodClass::of(head.method()), status);
@@ -155,10 +157,6 @@ impl Meter {
             (Class::Nar, StatusClass::Success) => What::Nar,
             _ => return,
         };
-        let hash_part = hash_part.or_else(|| match class {
-            Class::Nar => head.query()?.strip_prefix(b"hash=")?.first_chunk(),
-            _ => None,
-        });
         // The lock is contended only while the sampler takes the records, once a second; the loss
         // of one record does not matter.
         if let Some(hash_part) = hash_part

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use samovar_http::{Exchange, Incident, Server};
 use samovar_store::StoreError;
 
+use crate::class::Classify;
 use crate::event::{Event, Observer};
 use crate::meter::Meter;
 use crate::probe::{Monitored, Probe};
@@ -82,11 +83,11 @@ impl StoreErrors {
 
 impl Metrics {
     /// Counts events and exchanges, and passes them on to `inner`.
-    pub fn new(inner: Arc<dyn Observer>) -> Self {
+    pub fn new(inner: Arc<dyn Observer>, classify: Classify) -> Self {
         Self {
             config: OnceLock::new(),
             inner,
-            meter: Meter::new(),
+            meter: Meter::new(classify),
             transfers: Arc::default(),
             store_errors: StoreErrors::default(),
             probe: OnceLock::new(),

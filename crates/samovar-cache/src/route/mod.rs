@@ -12,8 +12,17 @@ pub(crate) mod page;
 use std::borrow::Cow;
 
 use samovar_http::http::percent;
+use samovar_metrics::{Class, RawHashPart};
 use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_store::RealisationId;
+
+use page::PageRoute;
+
+/// Length of a hash part in characters.
+const HASH_PART_LEN: usize = size_of::<RawHashPart>();
+
+/// Length of a NAR hash in a URL, in characters.
+const NAR_HASH_LEN: usize = 52;
 
 /// The meaning of a URL's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,50 +94,109 @@ fn slash_count(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
 }
 
-/// The most frequent routes first.
-fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
-    let Some(path) = path.strip_prefix(b"/") else {
-        return Route::Unknown;
-    };
-    if let Some(name) = path.strip_suffix(b".narinfo") {
-        return of_hash_part(name, Route::Narinfo);
-    }
-    if let Some(file) = path.strip_prefix(b"nar/") {
-        return file
-            .strip_suffix(b".nar")
-            .map_or(Route::Unknown, |name| nar(name, query));
-    }
-    if path == b"nix-cache-info" {
-        return Route::CacheInfo;
-    }
-    if let Some(name) = path.strip_suffix(b".ls") {
-        return of_hash_part(name, Route::Listing);
-    }
-    if path == b"narinfos" {
-        return Route::Narinfos;
-    }
-    if let Some(name) = path.strip_prefix(b"closure/") {
-        return of_hash_part(name, Route::Closure);
-    }
-    named(path).unwrap_or(Route::Unknown)
+/// The form of a URL's path, with the part that names what is requested, not parsed yet.
+#[derive(Debug, Clone, Copy)]
+enum Form<'a> {
+    CacheInfo,
+    Narinfo(&'a [u8]),
+    Listing(&'a [u8]),
+    /// The name of a NAR, without directory and extension.
+    Nar(&'a [u8]),
+    Log(&'a [u8]),
+    /// The name of a realisation, and the function that parses it.
+    Realisation(&'a [u8], fn(&str) -> Option<RealisationId>),
+    Narinfos,
+    Closure(&'a [u8]),
 }
 
-/// Routes that contain names rather than hashes.
-fn named(path: &[u8]) -> Option<Route> {
-    let path = std::str::from_utf8(path).ok()?;
-    if let Some(name) = path.strip_prefix("log/") {
-        return StorePath::from_base_name(name).ok().map(Route::Log);
-    }
-    let (kind, name) = path.strip_suffix(".doi")?.split_once('/')?;
-    let id = match kind {
-        "realisations" => RealisationId::parse_hash_form(name),
-        "build-trace-v2" => {
-            let (derivation, output) = name.split_once('/')?;
-            RealisationId::parse_derivation_form(derivation, output)
+impl<'a> Form<'a> {
+    /// The most frequent forms first.
+    fn of(path: &'a [u8]) -> Option<Self> {
+        let path = path.strip_prefix(b"/")?;
+        if let Some(name) = path.strip_suffix(b".narinfo") {
+            return Some(Self::Narinfo(name));
         }
-        _ => return None,
+        if let Some(file) = path.strip_prefix(b"nar/") {
+            return file.strip_suffix(b".nar").map(Self::Nar);
+        }
+        match path {
+            b"nix-cache-info" => return Some(Self::CacheInfo),
+            b"narinfos" => return Some(Self::Narinfos),
+            _ => {}
+        }
+        if let Some(name) = path.strip_suffix(b".ls") {
+            return Some(Self::Listing(name));
+        }
+        if let Some(name) = path.strip_prefix(b"closure/") {
+            return Some(Self::Closure(name));
+        }
+        if let Some(name) = path.strip_prefix(b"log/") {
+            return Some(Self::Log(name));
+        }
+        let name = path.strip_suffix(b".doi")?;
+        if let Some(name) = name.strip_prefix(b"realisations/") {
+            return Some(Self::Realisation(name, hash_form));
+        }
+        let name = name.strip_prefix(b"build-trace-v2/")?;
+        Some(Self::Realisation(name, derivation_form))
+    }
+}
+
+fn hash_form(name: &str) -> Option<RealisationId> {
+    RealisationId::parse_hash_form(name).ok()
+}
+
+fn derivation_form(name: &str) -> Option<RealisationId> {
+    let (derivation, output) = name.split_once('/')?;
+    RealisationId::parse_derivation_form(derivation, output).ok()
+}
+
+fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
+    let text = |name| std::str::from_utf8(name).ok();
+    let route = match Form::of(path) {
+        None => None,
+        Some(Form::CacheInfo) => Some(Route::CacheInfo),
+        Some(Form::Narinfo(name)) => Some(of_hash_part(name, Route::Narinfo)),
+        Some(Form::Listing(name)) => Some(of_hash_part(name, Route::Listing)),
+        Some(Form::Nar(name)) => Some(nar(name, query)),
+        Some(Form::Log(name)) => text(name)
+            .and_then(|name| StorePath::from_base_name(name).ok())
+            .map(Route::Log),
+        Some(Form::Realisation(name, parse)) => text(name).and_then(parse).map(Route::Realisation),
+        Some(Form::Narinfos) => Some(Route::Narinfos),
+        Some(Form::Closure(name)) => Some(of_hash_part(name, Route::Closure)),
     };
-    id.ok().map(Route::Realisation)
+    route.unwrap_or(Route::Unknown)
+}
+
+/// The class of a request for the metrics, and the hash part in its URL, not validated. The prefix
+/// of the cache is not known here: the class is that of the longest end of the path with a form.
+#[must_use]
+pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>) {
+    let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    for (start, _) in starts {
+        let end = &path[start..];
+        let class = match Form::of(end) {
+            Some(Form::Narinfo(name)) => return (Class::Narinfo, name.last_chunk()),
+            Some(Form::Nar(name)) => {
+                let (hash_part, _) = split_nar_name(name, query);
+                return (Class::Nar, hash_part.try_into().ok());
+            }
+            Some(Form::CacheInfo) => Class::CacheInfo,
+            Some(Form::Listing(_)) => Class::Listing,
+            Some(Form::Log(_)) => Class::Log,
+            Some(Form::Realisation(..)) => Class::Realisation,
+            Some(Form::Narinfos) => Class::Narinfos,
+            Some(Form::Closure(_)) => Class::Closure,
+            None => match PageRoute::of(end) {
+                Some(PageRoute::Version) => Class::Other,
+                Some(_) => Class::Page,
+                None => continue,
+            },
+        };
+        return (class, None);
+    }
+    (Class::Other, None)
 }
 
 /// nix-serve's pattern for hash parts is `[0-9a-z]+`. A name that matches it but is no hash part
@@ -142,29 +210,30 @@ fn of_hash_part(name: &[u8], route: impl FnOnce(HashPart) -> Route) -> Route {
 }
 
 fn nar(name: &[u8], query: Option<&[u8]>) -> Route {
-    if let Some(at) = name.iter().position(|byte| *byte == b'-') {
-        let (hash_part, nar_hash) = (&name[..at], &name[at + 1..]);
-        if !is_word(nar_hash) {
-            return Route::Unknown;
-        }
-        return of_hash_part(hash_part, |hash_part| match parse_nar_hash(nar_hash) {
-            Some(nar_hash) => Route::Nar {
-                hash_part,
-                nar_hash: Some(nar_hash),
-            },
-            None => Route::NarOfNoHash(hash_part),
-        });
+    let (hash_part, nar_hash) = split_nar_name(name, query);
+    if nar_hash.is_some_and(|nar_hash| !is_word(nar_hash)) {
+        return Route::Unknown;
     }
-    if let (Some(nar_hash), Some(hash_part)) = (parse_nar_hash(name), hash_parameter(query)) {
-        return of_hash_part(hash_part, |hash_part| Route::Nar {
+    of_hash_part(hash_part, |hash_part| match nar_hash.map(parse_nar_hash) {
+        Some(None) => Route::NarOfNoHash(hash_part),
+        nar_hash => Route::Nar {
             hash_part,
-            nar_hash: Some(nar_hash),
-        });
-    }
-    of_hash_part(name, |hash_part| Route::Nar {
-        hash_part,
-        nar_hash: None,
+            nar_hash: nar_hash.flatten(),
+        },
     })
+}
+
+/// Splits the name of a NAR into hash part and NAR hash.
+fn split_nar_name<'a>(name: &'a [u8], query: Option<&'a [u8]>) -> (&'a [u8], Option<&'a [u8]>) {
+    let dash = match name.get(HASH_PART_LEN) {
+        Some(b'-') => Some(HASH_PART_LEN),
+        _ => name.iter().position(|byte| *byte == b'-'),
+    };
+    match (dash, hash_parameter(query)) {
+        (Some(dash), _) => (&name[..dash], Some(&name[dash + 1..])),
+        (None, Some(hash_part)) if name.len() == NAR_HASH_LEN => (hash_part, Some(name)),
+        (None, _) => (name, None),
+    }
 }
 
 fn parse_nar_hash(text: &[u8]) -> Option<NarHash> {
@@ -188,7 +257,6 @@ fn is_word(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use samovar_metrics::kind_of;
 
     use super::*;
 
@@ -203,30 +271,56 @@ mod tests {
             None => (url.as_str(), None),
         };
         assert_eq!(route(path.as_bytes(), query), expected, "{url}");
-        // Metrics classify requests by the ends of their paths, without knowing the prefix.
+        // The class is that of the route, below any prefix.
         if let Some(class) = class(&expected) {
-            assert_eq!(kind_of(path.as_bytes()).0, class, "{url}");
-            assert_eq!(
-                kind_of(format!("/team-a{path}").as_bytes()).0,
-                class,
-                "{url}"
-            );
+            let prefixed = format!("/team-a{path}");
+            for path in [path, &prefixed] {
+                let (found, raw) = classify(path.as_bytes(), query);
+                assert_eq!(found, class, "{path}");
+                // A hash part that is percent-encoded is not found.
+                if matches!(class, Class::Narinfo | Class::Nar) && !path.contains('%') {
+                    let hash_part = raw.and_then(|raw| HashPart::parse(raw).ok());
+                    assert_eq!(hash_part, expected.hash_part(), "{path}");
+                }
+            }
         }
     }
 
     /// The class of a route in metrics.
-    fn class(route: &Route) -> Option<&'static str> {
+    fn class(route: &Route) -> Option<Class> {
         Some(match route {
-            Route::CacheInfo => "cache_info",
-            Route::Narinfo(_) => "narinfo",
-            Route::Listing(_) => "listing",
-            Route::Nar { .. } | Route::NarOfNoHash(_) => "nar",
-            Route::Log(_) => "log",
-            Route::Realisation(_) => "realisation",
-            Route::Narinfos => "narinfos",
-            Route::Closure(_) => "closure",
+            Route::CacheInfo => Class::CacheInfo,
+            Route::Narinfo(_) => Class::Narinfo,
+            Route::Listing(_) => Class::Listing,
+            Route::Nar { .. } | Route::NarOfNoHash(_) => Class::Nar,
+            Route::Log(_) => Class::Log,
+            Route::Realisation(_) => Class::Realisation,
+            Route::Narinfos => Class::Narinfos,
+            Route::Closure(_) => Class::Closure,
             Route::NoPath | Route::Unknown => return None,
         })
+    }
+
+    #[test]
+    fn urls_without_a_route_have_a_class() {
+        for (path, class) in [
+            ("/x.narinfo", Class::Narinfo),
+            ("/nar/.nar", Class::Nar),
+            ("/x.ls", Class::Listing),
+            ("/log/x.drv", Class::Log),
+            ("/realisations/sha256:x!out.doi", Class::Realisation),
+            ("/a/closure/x", Class::Closure),
+            ("/", Class::Page),
+            ("/team-a/", Class::Page),
+            ("/serve/x/bin/sh", Class::Page),
+            ("/team-a/serve/x/log/y", Class::Page),
+            ("/-/assets/x.css", Class::Page),
+            ("/favicon.ico", Class::Other),
+            ("/version", Class::Other),
+            ("", Class::Other),
+        ] {
+            assert_eq!(classify(path.as_bytes(), None), (class, None), "{path}");
+        }
     }
 
     fn h() -> HashPart {

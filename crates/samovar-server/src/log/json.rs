@@ -22,7 +22,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samovar_metrics::kind_of;
+use samovar_cache::classify;
+use samovar_metrics::Class;
+use samovar_nix::HashPart;
 use serde::Serialize;
 
 use super::access::Entry;
@@ -52,8 +54,7 @@ struct Line<'a> {
 pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let request = entry.request;
     let target = request.map(|request| request.target);
-    let path = target.and_then(|target| target.split(|byte| *byte == b'?').next());
-    let (route, hash) = path.map(kind_of).unzip();
+    let (class, hash) = target.map(class_of).unzip();
     let object = Line {
         time: rfc_3339(entry.time),
         client: entry.client.map(|client| client.to_string()),
@@ -61,7 +62,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         method: text(request.map(|request| request.method)),
         target: text(target),
         version: request.map(|request| request.version),
-        route,
+        route: class.map(Class::name),
         path: entry.path,
         hash: hash.flatten(),
         status: entry.status,
@@ -74,6 +75,14 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     };
     serde_json::to_writer(&mut *line, &object).expect("a vector takes all bytes");
     line.push(b'\n');
+}
+
+/// The class of a target, and the hash part in it.
+fn class_of(target: &[u8]) -> (Class, Option<&str>) {
+    let mut parts = target.splitn(2, |byte| *byte == b'?');
+    let (class, raw) = classify(parts.next().unwrap_or_default(), parts.next());
+    let raw = raw.filter(|raw| HashPart::parse(*raw).is_ok());
+    (class, raw.and_then(|raw| std::str::from_utf8(raw).ok()))
 }
 
 /// Text of a client, with U+FFFD for invalid UTF-8; `None` if it is empty.

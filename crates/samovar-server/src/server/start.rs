@@ -146,7 +146,7 @@ impl<'a> Prepared<'a> {
             let spread = listener.spread(cores());
             spread.context("cannot open a socket for each I/O thread")?;
         }
-        let metrics = || Metrics::new(Arc::clone(&self.logs) as _);
+        let metrics = || Metrics::new(Arc::clone(&self.logs) as _, samovar_cache::classify);
         let admin = Planned::bind(config, metrics, predecessor.is_some(), errors)?;
         let pid_file = match (&config.pid_file, &predecessor) {
             (Some(path), None) => Some(OwnPidFile::Written(PidFile::write(path)?)),
