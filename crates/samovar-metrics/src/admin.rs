@@ -85,7 +85,7 @@ fn status(metrics: &Metrics) -> Response {
 pub fn json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(json) => plain("application/json", json),
-        Err(_) => text(Status::INTERNAL_SERVER_ERROR, "no figures\n"),
+        Err(_) => text(Status::INTERNAL_SERVER_ERROR, "no metrics\n"),
     }
 }
 

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use crate::buckets::EXPOSED;
 use crate::class::{Class, MethodClass, Protocol, StatusClass};
+use crate::event::Observer;
 use crate::meter::{ClassSums, Sums};
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
 use crate::status::{CacheStatus, ScrubStatus, TopPath};
-use crate::text::Text;
+use crate::text::{Family, Text};
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of durations")]
 fn seconds(ns: u64) -> f64 {
@@ -130,13 +131,13 @@ fn narinfos(text: &mut Text, sums: &Sums) {
 }
 
 fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
-    let figures = metrics.probe().map(|probe| probe.figures());
-    let figures = figures.unwrap_or_default();
+    let site = metrics.probe().map(|probe| probe.status());
+    let site = site.unwrap_or_default();
     let (age, epoch_count) = {
         let sampled = metrics.sampled();
         (sampled.epoch_age(Instant::now()), sampled.epoch_count)
     };
-    let store = figures.store;
+    let store = site.store;
     text.gauge(
         "samovar_catalog_paths",
         "Paths in the catalog, including paths deleted since it was loaded.",
@@ -187,11 +188,8 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     if let Some(status) = &store.scrub {
         scrub(text, status);
     }
-    let caches: Vec<CacheStatus> = figures
-        .caches
-        .into_iter()
-        .map(|cache| with_hits(cache, sums))
-        .collect();
+    let caches = site.caches.into_iter();
+    let caches: Vec<_> = caches.map(|cache| with_hits(cache, sums)).collect();
     caches_of(text, &caches);
 }
 
@@ -241,49 +239,27 @@ fn scrub(text: &mut Text, scrub: &ScrubStatus) {
 }
 
 fn caches_of(text: &mut Text, caches: &[CacheStatus]) {
-    type Figure = fn(&CacheStatus) -> u64;
-    let gauges: [(&'static str, &str, Figure); 3] = [
-        ("samovar_cache_entries", "Entries of the cache.", |cache| {
-            cache.entry_count
-        }),
-        ("samovar_cache_bytes", "Size of the cache.", |cache| {
-            cache.len
-        }),
-        (
-            "samovar_cache_max_bytes",
-            "Maximum size of the cache.",
-            |cache| cache.len_max,
-        ),
-    ];
-    for (name, help, figure) in gauges {
-        let mut family = text.gauge(name, help);
+    type Value = fn(&CacheStatus) -> u64;
+    let put = |mut family: Family<'_>, value: Value| {
         for cache in caches {
-            family.put(&[("cache", &cache.name)], figure(cache));
+            family.put(&[("cache", &cache.name)], value(cache));
         }
-    }
-    let counters: [(&'static str, &str, Figure); 3] = [
-        (
-            "samovar_cache_hits_total",
-            "Requests answered from the cache.",
-            |cache| cache.hit_count,
-        ),
-        (
-            "samovar_cache_misses_total",
-            "Requests not answered from the cache.",
-            |cache| cache.miss_count,
-        ),
-        (
-            "samovar_cache_evictions_total",
-            "Entries evicted from the cache.",
-            |cache| cache.eviction_count,
-        ),
-    ];
-    for (name, help, figure) in counters {
-        let mut family = text.counter(name, help);
-        for cache in caches {
-            family.put(&[("cache", &cache.name)], figure(cache));
-        }
-    }
+    };
+    let family = text.gauge("samovar_cache_entries", "Entries of the cache.");
+    put(family, |cache| cache.entry_count);
+    let family = text.gauge("samovar_cache_bytes", "Size of the cache.");
+    put(family, |cache| cache.len);
+    let family = text.gauge("samovar_cache_max_bytes", "Maximum size of the cache.");
+    put(family, |cache| cache.len_max);
+    let help = "Requests answered from the cache.";
+    let family = text.counter("samovar_cache_hits_total", help);
+    put(family, |cache| cache.hit_count);
+    let help = "Requests not answered from the cache.";
+    let family = text.counter("samovar_cache_misses_total", help);
+    put(family, |cache| cache.miss_count);
+    let help = "Entries evicted from the cache.";
+    let family = text.counter("samovar_cache_evictions_total", help);
+    put(family, |cache| cache.eviction_count);
 }
 
 /// Includes events that have not occurred: Prometheus sees no increase in a series that appears
@@ -293,7 +269,7 @@ fn events(text: &mut Text, metrics: &Metrics) {
         "samovar_events_total",
         "Events by name; the error log uses the same names.",
     );
-    for (name, count) in metrics.events() {
+    for (name, count) in metrics.counts() {
         family.put(&[("event", name)], count);
     }
 }
@@ -301,7 +277,7 @@ fn events(text: &mut Text, metrics: &Metrics) {
 fn load(text: &mut Text, metrics: &Metrics) {
     text.gauge("samovar_transfers", "NARs being sent, without small ones.")
         .put(&[], metrics.transfers.count());
-    if let Some(load) = metrics.probe().and_then(|probe| probe.load()) {
+    if let Some(load) = metrics.probe().map(|probe| probe.load()) {
         text.gauge("samovar_connections", "Open connections.")
             .put(&[], load.connection_count);
         text.gauge("samovar_connections_max", "Limit of open connections.")

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::class::{Class, StatusClass};
+use crate::event::Observer;
 use crate::meter::Sums;
 use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
@@ -32,15 +33,16 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
     let sums = metrics.meter.sums();
     let tally = Tally::of(&sums);
     let (transfers, transfer_count) = metrics.transfers.list(TRANSFER_COUNT_MAX);
-    let figures = metrics.probe().map(|probe| probe.figures());
-    let figures = figures.unwrap_or_default();
+    let site = metrics.probe().map(|probe| probe.status());
+    let site = site.unwrap_or_default();
+    let caches = site.caches.into_iter();
     let not_ready = metrics.not_ready();
     let default = MetricsConfig::default();
     let config = metrics.config.get().unwrap_or(&default);
     let sampled = metrics.sampled();
     let mut recent_errors = metrics.recent_errors();
     recent_errors.truncate(ERROR_COUNT_MAX);
-    let events = metrics.events().into_iter();
+    let events = metrics.counts().into_iter();
     let event = |(name, count): (&str, u64)| EventCount {
         name: name.to_owned(),
         count,
@@ -78,13 +80,9 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
         store: StoreStatus {
             epoch_age_s: sampled.epoch_age(now).as_secs_f64(),
             error: sampled.store_error(now),
-            ..figures.store
+            ..site.store
         },
-        caches: figures
-            .caches
-            .into_iter()
-            .map(|cache| with_hits(cache, &sums))
-            .collect(),
+        caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
         events: events.filter(|(_, count)| *count > 0).map(event).collect(),
         load: load(metrics, &sampled),
         process: process(),
@@ -114,7 +112,7 @@ pub(crate) fn with_hits(cache: CacheStatus, sums: &Sums) -> CacheStatus {
 }
 
 fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
-    let Some(load) = metrics.probe().and_then(|probe| probe.load()) else {
+    let Some(load) = metrics.probe().map(|probe| probe.load()) else {
         return LoadStatus::default();
     };
     LoadStatus {

@@ -1,6 +1,5 @@
 //! Access to the server that is monitored.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use samovar_http::{Load, Server, Service};
@@ -12,7 +11,7 @@ use crate::status::{CacheStatus, StoreStatus};
 /// An application whose status is monitored.
 pub trait Monitored: Service {
     /// Reports the store and the caches. Never blocks.
-    fn figures(&self) -> SiteStatus;
+    fn status(&self) -> SiteStatus;
 
     /// Checks that the store can be read. May block for as long as a disk does.
     ///
@@ -34,43 +33,38 @@ pub struct SiteStatus {
     pub caches: Vec<CacheStatus>,
 }
 
-/// A server that is monitored, as an object; it may have ended.
+/// A server that is monitored, as an object.
 pub(crate) trait Probe: Send + Sync {
-    /// `None` if the server has ended.
-    fn load(&self) -> Option<Load>;
+    fn load(&self) -> Load;
     fn answers_within(&self, timeout: Duration) -> bool;
     fn is_draining(&self) -> bool;
-    fn figures(&self) -> SiteStatus;
+    fn status(&self) -> SiteStatus;
     fn probe_store(&self) -> Result<(), StoreError>;
     fn name_of(&self, hash_part: HashPart) -> Option<String>;
 }
 
-impl<S: Monitored> Probe for Weak<Server<S>> {
-    fn load(&self) -> Option<Load> {
-        self.upgrade().map(|server| server.load())
+impl<S: Monitored> Probe for Server<S> {
+    fn load(&self) -> Load {
+        self.load()
     }
 
     fn answers_within(&self, timeout: Duration) -> bool {
-        self.upgrade()
-            .is_some_and(|server| server.answers_within(timeout))
+        self.answers_within(timeout)
     }
 
     fn is_draining(&self) -> bool {
-        self.upgrade().is_none_or(|server| server.is_draining())
+        self.is_draining()
     }
 
-    fn figures(&self) -> SiteStatus {
-        self.upgrade()
-            .map(|server| server.service().figures())
-            .unwrap_or_default()
+    fn status(&self) -> SiteStatus {
+        self.service().status()
     }
 
     fn probe_store(&self) -> Result<(), StoreError> {
-        self.upgrade()
-            .map_or(Ok(()), |server| server.service().probe_store())
+        self.service().probe_store()
     }
 
     fn name_of(&self, hash_part: HashPart) -> Option<String> {
-        self.upgrade()?.service().name_of(hash_part)
+        self.service().name_of(hash_part)
     }
 }

@@ -39,7 +39,7 @@ pub struct Metrics {
     pub(crate) meter: Meter,
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) store_errors: StoreErrors,
-    pub(crate) probe: OnceLock<Box<dyn Probe>>,
+    pub(crate) probe: OnceLock<Weak<dyn Probe>>,
     pub(crate) sampled: Mutex<Sampled>,
     pub(crate) started: Instant,
     pub(crate) started_at: SystemTime,
@@ -100,7 +100,7 @@ impl Metrics {
     /// Sets the server to monitor. Later calls have no effect.
     pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Monitored>>) {
         drop(self.config.set(config));
-        drop(self.probe.set(Box::new(server)));
+        drop(self.probe.set(server));
     }
 
     /// Name and version of the program; empty before [`watch`](Self::watch).
@@ -110,17 +110,9 @@ impl Metrics {
         config.map_or(("", ""), |config| (&config.name, &config.version))
     }
 
-    /// Counters of events by name.
-    pub(crate) fn events(&self) -> Vec<(&'static str, u64)> {
-        self.inner.counts()
-    }
-
-    pub(crate) fn recent_errors(&self) -> Vec<RecentError> {
-        self.inner.recent_errors()
-    }
-
-    pub(crate) fn probe(&self) -> Option<&dyn Probe> {
-        self.probe.get().map(|probe| &**probe)
+    /// The monitored server; `None` if it has ended or is not set yet.
+    pub(crate) fn probe(&self) -> Option<Arc<dyn Probe>> {
+        self.probe.get()?.upgrade()
     }
 
     pub(crate) fn sampled(&self) -> MutexGuard<'_, Sampled> {

@@ -113,7 +113,7 @@ fn sample(metrics: &Metrics, shared: &Shared) {
             let now = Instant::now();
             metrics.sampled().answered = Some((now, now.saturating_duration_since(asked)));
         }
-        let epoch = probe.figures().store.epoch;
+        let epoch = probe.status().store.epoch;
         metrics.sampled().see_epoch(epoch, Instant::now());
     }
     let sums = metrics.meter.sums();

@@ -144,7 +144,7 @@ fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Pr
     shared.small_nars.insert(hash_part, nar);
     // Nothing of a marked path stays in memory, even if it was marked just now.
     if shared.health.is_marked(&hash_part) {
-        shared.small_nars.entries.remove(&hash_part);
+        shared.small_nars.remove(&hash_part);
     }
     Ok(prepared)
 }

@@ -12,7 +12,6 @@ pub(crate) mod nar_cache;
 pub(crate) mod outage;
 pub(crate) mod plans;
 pub(crate) mod program;
-pub(crate) mod recent;
 pub(crate) mod registration;
 pub(crate) mod sharded;
 pub(crate) mod shared_store;

@@ -1,12 +1,10 @@
 //! Names of recently requested paths, for access logs: a URL has only the hash part.
 
-use std::hash::BuildHasherDefault;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use samovar_nix::{HashPart, StorePath};
 
-use crate::known::recent::{MemoryLen, Recent};
-use crate::known::sharded::HashPartHasher;
+use crate::known::sharded::{MemoryLen, Sharded};
 
 /// The capacity in bytes: some thousand names.
 const MEMORY_LEN: usize = 1 << 20;
@@ -14,35 +12,31 @@ const MEMORY_LEN: usize = 1 << 20;
 /// The memory of an entry besides the name, in bytes.
 const ENTRY_LEN: usize = 160;
 
-type Table = Recent<HashPart, Name, BuildHasherDefault<HashPartHasher>>;
-
 /// The names.
-#[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<Table>);
+#[derive(Debug)]
+pub(crate) struct Names(Sharded<StorePath>);
 
-#[derive(Debug, Clone)]
-struct Name(StorePath);
-
-impl MemoryLen for Name {
+impl MemoryLen for StorePath {
     fn memory_len(&self) -> usize {
-        ENTRY_LEN + self.0.name().len()
+        ENTRY_LEN + self.name().len()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self(Sharded::new(1, MEMORY_LEN, Arc::default()))
     }
 }
 
 impl Names {
     pub(crate) fn note(&self, path: &StorePath) {
-        let mut table = self.table();
         let hash_part = path.hash_part();
-        if table.find(&hash_part, MEMORY_LEN).is_none() {
-            table.insert(hash_part, Name(path.clone()), MEMORY_LEN);
+        if self.0.find(&hash_part).is_none() {
+            self.0.insert(hash_part, path.clone());
         }
     }
 
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<StorePath> {
-        Some(self.table().peek(hash_part)?.0)
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.peek(hash_part)
     }
 }

@@ -14,17 +14,16 @@
 //! | start of a range | 1 MiB | before it, walking that far is cheaper than planning the tree |
 //! | NAR | 1 MiB | a shorter one is walked before its plan would be found |
 
-use std::hash::RandomState;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use samovar_metrics::CacheStatus;
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
-use crate::known::recent::{MemoryLen, Recent};
 use crate::known::registration::{Registration, wrong_size};
+use crate::known::sharded::{MemoryLen, Sharded};
 
 /// Memory for all plans, in bytes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
@@ -37,9 +36,9 @@ const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 const PLANNED_FROM: u64 = 1 << 20;
 
 /// Plans of paths.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Plans {
-    recent: Mutex<Recent<HashPart, Entry, RandomState>>,
+    entries: Sharded<Entry>,
     hit_count: AtomicU64,
     miss_count: AtomicU64,
 }
@@ -66,9 +65,24 @@ enum Known {
     TooLarge,
 }
 
+impl Default for Plans {
+    fn default() -> Self {
+        Self {
+            entries: Sharded::new(1, MEMORY_LEN_MAX, Arc::default()),
+            hit_count: AtomicU64::new(0),
+            miss_count: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Plans {
     fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
-        let known = self.find_uncounted(info, root);
+        let entry = self.entries.find(&info.path.hash_part());
+        let entry = entry.filter(|entry| entry.stamp == Stamp::new(info, root));
+        let known = entry.and_then(|entry| match entry.plan {
+            Some(plan) => (!plan.has_failed()).then_some(Known::Plan(plan)),
+            None => Some(Known::TooLarge),
+        });
         let counter = match known {
             Some(_) => &self.hit_count,
             None => &self.miss_count,
@@ -77,41 +91,20 @@ impl Plans {
         known
     }
 
-    pub(crate) fn figures(&self) -> CacheStatus {
-        let fill = {
-            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            recent.fill()
-        };
-        CacheStatus {
-            name: "plans".to_owned(),
-            entry_count: fill.entry_count,
-            len: fill.len,
-            len_max: MEMORY_LEN_MAX as u64,
-            hit_count: self.hit_count.load(Ordering::Relaxed),
-            miss_count: self.miss_count.load(Ordering::Relaxed),
-            eviction_count: fill.eviction_count,
-        }
-    }
-
-    fn find_uncounted(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = recent.find(&info.path.hash_part(), MEMORY_LEN_MAX)?;
-        if entry.stamp != Stamp::new(info, root) {
-            return None;
-        }
-        match entry.plan {
-            Some(plan) => (!plan.has_failed()).then_some(Known::Plan(plan)),
-            None => Some(Known::TooLarge),
-        }
-    }
-
     fn insert(&self, info: &PathInfo, root: Option<Identity>, plan: Option<&Arc<NarPlan>>) {
         let entry = Entry {
             stamp: Stamp::new(info, root),
             plan: plan.cloned(),
         };
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.insert(info.path.hash_part(), entry, MEMORY_LEN_MAX);
+        self.entries.insert(info.path.hash_part(), entry);
+    }
+
+    pub(crate) fn status(&self) -> CacheStatus {
+        CacheStatus {
+            hit_count: self.hit_count.load(Ordering::Relaxed),
+            miss_count: self.miss_count.load(Ordering::Relaxed),
+            ..self.entries.status("plans")
+        }
     }
 }
 
@@ -261,9 +254,11 @@ mod tests {
             plans.insert(&info(number), plan.root(), Some(&plan));
             let favourite = plans.find(&info(255), plan.root());
             assert!(matches!(favourite, Some(Known::Plan(_))));
-            let recent = plans.recent.lock().unwrap();
-            let held: usize = recent.values().map(MemoryLen::memory_len).sum();
-            assert!(held <= MEMORY_LEN_MAX, "{held}");
+            let status = plans.status();
+            assert!(
+                status.len > 0 && status.len <= MEMORY_LEN_MAX as u64,
+                "{status:?}"
+            );
         }
         assert!(plans.find(&info(0), plan.root()).is_none());
         assert!(plans.find(&info(249), plan.root()).is_some());

@@ -1,84 +1,143 @@
-//! A cache of store paths, bounded in memory and shared by all threads.
+//! A table of facts about paths, bounded in memory and shared by all threads.
 //!
-//! Sharding reduces lock contention: an I/O thread holds the lock of one shard for one look-up in a
-//! hash table.
+//! Entries that were not used recently are evicted: new entries and hits go into the young
+//! generation; when that is full, the old one is dropped and the young one becomes old. Used entries
+//! stay, without bookkeeping for each use. Sharding reduces lock contention: an I/O thread holds the
+//! lock of one shard for one look-up in a hash table.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use samovar_metrics::CacheStatus;
 use samovar_nix::HashPart;
 
-use crate::known::recent::{Fill, MemoryLen, Recent};
-
-/// [`Recent`] entries of paths, in shards.
+/// The table.
 #[derive(Debug)]
 pub(crate) struct Sharded<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     /// Memory of one shard, in bytes.
     shard_len_max: usize,
+    /// Entries added for paths that had none.
+    miss_count: AtomicU64,
+    /// Evicted entries of this table and those it replaces.
+    eviction_count: Arc<AtomicU64>,
 }
 
-type Shard<V> = Recent<HashPart, V, BuildHasherDefault<HashPartHasher>>;
+#[derive(Debug)]
+struct Shard<V> {
+    young: Generation<V>,
+    old: Generation<V>,
+}
 
-/// A cache whose entry for a path can be dropped.
+#[derive(Debug)]
+struct Generation<V> {
+    entries: HashMap<HashPart, V, BuildHasherDefault<HashPartHasher>>,
+    /// Memory of the entries, in bytes.
+    len: usize,
+}
+
+/// The memory of an entry.
+pub(crate) trait MemoryLen {
+    /// In bytes, its share of the table included.
+    fn memory_len(&self) -> usize;
+}
+
+/// A table whose entry for a path can be dropped.
 pub(crate) trait PathCache: fmt::Debug + Send + Sync {
     /// Drops the entry of a path.
     fn drop_path(&self, hash_part: &HashPart);
 }
 
 impl<V: Clone + MemoryLen> Sharded<V> {
-    /// `memory_len`: the capacity of all shards, in bytes.
-    pub(crate) fn new(shard_count: usize, memory_len: usize) -> Self {
+    /// `memory_len`: the capacity of all shards, in bytes. `eviction_count`: the counter of the
+    /// table that this one replaces, or a new one.
+    pub(crate) fn new(
+        shard_count: usize,
+        memory_len: usize,
+        eviction_count: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             shards: (0..shard_count).map(|_| Mutex::default()).collect(),
             shard_len_max: memory_len / shard_count,
+            miss_count: AtomicU64::new(0),
+            eviction_count,
         }
     }
 
     /// The entry of a path, which counts as a use.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<V> {
-        self.shard(hash_part).find(hash_part, self.shard_len_max)
+        let mut shard = self.shard(hash_part);
+        if let Some(value) = shard.young.entries.get(hash_part) {
+            return Some(value.clone());
+        }
+        let value = shard.old.remove(hash_part)?;
+        self.insert_young(&mut shard, *hash_part, value.clone());
+        Some(value)
     }
 
     /// The entry of a path, without counting a use.
     pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<V> {
-        self.shard(hash_part).peek(hash_part)
+        self.shard(hash_part).entry(hash_part).cloned()
     }
 
     /// Changes the entry of a path, but not its length, without counting a use.
     pub(crate) fn update(&self, hash_part: &HashPart, change: impl FnOnce(&mut V)) {
-        if let Some(entry) = self.shard(hash_part).peek_mut(hash_part) {
+        if let Some(entry) = self.shard(hash_part).entry(hash_part) {
             change(entry);
         }
     }
 
-    /// Adds an entry, or drops the path's entry if this one is too long to leave capacity for
-    /// others. Returns whether the path had no entry.
-    pub(crate) fn insert(&self, hash_part: HashPart, value: V) -> bool {
-        let fits = self.fits(&value);
+    /// Adds or replaces an entry, or drops the path's entry if this one is too long to leave
+    /// capacity for others.
+    pub(crate) fn insert(&self, hash_part: HashPart, value: V) {
+        let fits = value.memory_len() <= self.generation_len_max();
         let mut shard = self.shard(&hash_part);
-        let is_new = shard.peek(&hash_part).is_none();
-        if fits {
-            shard.insert(hash_part, value, self.shard_len_max);
-        } else {
-            shard.remove(&hash_part);
+        if !shard.remove(&hash_part) {
+            self.miss_count.fetch_add(1, Ordering::Relaxed);
         }
-        is_new
+        if fits {
+            self.insert_young(&mut shard, hash_part, value);
+        }
+    }
+
+    /// Adds an entry to the young generation. The path must have no entry.
+    fn insert_young(&self, shard: &mut Shard<V>, hash_part: HashPart, value: V) {
+        if shard.young.len + value.memory_len() > self.generation_len_max() {
+            let evicted_count = shard.old.entries.len() as u64;
+            self.eviction_count
+                .fetch_add(evicted_count, Ordering::Relaxed);
+            shard.old = std::mem::take(&mut shard.young);
+        }
+        shard.young.insert(hash_part, value);
     }
 
     /// Whether [`offer`](Self::offer) would accept a small entry for this path.
     pub(crate) fn has_capacity(&self, hash_part: &HashPart) -> bool {
-        self.shard(hash_part)
-            .has_capacity(hash_part, self.shard_len_max)
+        let shard = self.shard(hash_part);
+        shard.old.len < self.generation_len_max() || shard.young.entries.contains_key(hash_part)
     }
 
-    /// Adds an entry if no other is evicted for it. Returns whether it was added.
+    /// Adds an entry without counting a use, or replaces it in its generation. Returns `false` if
+    /// others would be evicted for it; the path then has no entry in the old generation.
     pub(crate) fn offer(&self, hash_part: HashPart, value: V) -> bool {
-        self.fits(&value)
-            && self
-                .shard(&hash_part)
-                .offer(hash_part, value, self.shard_len_max)
+        let (len, len_max) = (value.memory_len(), self.generation_len_max());
+        if len > len_max {
+            return false;
+        }
+        let mut shard = self.shard(&hash_part);
+        if shard.young.remove(&hash_part).is_some() {
+            shard.young.insert(hash_part, value);
+            return true;
+        }
+        shard.old.remove(&hash_part);
+        let has_capacity = shard.old.len + len <= len_max;
+        if has_capacity {
+            shard.old.insert(hash_part, value);
+        }
+        has_capacity
     }
 
     pub(crate) fn remove(&self, hash_part: &HashPart) {
@@ -91,29 +150,77 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         }
     }
 
-    pub(crate) fn fill(&self) -> Fill {
-        let fills = self.shards.iter().map(|shard| lock(shard).fill());
-        fills.fold(Fill::default(), Fill::and)
+    /// The status of this cache. Its hits are counted elsewhere.
+    pub(crate) fn status(&self, name: &str) -> CacheStatus {
+        let mut status = CacheStatus {
+            name: name.to_owned(),
+            len_max: (self.shard_len_max * self.shards.len()) as u64,
+            miss_count: self.miss_count.load(Ordering::Relaxed),
+            eviction_count: self.eviction_count.load(Ordering::Relaxed),
+            ..CacheStatus::default()
+        };
+        for shard in &self.shards {
+            let shard = lock(shard);
+            status.entry_count += (shard.young.entries.len() + shard.old.entries.len()) as u64;
+            status.len += (shard.young.len + shard.old.len) as u64;
+        }
+        status
     }
 
-    /// Whether the cache was created with this capacity.
+    /// Whether the table was created with this capacity.
     pub(crate) fn has_memory_len(&self, memory_len: usize) -> bool {
         self.shard_len_max == memory_len / self.shards.len()
     }
 
-    /// The capacity of all shards, in bytes.
-    pub(crate) fn len_max(&self) -> u64 {
-        (self.shard_len_max * self.shards.len()) as u64
-    }
-
-    /// Whether the entry is small enough to leave capacity for others: see [`Recent::insert`].
-    fn fits(&self, value: &V) -> bool {
-        value.memory_len() <= self.shard_len_max / 2
+    /// The capacity of a generation of one shard, in bytes. No entry is longer.
+    fn generation_len_max(&self) -> usize {
+        self.shard_len_max / 2
     }
 
     fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard<V>> {
         let index = usize::from(hash_part.as_bytes()[0]) % self.shards.len();
         lock(&self.shards[index])
+    }
+}
+
+impl<V: MemoryLen> Shard<V> {
+    fn entry(&mut self, hash_part: &HashPart) -> Option<&mut V> {
+        let young = self.young.entries.get_mut(hash_part);
+        young.or_else(|| self.old.entries.get_mut(hash_part))
+    }
+
+    /// Returns whether the path had an entry.
+    fn remove(&mut self, hash_part: &HashPart) -> bool {
+        let removed = self.young.remove(hash_part);
+        removed.or_else(|| self.old.remove(hash_part)).is_some()
+    }
+}
+
+impl<V: MemoryLen> Generation<V> {
+    fn insert(&mut self, hash_part: HashPart, value: V) {
+        self.len += value.memory_len();
+        self.entries.insert(hash_part, value);
+    }
+
+    fn remove(&mut self, hash_part: &HashPart) -> Option<V> {
+        let value = self.entries.remove(hash_part)?;
+        self.len -= value.memory_len();
+        Some(value)
+    }
+}
+
+// Derived ones would require a default of `V`.
+impl<V> Default for Shard<V> {
+    fn default() -> Self {
+        let (young, old) = (Generation::default(), Generation::default());
+        Self { young, old }
+    }
+}
+
+impl<V> Default for Generation<V> {
+    fn default() -> Self {
+        let entries = HashMap::default();
+        Self { entries, len: 0 }
     }
 }
 
@@ -157,6 +264,17 @@ mod tests {
 
     const SHARD_COUNT: usize = 16;
 
+    /// The number is the length.
+    impl MemoryLen for usize {
+        fn memory_len(&self) -> usize {
+            *self
+        }
+    }
+
+    fn table(shard_count: usize, memory_len: usize) -> Sharded<usize> {
+        Sharded::new(shard_count, memory_len, Arc::default())
+    }
+
     fn hash_part(number: u32) -> HashPart {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&number.to_le_bytes());
@@ -164,51 +282,108 @@ mod tests {
         HashPart::from_bytes(bytes)
     }
 
-    fn memory_len(cache: &Sharded<usize>) -> usize {
-        let len = |shard: &Mutex<Shard<usize>>| lock(shard).values().sum::<usize>();
-        cache.shards.iter().map(len).sum()
+    fn memory_len(table: &Sharded<usize>) -> usize {
+        let shards = table.shards.iter().map(lock);
+        let values = |shard: MutexGuard<'_, Shard<usize>>| {
+            let generations = [&shard.young, &shard.old].into_iter();
+            generations
+                .flat_map(|all| all.entries.values())
+                .sum::<usize>()
+        };
+        shards.map(values).sum()
+    }
+
+    #[test]
+    fn an_offer_takes_only_free_capacity() {
+        let table = table(1, 100);
+        for number in 0..5 {
+            assert!(table.has_capacity(&hash_part(number)));
+            assert!(table.offer(hash_part(number), 10));
+        }
+        let one_more = hash_part(5);
+        assert!(!table.has_capacity(&one_more));
+        assert!(!table.offer(one_more, 1));
+        assert_eq!(table.peek(&one_more), None);
+        // A use moves the entry to the young generation, and frees capacity in the old one.
+        assert_eq!(table.find(&hash_part(0)), Some(10));
+        assert!(table.offer(one_more, 10));
+        assert_eq!(memory_len(&table), 60);
+    }
+
+    #[test]
+    fn an_offer_replaces_an_entry_in_place() {
+        let table = table(1, 100);
+        let (one, two) = (hash_part(1), hash_part(2));
+        table.insert(one, 50);
+        assert!(table.offer(two, 50));
+        assert!(table.offer(one, 20) && table.offer(two, 30));
+        assert_eq!((table.peek(&one), table.peek(&two)), (Some(20), Some(30)));
+        let lens = || {
+            let shard = lock(&table.shards[0]);
+            (shard.young.len, shard.old.len)
+        };
+        assert_eq!(lens(), (20, 30));
+        table.remove(&one);
+        table.remove(&two);
+        assert_eq!(lens(), (0, 0));
+    }
+
+    #[test]
+    fn a_used_entry_is_never_evicted_for_an_offer() {
+        let table = table(1, 100);
+        for number in 0..5 {
+            table.insert(hash_part(number), 10);
+        }
+        for number in 100..1000 {
+            table.offer(hash_part(number), 7);
+        }
+        assert!((0..5).all(|number| table.peek(&hash_part(number)).is_some()));
     }
 
     /// The narinfo of a path with thousands of references may be that long.
     #[test]
     fn an_entry_longer_than_half_a_shard_is_not_kept() {
-        let cache = Sharded::<usize>::new(SHARD_COUNT, SHARD_COUNT * 20_000);
+        let table = table(SHARD_COUNT, SHARD_COUNT * 20_000);
         let part = hash_part(7);
-        assert!(cache.insert(part, 10_000));
-        assert_eq!(cache.find(&part), Some(10_000));
-        assert!(!cache.offer(part, 10_001));
-        assert!(!cache.insert(part, 10_001));
-        assert_eq!(cache.find(&part), None);
+        table.insert(part, 10_000);
+        assert_eq!(table.find(&part), Some(10_000));
+        assert!(!table.offer(part, 10_001));
+        table.insert(part, 10_001);
+        assert_eq!(table.find(&part), None);
+        assert_eq!(table.status("").miss_count, 1);
     }
 
     #[test]
     fn memory_is_bounded_and_used_entries_stay() {
         let capacity = 1 << 20;
-        let cache = Sharded::<usize>::new(SHARD_COUNT, capacity);
+        let table = table(SHARD_COUNT, capacity);
         let favourite = hash_part(7);
-        cache.insert(favourite, 500);
+        table.insert(favourite, 500);
         for number in 100..50_000 {
-            cache.insert(hash_part(number), 500);
-            assert!(cache.find(&favourite).is_some());
+            table.insert(hash_part(number), 500);
+            assert!(table.find(&favourite).is_some());
         }
-        let len = memory_len(&cache);
+        let (len, status) = (memory_len(&table), table.status("x"));
         assert!(len <= capacity && len >= capacity / 4, "{len}");
-        assert_eq!(cache.fill().len, len as u64);
-        cache.drop_path(&favourite);
-        assert_eq!(cache.find(&favourite), None);
-        cache.clear();
-        assert_eq!(cache.fill(), Fill::default());
+        assert_eq!((status.len, &*status.name), (len as u64, "x"));
+        assert_eq!(status.entry_count + status.eviction_count, 49_901);
+        table.drop_path(&favourite);
+        assert_eq!(table.find(&favourite), None);
+        table.clear();
+        let cleared = table.status("x");
+        assert_eq!((cleared.entry_count, cleared.len), (0, 0));
+        assert_eq!(cleared.eviction_count, status.eviction_count);
     }
 
     #[test]
     fn an_update_is_no_use() {
-        let cache = Sharded::<usize>::new(1, 100);
-        cache.insert(hash_part(1), 50);
-        cache.insert(hash_part(2), 50);
-        cache.update(&hash_part(1), |value| *value = 49);
-        assert_eq!(cache.peek(&hash_part(1)), Some(49));
-        cache.insert(hash_part(3), 50);
-        assert_eq!(cache.peek(&hash_part(1)), None);
-        cache.update(&hash_part(1), |_| panic!("there is no such entry"));
+        let table = table(1, 100);
+        table.insert(hash_part(1), 50);
+        table.insert(hash_part(2), 50);
+        table.update(&hash_part(1), |value| *value = 49);
+        assert_eq!(table.peek(&hash_part(1)), Some(49));
+        table.insert(hash_part(3), 50);
+        assert_eq!(table.peek(&hash_part(1)), None);
+        table.update(&hash_part(1), |_| panic!("there is no such entry"));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -22,8 +23,7 @@ use crate::known::outage::Outage;
 use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
-use crate::known::sharded::Sharded;
-use crate::known::small_nars::{SmallNar, SmallNars};
+use crate::known::small_nars::{self, SmallNars};
 use crate::refusal::{PreparedAnswers, Refusal};
 
 /// The configuration of a [`SharedStore`].
@@ -48,7 +48,9 @@ pub(crate) struct SharedStore {
     /// Threads that verify files; dropping it ends them.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
-    pub(crate) small_nars: SmallNars,
+    pub(crate) small_nars: Arc<SmallNars>,
+    /// Narinfos evicted from memory, of all caches since the start.
+    pub(crate) narinfo_evictions: Arc<AtomicU64>,
     pub(crate) nar_cache: Option<NarCache>,
     pub(crate) closure_slots: ClosureSlots,
     pub(crate) bulk_budget: Arc<BulkBudget>,
@@ -69,12 +71,16 @@ impl SharedStore {
         let leases = config.gc_lease.and_then(|gc_lease| {
             Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
         });
-        let small_nars = SmallNars::new(config.small_nar_memory_len);
+        let small_nars = Arc::new(SmallNars::new(
+            small_nars::SHARD_COUNT,
+            config.small_nar_memory_len,
+            Arc::default(),
+        ));
         let health = Health::new(
             Arc::clone(&store),
             Arc::clone(&observer),
             config.trust,
-            Arc::<Sharded<SmallNar>>::clone(&small_nars.entries),
+            Arc::<SmallNars>::clone(&small_nars),
         );
         Self {
             outage: Outage::default(),
@@ -83,6 +89,7 @@ impl SharedStore {
             watch: OnceLock::new(),
             plans: Plans::default(),
             small_nars,
+            narinfo_evictions: Arc::default(),
             nar_cache: config
                 .nar_cache
                 .map(|directory| NarCache::new(directory, Arc::clone(&observer))),

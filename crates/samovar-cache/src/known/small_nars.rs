@@ -15,7 +15,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_http::Prepared;
 use samovar_http::http::Status;
@@ -23,8 +22,7 @@ use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
-use crate::known::recent::MemoryLen;
-use crate::known::sharded::Sharded;
+use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, Field};
 
 /// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
@@ -43,7 +41,7 @@ pub(crate) const HEAD: AnswerHead = AnswerHead {
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
 
 /// Few, because each needs capacity for several of the longest NARs.
-const SHARD_COUNT: usize = 16;
+pub(crate) const SHARD_COUNT: usize = 16;
 
 /// A NAR in memory.
 #[derive(Debug, Clone)]
@@ -72,38 +70,8 @@ impl SmallNar {
     }
 }
 
-/// The cache.
-#[derive(Debug)]
-pub(crate) struct SmallNars {
-    pub(crate) entries: Arc<Sharded<SmallNar>>,
-    miss_count: AtomicU64,
-}
-
-impl SmallNars {
-    /// `memory_len`: the capacity, in bytes.
-    pub(crate) fn new(memory_len: usize) -> Self {
-        Self {
-            entries: Arc::new(Sharded::new(SHARD_COUNT, memory_len)),
-            miss_count: AtomicU64::new(0),
-        }
-    }
-
-    /// The entry of a path, whether its epoch is the present one or not.
-    pub(crate) fn find(&self, hash_part: &HashPart) -> Option<SmallNar> {
-        self.entries.find(hash_part)
-    }
-
-    pub(crate) fn insert(&self, hash_part: HashPart, nar: SmallNar) {
-        if self.entries.insert(hash_part, nar) {
-            self.miss_count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The number of entries added for paths that had none.
-    pub(crate) fn miss_count(&self) -> u64 {
-        self.miss_count.load(Ordering::Relaxed)
-    }
-}
+/// The cache. A miss is an entry added for a path that had none.
+pub(crate) type SmallNars = Sharded<SmallNar>;
 
 impl MemoryLen for SmallNar {
     fn memory_len(&self) -> usize {

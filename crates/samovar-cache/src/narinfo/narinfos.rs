@@ -32,10 +32,11 @@ impl Narinfos {
         policy: PolicyConfig,
         memory_len: usize,
     ) -> Self {
+        let evictions = Arc::clone(&shared.narinfo_evictions);
         Self {
             reader: Reader::new(shared, policy),
             signer: Signer::new(signing),
-            rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len)),
+            rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len, evictions)),
             prefetch_queue: PrefetchQueue::default(),
         }
     }

@@ -7,8 +7,7 @@ use samovar_http::http::Status;
 use samovar_http::{Body, Prepared, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
-use crate::known::recent::MemoryLen;
-use crate::known::sharded::Sharded;
+use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
 
 /// The state of store and policy under which a narinfo was rendered. It holds while both last.

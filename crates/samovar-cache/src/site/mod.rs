@@ -17,8 +17,8 @@
 mod background;
 pub(crate) mod cache;
 pub(crate) mod current;
-mod figures;
 mod front;
+mod metrics;
 pub(crate) mod reconfigure;
 
 use std::io;

@@ -3,6 +3,7 @@
 mod answers;
 mod memory_store;
 mod policies;
+mod reload;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -147,8 +147,8 @@ impl NarCache {
         })
     }
 
-    pub(crate) fn figures(&self) -> CacheStatus {
-        self.table.figures()
+    pub(crate) fn status(&self) -> CacheStatus {
+        self.table.status()
     }
 
     /// A recording of a NAR that is about to be sent whole, unless it is not worth an entry.

@@ -134,7 +134,7 @@ impl Table {
         Some(cached)
     }
 
-    pub(super) fn figures(&self) -> CacheStatus {
+    pub(super) fn status(&self) -> CacheStatus {
         let state = self.state();
         CacheStatus {
             name: "nar_cache".to_owned(),

@@ -1,0 +1,72 @@
+//! The status of a site, for the metrics.
+
+use samovar_metrics::{CacheStatus, Monitored, SiteStatus, StoreStatus};
+use samovar_nix::HashPart;
+use samovar_store::{Catalog, StoreError};
+
+use crate::site::Site;
+
+impl Monitored for Site {
+    fn status(&self) -> SiteStatus {
+        let shared = &self.shared;
+        let catalog = shared.store.catalog();
+        let snapshot = catalog.map(Catalog::current);
+        let snapshot = snapshot.as_deref();
+        let mut caches = vec![
+            self.narinfo_status(),
+            shared.small_nars.status("small_nars"),
+            shared.plans.status(),
+        ];
+        caches.extend(
+            shared
+                .nar_cache
+                .as_ref()
+                .map(|nar_cache| nar_cache.status()),
+        );
+        SiteStatus {
+            store: StoreStatus {
+                store_dir: shared.store.store_dir().to_string(),
+                // The first epoch is that of the first load.
+                path_count: snapshot
+                    .filter(|snapshot| snapshot.epoch > 0)
+                    .map(|snapshot| snapshot.path_count() as u64),
+                catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
+                epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
+                load_s: catalog
+                    .and_then(Catalog::load_time)
+                    .map(|time| time.as_secs_f64()),
+                uses_daemon: shared.store.is_left_to_daemon(),
+                quarantined_count: shared.health.damaged_count(),
+                scrub: shared.health.scrub_status(),
+                ..StoreStatus::default()
+            },
+            caches,
+        }
+    }
+
+    fn probe_store(&self) -> Result<(), StoreError> {
+        self.shared.store.probe()
+    }
+
+    fn name_of(&self, hash_part: HashPart) -> Option<String> {
+        let info = self.store().lookup(hash_part).ok()??;
+        Some(info.path.name().to_owned())
+    }
+}
+
+impl Site {
+    /// The narinfos in memory of all caches. Their evictions are those of replaced caches, too.
+    fn narinfo_status(&self) -> CacheStatus {
+        let caches = self.caches();
+        let all = caches
+            .narinfos()
+            .map(|one| one.rendered().status("narinfos"));
+        let sum = all.reduce(|sum, one| CacheStatus {
+            entry_count: sum.entry_count + one.entry_count,
+            len: sum.len + one.len,
+            len_max: sum.len_max + one.len_max,
+            ..sum
+        });
+        sum.unwrap_or_default()
+    }
+}

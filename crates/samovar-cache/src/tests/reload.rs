@@ -1,0 +1,31 @@
+//! What outlives a change of the configuration.
+
+use samovar_metrics::Monitored;
+
+use super::TestServer;
+use crate::{CacheConfig, SiteConfig};
+
+#[test]
+fn the_counter_of_evictions_does_not_fall() {
+    let server = TestServer::with_site(SiteConfig {
+        rendered_memory_len: 64 * 4096,
+        ..SiteConfig::default()
+    });
+    for number in 0..300 {
+        let info = server.store.add_file(&number.to_string(), b"x");
+        assert_eq!(server.narinfo(&info).status, 200);
+    }
+    let site = server.server.service();
+    let evictions = || site.status().caches[0].eviction_count;
+    let before = evictions();
+    assert!(before > 0);
+    // Two caches instead of one: their memory is another.
+    let cache = |path_prefix: &str| CacheConfig {
+        path_prefix: path_prefix.to_owned(),
+        ..CacheConfig::default()
+    };
+    site.reconfigure(vec![cache(""), cache("/two")]).unwrap();
+    assert_eq!(evictions(), before);
+    site.reconfigure(vec![cache("")]).unwrap();
+    assert_eq!(evictions(), before);
+}
