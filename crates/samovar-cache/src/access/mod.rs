@@ -216,12 +216,18 @@ impl Access {
     }
 
     /// Answers a refused request on an I/O thread.
-    pub fn refuse(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
+    ///
+    /// # Errors
+    ///
+    /// The unused reply, if the cache is hidden from the client ([`RefuseWith::NotFound`]): answer as
+    /// if it did not exist.
+    pub fn refuse<'r>(&self, refusal: Refusal, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
         self.rules.refusals.reply(refusal, reply)
     }
 
-    /// Makes the response to a refused request, for workers.
-    pub fn refused(&self, refusal: Refusal) -> Response {
+    /// Makes the response to a refused request, for workers; `None` if the cache is hidden from the
+    /// client.
+    pub fn refused(&self, refusal: Refusal) -> Option<Response> {
         self.rules.refusals.response(refusal)
     }
 

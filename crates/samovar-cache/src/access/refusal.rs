@@ -8,7 +8,8 @@ use samovar_metrics::Event;
 
 use super::AccessError;
 use super::config::{AccessConfig, RefuseWith};
-use crate::refusal::{Fixed, TEXT};
+use crate::prepared::Field;
+use crate::refusal::TEXT;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,18 +31,28 @@ impl Refusal {
     }
 }
 
-/// The status, fields and body of refusals.
+/// The answers to refused requests.
 #[derive(Debug)]
 pub(crate) struct Refusals {
+    /// For clients that are not admitted; `None` if the cache is hidden from them.
+    denied: Option<Denied>,
+}
+
+#[derive(Debug)]
+struct Denied {
     status: Status,
-    fields: Vec<(&'static str, String)>,
     body: &'static str,
+    /// The value of `WWW-Authenticate`. RFC 9110, 11.6.1: a 401 has a challenge.
+    challenge: Option<String>,
     prepared: Prepared,
 }
 
 const UNAUTHORIZED: &str = "Credentials are needed here.\n";
 const FORBIDDEN: &str = "Access is not allowed.\n";
 const TOO_MANY: &str = "Too many requests. Try again later.\n";
+
+/// An authenticated client gets another response.
+const NO_STORE: Field = ("Cache-Control", "no-store");
 
 impl Refusals {
     pub(crate) fn new(config: &AccessConfig) -> Result<Self, AccessError> {
@@ -50,59 +61,68 @@ impl Refusals {
             return Err(AccessError::Realm(config.realm.clone()));
         }
         let takes_credentials = config.users_file.is_some() || config.tokens_file.is_some();
-        let (status, body) = match config.refuse_with {
-            RefuseWith::Fitting if takes_credentials => (Status::UNAUTHORIZED, UNAUTHORIZED),
-            RefuseWith::Unauthorized => (Status::UNAUTHORIZED, UNAUTHORIZED),
-            RefuseWith::Fitting | RefuseWith::Forbidden => (Status::FORBIDDEN, FORBIDDEN),
-            RefuseWith::NotFound => (Status::NOT_FOUND, Fixed::NotFound.body()),
+        let asks = match config.refuse_with {
+            RefuseWith::Fitting => takes_credentials,
+            RefuseWith::Unauthorized => true,
+            RefuseWith::Forbidden => false,
+            RefuseWith::NotFound => return Ok(Self { denied: None }),
         };
-        let mut fields = vec![(TEXT.0, TEXT.1.to_owned())];
-        // An authenticated client gets another response.
-        fields.push(("Cache-Control", "no-store".to_owned()));
-        if status == Status::UNAUTHORIZED {
-            // RFC 9110, 11.6.1: a 401 has a challenge, whatever may be the use of it.
-            let challenge = format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm);
-            fields.push(("WWW-Authenticate", challenge));
-        }
-        let borrowed: Vec<_> = fields
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let prepared = Prepared::new(status, &borrowed, body.as_bytes());
-        Ok(Self {
+        let challenge =
+            asks.then(|| format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm));
+        let (status, body) = match asks {
+            true => (Status::UNAUTHORIZED, UNAUTHORIZED),
+            false => (Status::FORBIDDEN, FORBIDDEN),
+        };
+        let mut fields = vec![TEXT, NO_STORE];
+        fields.extend(
+            challenge
+                .as_deref()
+                .map(|value| ("WWW-Authenticate", value)),
+        );
+        let prepared = Prepared::new(status, &fields, body.as_bytes());
+        let denied = Denied {
             status,
-            fields,
             body,
+            challenge,
             prepared,
+        };
+        Ok(Self {
+            denied: Some(denied),
         })
     }
 
-    /// Answers on an I/O thread.
-    pub(crate) fn reply(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
-        match refusal {
-            Refusal::Denied => reply.prepared(&self.prepared),
-            Refusal::TooMany(_) => reply.response(self.response(refusal)),
+    /// Answers on an I/O thread; returns the reply if the cache is hidden.
+    pub(crate) fn reply<'r>(
+        &self,
+        refusal: Refusal,
+        reply: Reply<'r>,
+    ) -> Result<Inline, Reply<'r>> {
+        match (refusal, &self.denied) {
+            (Refusal::Denied, Some(denied)) => Ok(reply.prepared(&denied.prepared)),
+            (Refusal::Denied, None) => Err(reply),
+            (Refusal::TooMany(wait), _) => Ok(reply.response(too_many(wait))),
         }
     }
 
-    /// Makes the response for a worker.
-    pub(crate) fn response(&self, refusal: Refusal) -> Response {
-        match refusal {
-            Refusal::Denied => {
-                let response = Response::text(self.status, self.body);
-                let others = self.fields.iter().skip(1);
-                others.fold(response, |response, (name, value)| {
-                    response.header(name, value)
-                })
-            }
-            Refusal::TooMany(wait) => {
-                // Rounded up, at least 1: a client that retries after a rounded-down time would be
-                // refused again.
-                let seconds = wait.as_secs().saturating_add(1);
-                Response::text(Status::TOO_MANY_REQUESTS, TOO_MANY)
-                    .header("Retry-After", seconds.to_string())
-                    .header("Cache-Control", "no-store")
-            }
+    /// Makes the response for a worker; `None` if the cache is hidden.
+    pub(crate) fn response(&self, refusal: Refusal) -> Option<Response> {
+        if let Refusal::TooMany(wait) = refusal {
+            return Some(too_many(wait));
         }
+        let denied = self.denied.as_ref()?;
+        let response = Response::text(denied.status, denied.body).header(NO_STORE.0, NO_STORE.1);
+        Some(match &denied.challenge {
+            Some(challenge) => response.header("WWW-Authenticate", challenge),
+            None => response,
+        })
     }
+}
+
+fn too_many(wait: Duration) -> Response {
+    // Rounded up, at least 1: a client that retries after a rounded-down time would be refused
+    // again.
+    let seconds = wait.as_secs().saturating_add(1);
+    Response::text(Status::TOO_MANY_REQUESTS, TOO_MANY)
+        .header("Retry-After", seconds.to_string())
+        .header(NO_STORE.0, NO_STORE.1)
 }

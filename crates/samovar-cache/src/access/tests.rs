@@ -13,6 +13,7 @@ use samovar_http::http::Status;
 use samovar_http::{Inline, Listener, Reply, Request, Server, Service, Turn};
 
 use super::*;
+use crate::refusal::Fixed;
 
 /// Answers with the client's name, and whether it was known at once or verified by a worker.
 struct Door(Arc<RwLock<Arc<Access>>>);
@@ -33,7 +34,9 @@ impl Service for Door {
         match access.admit(head, Instant::now()) {
             Verdict::Granted(client) => reply.response(welcome(&client, "at once")),
             Verdict::Unverified => reply.dispatch_costly(),
-            Verdict::Refused(refusal) => access.refuse(refusal, reply),
+            Verdict::Refused(refusal) => access
+                .refuse(refusal, reply)
+                .unwrap_or_else(|reply| reply.response(Fixed::NotFound.response())),
         }
     }
 
@@ -42,7 +45,9 @@ impl Service for Door {
         match access.authenticate(request.head(), Instant::now()) {
             Verdict::Granted(client) => welcome(&client, "verified"),
             Verdict::Unverified => unreachable!(),
-            Verdict::Refused(refusal) => access.refused(refusal),
+            Verdict::Refused(refusal) => access
+                .refused(refusal)
+                .unwrap_or_else(|| Fixed::NotFound.response()),
         }
     }
 }

@@ -113,6 +113,12 @@ impl Cache {
         &self.path_prefix
     }
 
+    /// The rest of a path below the prefix; `None` if it is not below.
+    pub(crate) fn below_prefix<'path>(&self, path: &'path [u8]) -> Option<&'path [u8]> {
+        let rest = path.strip_prefix(&*self.path_prefix)?;
+        matches!(rest, [] | [b'/', ..]).then_some(rest)
+    }
+
     pub(crate) fn reader(&self) -> &Reader {
         &self.narinfos.reader
     }
@@ -159,9 +165,31 @@ impl Cache {
         name.or_else(|| self.shared.names.find(&hash_part))
     }
 
-    /// Answers on an I/O thread, or dispatches. `path`: without the prefix.
+    /// Answers on an I/O thread, or dispatches; returns the reply if the cache is hidden from the
+    /// client. `path`: without the prefix.
+    pub(crate) fn inline<'r>(
+        &self,
+        fresh: &mut Fresh,
+        turn: Turn,
+        head: Head<'_>,
+        path: &[u8],
+        reply: Reply<'r>,
+    ) -> Result<Inline, Reply<'r>> {
+        if let Some(access) = self.guard() {
+            match access.admit(head, Instant::now()) {
+                Verdict::Granted(_) => {}
+                Verdict::Unverified => return Ok(reply.dispatch_costly()),
+                Verdict::Refused(refusal) => {
+                    self.shared.observer.event(&refusal.event());
+                    return access.refuse(refusal, reply);
+                }
+            }
+        }
+        Ok(self.inline_admitted(fresh, turn, head, path, reply))
+    }
+
     // Long: one case per route; calls would hide which of them answer on the I/O thread.
-    pub(crate) fn inline(
+    fn inline_admitted(
         &self,
         fresh: &mut Fresh,
         turn: Turn,
@@ -170,16 +198,6 @@ impl Cache {
         reply: Reply<'_>,
     ) -> Inline {
         let (shared, fixed) = (&*self.shared, &self.shared.fixed);
-        if let Some(access) = self.guard() {
-            match access.admit(head, Instant::now()) {
-                Verdict::Granted(_) => {}
-                Verdict::Unverified => return reply.dispatch_costly(),
-                Verdict::Refused(refusal) => {
-                    shared.observer.event(&refusal.event());
-                    return access.refuse(refusal, reply);
-                }
-            }
-        }
         let route = route(path, head.query());
         if !matches!(head.method(), Method::Get | Method::Head) {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
@@ -254,24 +272,23 @@ impl Cache {
         }
     }
 
-    /// Answers on a worker.
-    pub(crate) fn handle(&self, request: &mut Request) -> Response {
+    /// Answers on a worker; `None` if the cache is hidden from the client.
+    pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
-        let path = head.path().get(self.path_prefix.len()..);
-        let path = path.unwrap_or_default();
+        let path = self.below_prefix(head.path()).unwrap_or_default();
         let route = route(path, head.query());
         if let Some(access) = self.guard()
-            && let Some(response) = self.ask(access, head, &route)
+            && let Err(response) = self.ask(access, head, &route)
         {
             return response;
         }
         let is_read = matches!(head.method(), Method::Get | Method::Head);
         if !is_read {
-            return match route {
+            return Some(match route {
                 Route::Narinfos => bulk::respond(&self.narinfos, request),
                 // As on the I/O thread, which had not authenticated the client yet.
                 _ => Fixed::NotAllowed.response(),
-            };
+            });
         }
         let outcome = match route {
             // As on the I/O thread.
@@ -298,10 +315,10 @@ impl Cache {
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         };
-        outcome.unwrap_or_else(|refusal| {
+        Some(outcome.unwrap_or_else(|refusal| {
             self.shared.report(&format_args!("{head:?}"), refusal);
             refusal.answer().response()
-        })
+        }))
     }
 
     /// Answers a URL that is not part of the cache protocol.
@@ -313,23 +330,23 @@ impl Cache {
         }
     }
 
-    /// Checks access on a worker. Returns `None` if the request is admitted without verifying a
-    /// password first.
-    fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
+    /// Checks access on a worker. The error is the response to a request that is refused, or that
+    /// is handled again because a password had to be verified first; `None` if the cache is hidden.
+    fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Result<(), Option<Response>> {
         let now = Instant::now();
         let verdict = match access.evaluate(head, now) {
-            Verdict::Granted(_) => return None,
+            Verdict::Granted(_) => return Ok(()),
             Verdict::Unverified => access.authenticate(head, now),
             refused @ Verdict::Refused(_) => refused,
         };
         let observer = &self.shared.observer;
-        Some(match verdict {
+        Err(match verdict {
             Verdict::Granted(_) => {
                 observer.event(&Event::PasswordVerified);
-                match route.reads_files() {
+                Some(match route.reads_files() {
                     true => Response::requeue_slow(),
                     false => Response::requeue(),
-                }
+                })
             }
             Verdict::Refused(refusal) => {
                 observer.event(&refusal.event());

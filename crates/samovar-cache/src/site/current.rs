@@ -64,6 +64,7 @@ impl Caches {
         policies.all(|policy| !policy.is_unknown())
     }
 
+    /// The caches, those with longer prefixes first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> + Clone {
         self.caches.iter()
     }
@@ -88,10 +89,8 @@ impl Caches {
 
     /// The cache that a path belongs to, and the rest of the path.
     pub(crate) fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
-        self.caches.iter().find_map(|cache| {
-            let rest = path.strip_prefix(cache.path_prefix())?;
-            matches!(rest, [] | [b'/', ..]).then_some((cache, rest))
-        })
+        self.iter()
+            .find_map(|cache| Some((cache, cache.below_prefix(path)?)))
     }
 }
 

@@ -40,6 +40,14 @@ pub(crate) fn server_inline<'r>(
     }
 }
 
+/// The answer to a URL of no cache and no page. A cache gives the same to a URL without a meaning.
+pub(crate) fn unknown(head: Head<'_>) -> Fixed {
+    match head.method() {
+        Method::Get | Method::Head => Fixed::NotFound,
+        _ => Fixed::NotAllowed,
+    }
+}
+
 /// Answers a request that belongs to no cache on an I/O thread.
 pub(crate) fn inline(
     shared: &SharedStore,
@@ -47,16 +55,13 @@ pub(crate) fn inline(
     head: Head<'_>,
     reply: Reply<'_>,
 ) -> Inline {
-    let fixed = &shared.fixed;
-    if !matches!(head.method(), Method::Get | Method::Head) {
-        return reply.prepared(fixed.get(Fixed::NotAllowed));
-    }
     let is_page = matches!(
         PageRoute::of(head.path()),
         Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
     );
-    if !caches.have_pages() || !is_page {
-        return reply.prepared(fixed.get(Fixed::NotFound));
+    let is_read = matches!(head.method(), Method::Get | Method::Head);
+    if !caches.have_pages() || !is_page || !is_read {
+        return reply.prepared(shared.fixed.get(unknown(head)));
     }
     // A password may have to be hashed.
     let asks = |cache: &Cache| cache.may_still_refuse(head);

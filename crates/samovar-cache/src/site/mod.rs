@@ -4,7 +4,8 @@
 //!
 //! A request belongs to the [`Cache`] with the longest prefix of its path, in whole segments. Each
 //! cache has its own narinfos, because keys and policies differ; everything else about the store is
-//! shared ([`SharedStore`]). The caches can be replaced between two requests
+//! shared ([`SharedStore`]). A cache that is hidden from a client is passed over, as if it did not
+//! exist. The caches can be replaced between two requests
 //! ([`Site::reconfigure`]).
 //!
 //! An I/O thread answers from memory: a hash part that is certainly not in the store, a narinfo or
@@ -202,9 +203,19 @@ impl Service for Site {
                 Err(unused) => reply = unused,
             }
         }
-        match caches.cache_of(head.path()) {
-            Some((cache, path)) => cache.inline(fresh, turn, head, path, reply),
-            None => front::inline(&self.shared, caches, head, reply),
+        let mut is_hidden = false;
+        for cache in caches.iter() {
+            let Some(path) = cache.below_prefix(head.path()) else {
+                continue;
+            };
+            match cache.inline(fresh, turn, head, path, reply) {
+                Ok(inline) => return inline,
+                Err(unused) => (reply, is_hidden) = (unused, true),
+            }
+        }
+        match is_hidden {
+            true => reply.prepared(self.shared.fixed.get(front::unknown(head))),
+            false => front::inline(&self.shared, caches, head, reply),
         }
     }
 
@@ -214,9 +225,19 @@ impl Service for Site {
         if caches.have_pages() && path == front::READYZ {
             return front::readyz(&self.shared, &caches);
         }
-        match caches.cache_of(path) {
-            Some((cache, _)) => cache.handle(request),
-            None => front::handle(&self.shared, &caches, request),
+        let mut is_hidden = false;
+        for cache in caches.iter() {
+            if cache.below_prefix(request.head().path()).is_none() {
+                continue;
+            }
+            match cache.handle(request) {
+                Some(response) => return response,
+                None => is_hidden = true,
+            }
+        }
+        match is_hidden {
+            true => front::unknown(request.head()).response(),
+            false => front::handle(&self.shared, &caches, request),
         }
     }
 

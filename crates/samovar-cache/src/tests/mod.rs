@@ -1,6 +1,7 @@
 //! A site over a store in memory, asked through real connections.
 
 mod answers;
+mod hidden;
 mod memory_store;
 mod policies;
 mod reload;
