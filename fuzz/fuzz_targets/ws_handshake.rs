@@ -2,12 +2,12 @@
 #![no_main]
 
 use samovar_http_proto::http::{Method, Version};
-use samovar_http_proto::ws::extension::{self, DeflateConfig};
+use samovar_http_proto::ws::extension;
 use samovar_http_proto::ws::handshake::Handshake;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some(offers) = extension::parse(bytes)
-        && let Some(agreement) = extension::accept_deflate(&offers, &DeflateConfig::default())
+        && let Some(agreement) = extension::accept_deflate(&offers)
     {
         let accepted = extension::parse(agreement.response.as_bytes()).expect("an extension");
         let has_hint = offers

@@ -15,7 +15,7 @@ type Trace = (Vec<(char, Vec<u8>)>, Option<Failure>);
 
 fn trace(input: &[u8], cut: usize, is_compressed: bool) -> Trace {
     let (mut assembler, mut events) = (Assembler::default(), Vec::new());
-    let mut inflater = is_compressed.then(|| Inflater::new(true, 15));
+    let mut inflater = is_compressed.then(Inflater::new).flatten();
     let mut input = input.to_vec();
     let mut at = 0;
     for end in [cut.min(input.len()), input.len()] {

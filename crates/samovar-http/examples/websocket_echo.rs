@@ -33,7 +33,7 @@ impl Service for Echo {
             .origins(Origins::Any);
         let upgrade = match request.head().path() {
             b"/inline" => upgrade.inline(),
-            b"/plain" => upgrade.compression(None),
+            b"/plain" => upgrade.uncompressed(),
             _ => upgrade,
         };
         upgrade.accept(request)

@@ -40,10 +40,7 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
     // Inline: nothing blocks, and messages are too short to compress.
     let upgrade = Upgrade::new(kettle).limits(LIMITS).inline();
     // No origin check: a browser cannot set the device header, so no page can get this far.
-    upgrade
-        .compression(None)
-        .origins(Origins::Any)
-        .accept(request)
+    upgrade.uncompressed().origins(Origins::Any).accept(request)
 }
 
 /// Sends a kettle its newest command, unless it was told already.

@@ -96,49 +96,25 @@ fn token<'a>(rest: &mut &'a str) -> Option<&'a str> {
     (!token.is_empty()).then_some(token)
 }
 
-/// Server configuration of permessage-deflate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeflateConfig {
-    /// Context takeover for the server's messages: they may refer to earlier ones.
-    pub server_context: bool,
-    /// Context takeover for the client's messages.
-    pub client_context: bool,
-    /// Window size of the server's messages, as a power of two: 9 to 15.
-    pub server_window_bits: u8,
-}
-
-impl Default for DeflateConfig {
-    /// No context takeover in either direction, so that an idle connection needs no memory for it.
-    fn default() -> Self {
-        Self {
-            server_context: false,
-            client_context: false,
-            server_window_bits: WINDOW_BITS_MAX,
-        }
-    }
-}
-
-/// The negotiated parameters.
+/// The negotiated parameters of permessage-deflate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
-    /// Effective configuration.
-    pub config: DeflateConfig,
-    /// Window size of the client's messages, as a power of two.
-    pub client_window_bits: u8,
+    /// Window size of the server's messages, as a power of two: 9 to 15.
+    pub window_bits: u8,
     /// Value of `Sec-WebSocket-Extensions` in the response.
     pub response: String,
 }
 
 /// Accepts the first acceptable offer of permessage-deflate; `None` if there is none. Other
 /// extensions are ignored.
-pub fn accept_deflate(offers: &[Extension<'_>], config: &DeflateConfig) -> Option<Agreement> {
+pub fn accept_deflate(offers: &[Extension<'_>]) -> Option<Agreement> {
     offers
         .iter()
         .filter(|offer| offer.name.eq_ignore_ascii_case("permessage-deflate"))
-        .find_map(|offer| accept(offer, config))
+        .find_map(accept)
 }
 
-fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
+fn accept(offer: &Extension<'_>) -> Option<Agreement> {
     let (mut server_forgets, mut client_forgets) = (false, false);
     // Outer: whether the parameter is present. Inner: whether it has a value.
     let mut server_bits: Option<u8> = None;
@@ -162,38 +138,23 @@ fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
             return None;
         }
     }
-    let wanted_bits = config
-        .server_window_bits
-        .clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX);
-    let server_window_bits = server_bits.map_or(wanted_bits, |bits| bits.min(wanted_bits));
-    if server_window_bits < WINDOW_BITS_MIN {
+    let window_bits = server_bits.unwrap_or(WINDOW_BITS_MAX);
+    if window_bits < WINDOW_BITS_MIN {
         // RFC 7692, 7.1.2.1 permits to decline; see `WINDOW_BITS_MIN` for the reason.
         return None;
     }
-    let config = DeflateConfig {
-        server_context: config.server_context && !server_forgets,
-        client_context: config.client_context && !client_forgets,
-        server_window_bits,
-    };
-    let mut response = "permessage-deflate".to_owned();
-    if !config.server_context {
-        response.push_str("; server_no_context_takeover");
-    }
-    if !config.client_context {
-        response.push_str("; client_no_context_takeover");
-    }
-    if server_bits.is_some() || server_window_bits < WINDOW_BITS_MAX {
-        // Writing to a string cannot fail.
-        write!(response, "; server_max_window_bits={server_window_bits}").unwrap_or_default();
+    let mut response =
+        "permessage-deflate; server_no_context_takeover; client_no_context_takeover".to_owned();
+    // Writing to a string cannot fail.
+    if server_bits.is_some() {
+        write!(response, "; server_max_window_bits={window_bits}").unwrap_or_default();
     }
     // Only a hint: the client obeys it if the response repeats it.
-    let hinted_bits = client_bits.flatten();
-    if let Some(bits) = hinted_bits {
+    if let Some(Some(bits)) = client_bits {
         write!(response, "; client_max_window_bits={bits}").unwrap_or_default();
     }
     Some(Agreement {
-        config,
-        client_window_bits: hinted_bits.unwrap_or(WINDOW_BITS_MAX),
+        window_bits,
         response,
     })
 }
@@ -209,9 +170,9 @@ fn window_bits(value: &str) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn accepted(offers: &str, config: &DeflateConfig) -> Option<String> {
+    fn accepted(offers: &str) -> Option<String> {
         let offers = parse(offers.as_bytes()).expect("an offer");
-        accept_deflate(&offers, config).map(|agreement| agreement.response)
+        accept_deflate(&offers).map(|agreement| agreement.response)
     }
 
     #[test]
@@ -253,70 +214,30 @@ mod tests {
 
     #[test]
     fn offers_are_answered() {
-        let none = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
-        let forgetful = DeflateConfig::default();
-        let keeping = DeflateConfig {
-            server_context: true,
-            client_context: true,
-            server_window_bits: 15,
-        };
-        let small = DeflateConfig {
-            server_window_bits: 10,
-            ..keeping
-        };
-        for (offer, config, expected) in [
-            ("permessage-deflate", &forgetful, Some(none)),
-            ("x-other, permessage-deflate", &forgetful, Some(none)),
-            ("x-other", &forgetful, None),
-            (
-                "permessage-deflate; client_max_window_bits",
-                &forgetful,
-                Some(none),
-            ),
-            ("permessage-deflate", &keeping, Some("permessage-deflate")),
-            (
-                "permessage-deflate; client_max_window_bits",
-                &keeping,
-                Some("permessage-deflate"),
-            ),
+        let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        for (offer, added) in [
+            ("permessage-deflate", Some("")),
+            ("x-other, permessage-deflate", Some("")),
+            ("x-other", None),
+            ("permessage-deflate; client_max_window_bits", Some("")),
             (
                 "permessage-deflate; client_max_window_bits=11",
-                &keeping,
-                Some("permessage-deflate; client_max_window_bits=11"),
+                Some("; client_max_window_bits=11"),
             ),
             (
                 "permessage-deflate; server_max_window_bits=\"12\"",
-                &keeping,
-                Some("permessage-deflate; server_max_window_bits=12"),
+                Some("; server_max_window_bits=12"),
             ),
-            (
-                "permessage-deflate; server_max_window_bits=12",
-                &small,
-                Some("permessage-deflate; server_max_window_bits=10"),
-            ),
-            (
-                "permessage-deflate",
-                &small,
-                Some("permessage-deflate; server_max_window_bits=10"),
-            ),
-            (
-                "permessage-deflate; server_no_context_takeover",
-                &keeping,
-                Some("permessage-deflate; server_no_context_takeover"),
-            ),
-            (
-                "permessage-deflate; client_no_context_takeover",
-                &keeping,
-                Some("permessage-deflate; client_no_context_takeover"),
-            ),
+            ("permessage-deflate; server_no_context_takeover", Some("")),
+            ("permessage-deflate; client_no_context_takeover", Some("")),
             // The first offer cannot be accepted, the second can.
             (
                 "permessage-deflate; server_max_window_bits=8, permessage-deflate",
-                &keeping,
-                Some("permessage-deflate"),
+                Some(""),
             ),
         ] {
-            assert_eq!(accepted(offer, config).as_deref(), expected, "{offer}");
+            let expected = added.map(|added| format!("{plain}{added}"));
+            assert_eq!(accepted(offer), expected, "{offer}");
         }
     }
 
@@ -340,7 +261,7 @@ mod tests {
             "unknown",
         ] {
             let offer = format!("permessage-deflate; {param}");
-            assert_eq!(accepted(&offer, &DeflateConfig::default()), None, "{offer}");
+            assert_eq!(accepted(&offer), None, "{offer}");
         }
     }
 }

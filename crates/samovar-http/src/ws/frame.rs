@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use super::Message;
-use crate::proto::ws::deflate;
+use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame::{self, OpCode};
 
 /// An encoded message for any number of sockets; cheap to clone.
@@ -26,7 +26,8 @@ struct Encoded {
     /// Offset of the payload in `plain`.
     header_len: usize,
     op_code: OpCode,
-    /// Compressed form, created for the first socket that needs it. `None` if that is not shorter.
+    /// Form compressed with the largest window, created for the first socket that needs it. `None`
+    /// if that is not shorter.
     deflated: OnceLock<Option<Arc<[u8]>>>,
 }
 
@@ -60,7 +61,7 @@ impl Frame {
     pub(super) fn deflated(&self) -> Option<&Arc<[u8]>> {
         let make = || {
             let mut payload = Vec::new();
-            deflate::deflate_alone(self.payload(), &mut payload).then(|| {
+            deflate::deflate(self.payload(), WINDOW_BITS_MAX, &mut payload).then(|| {
                 let mut bytes = Vec::with_capacity(payload.len() + 10);
                 frame::encode(&mut bytes, self.0.op_code, true, payload.len());
                 bytes.extend_from_slice(&payload);

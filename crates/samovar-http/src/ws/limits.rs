@@ -1,8 +1,7 @@
-//! Limits and options of a socket.
+//! Limits of a socket, and the origins that may open one.
 
 use std::time::Duration;
 
-use crate::proto::ws::extension::DeflateConfig;
 use crate::proto::ws::message::FrameLimits;
 
 /// Limits of one socket.
@@ -49,49 +48,6 @@ impl Limits {
         FrameLimits {
             frame_len_max: self.frame_len_max,
             message_len_max: self.message_len_max,
-        }
-    }
-}
-
-/// Options of permessage-deflate.
-///
-/// Context takeover makes many small, similar messages much smaller. It costs up to 32 KB per
-/// socket and direction, and a copy of that with each message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compression {
-    /// Context takeover for the server's messages. Default: no.
-    pub server_context: bool,
-    /// Context takeover for the client's messages. Default: no.
-    pub client_context: bool,
-    /// Window size of the server's messages, as a power of two, 9 to 15. Clients may request a
-    /// smaller one. Default: 15.
-    pub server_window_bits: u8,
-    /// Minimum length of a compressed message, in bytes. Default: 128.
-    pub len_min: usize,
-}
-
-impl Default for Compression {
-    fn default() -> Self {
-        let DeflateConfig {
-            server_context,
-            client_context,
-            server_window_bits,
-        } = DeflateConfig::default();
-        Self {
-            server_context,
-            client_context,
-            server_window_bits,
-            len_min: 128,
-        }
-    }
-}
-
-impl Compression {
-    pub(crate) fn config(&self) -> DeflateConfig {
-        DeflateConfig {
-            server_context: self.server_context,
-            client_context: self.client_context,
-            server_window_bits: self.server_window_bits,
         }
     }
 }

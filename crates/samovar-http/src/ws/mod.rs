@@ -35,8 +35,8 @@
 //!
 //! permessage-deflate is accepted without *context takeover* in either direction: each message is
 //! compressed independently. So an idle socket needs no memory for compression, and a [`Frame`]
-//! compressed once can be sent to all sockets. [`Compression`] enables context takeover. Messages
-//! shorter than [`Compression::len_min`], and those that do not become shorter, are sent plain.
+//! compressed once can be sent to all sockets. Messages of less than 128 bytes, and those that do
+//! not become shorter, are sent plain.
 
 mod accepted;
 mod frame;
@@ -52,7 +52,7 @@ pub(crate) use accepted::Accepted as Upgraded;
 pub use frame::Frame;
 pub use handler::{Closed, Handler};
 pub(crate) use inbound::{End, Event, Owed};
-pub use limits::{Compression, Limits, Origins};
+pub use limits::{Limits, Origins};
 pub use message::Message;
 pub(crate) use outbound::Flushed;
 pub use outbound::SendError;

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::io::transport::Transport;
-use crate::proto::ws::deflate::Deflater;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
 use crate::proto::ws::{CloseCode, close};
 
@@ -92,14 +91,13 @@ pub(super) struct Outbound {
     is_blocked: bool,
     /// The I/O thread runs the handler and writes everything afterwards at once.
     is_corked: bool,
-    pub(super) deflater: Option<Deflater>,
     /// Bytes written since the last call of `take_moved_len`.
     moved_len: u64,
     closing_since: Option<Instant>,
 }
 
 impl Outbound {
-    pub(super) fn new(deflater: Option<Deflater>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             transport: None,
             phase: Phase::Open,
@@ -109,7 +107,6 @@ impl Outbound {
             pong: None,
             is_blocked: false,
             is_corked: false,
-            deflater,
             moved_len: 0,
             closing_since: None,
         }
@@ -250,7 +247,6 @@ impl Outbound {
         self.queue = VecDeque::new();
         (self.queued_len, self.sent_len) = (0, 0);
         self.pong = None;
-        self.deflater = None;
         self.transport.take()
     }
 

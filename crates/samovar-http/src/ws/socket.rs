@@ -16,11 +16,13 @@ use crate::head::Peer;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::ws::CloseCode;
-use crate::proto::ws::deflate::{self, Deflater};
+use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame;
 
 /// Events that a worker processes for a socket before it requeues the socket.
 const EVENTS_MAX: usize = 64;
+/// Minimum length of a compressed message, in bytes.
+const DEFLATED_LEN_MIN: usize = 128;
 /// Maximum header of a server's frame, in bytes.
 const HEADER_LEN_MAX: usize = 10;
 /// Capacity of a thread's frame buffer that is retained after a large frame, in bytes.
@@ -40,41 +42,31 @@ struct Shared {
     peer: Peer,
     protocol: Option<Box<str>>,
     limits: Limits,
-    /// Minimum length of a compressed message; `None` if compression was not negotiated.
-    deflate_len_min: Option<usize>,
-    /// Messages are compressed independently, with the maximum window.
-    deflates_alone: bool,
+    /// Window size for compression, as a power of two; `None` if compression was not negotiated.
+    window_bits: Option<u8>,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
     /// Set when the handshake was sent.
     waker: OnceLock<Waker>,
 }
 
-/// Arguments of [`Socket::new`].
-pub(super) struct Parts {
-    pub(super) peer: Peer,
-    pub(super) protocol: Option<Box<str>>,
-    pub(super) limits: Limits,
-    pub(super) deflate_len_min: Option<usize>,
-    pub(super) deflater: Option<Deflater>,
-    /// Whether messages of this connection use context takeover.
-    pub(super) has_context: bool,
-    pub(super) handler: Option<Box<dyn Handler>>,
-}
-
 impl Socket {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(
+        peer: Peer,
+        protocol: Option<Box<str>>,
+        limits: Limits,
+        window_bits: Option<u8>,
+        handler: Option<Box<dyn Handler>>,
+    ) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let takes_alone = parts.deflater.as_ref().is_some_and(Deflater::takes_alone);
         Self(Arc::new(Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            peer: parts.peer,
-            protocol: parts.protocol,
-            limits: parts.limits,
-            deflate_len_min: parts.deflate_len_min,
-            deflates_alone: takes_alone && !parts.has_context,
-            outbound: Mutex::new(Outbound::new(parts.deflater)),
-            inbound: Mutex::new(Inbound::new(parts.handler)),
+            peer,
+            protocol,
+            limits,
+            window_bits,
+            outbound: Mutex::new(Outbound::new()),
+            inbound: Mutex::new(Inbound::new(handler)),
             waker: OnceLock::new(),
         }))
     }
@@ -125,22 +117,12 @@ impl Socket {
     fn encode_and_put(&self, message: Message<'_>, scratch: &mut Vec<u8>) -> Result<(), SendError> {
         let payload = message.as_bytes();
         let shared = &*self.0;
-        let deflates = shared
-            .deflate_len_min
-            .is_some_and(|len_min| payload.len() >= len_min);
         // The length of the header depends on the payload; it is written right before it.
         scratch.resize(HEADER_LEN_MAX, 0);
-        // Compress before taking the lock, if possible.
-        let mut is_deflated =
-            deflates && shared.deflates_alone && deflate::deflate_alone(payload, scratch);
-        let mut outbound = self.outbound();
-        outbound.check_room(payload.len(), shared.limits.outbound_len_max)?;
-        if deflates
-            && !shared.deflates_alone
-            && let Some(deflater) = &mut outbound.deflater
-        {
-            is_deflated = deflater.deflate(payload, scratch);
-        }
+        let is_deflated = payload.len() >= DEFLATED_LEN_MIN
+            && shared
+                .window_bits
+                .is_some_and(|bits| deflate::deflate(payload, bits, scratch));
         if !is_deflated {
             scratch.extend_from_slice(payload);
         }
@@ -151,6 +133,8 @@ impl Socket {
         if let Some(place) = scratch.get_mut(start..HEADER_LEN_MAX) {
             place.copy_from_slice(&header);
         }
+        let mut outbound = self.outbound();
+        outbound.check_room(payload.len(), shared.limits.outbound_len_max)?;
         outbound.put(Outgoing::Slice(scratch.get(start..).unwrap_or_default()));
         Ok(())
     }
@@ -181,21 +165,13 @@ impl Socket {
     ///
     /// If the queue to the peer is full, or the socket is closing.
     pub fn try_send_frame(&self, frame: &Frame) -> Result<(), SendError> {
-        let len_min = self.0.deflate_len_min;
-        let deflated = if len_min.is_some_and(|len_min| frame.payload().len() >= len_min) {
-            frame.deflated()
-        } else {
-            None
+        let deflated = match self.0.window_bits {
+            Some(WINDOW_BITS_MAX) if frame.payload().len() >= DEFLATED_LEN_MIN => frame.deflated(),
+            _ => None,
         };
+        let bytes = deflated.unwrap_or(frame.plain());
         let mut outbound = self.outbound();
         outbound.check_room(frame.plain().len(), self.0.limits.outbound_len_max)?;
-        let bytes = match (deflated, &mut outbound.deflater) {
-            (Some(bytes), Some(deflater)) if deflater.takes_alone() => {
-                deflater.sent_alone(frame.payload());
-                bytes
-            }
-            _ => frame.plain(),
-        };
         outbound.put(Outgoing::Shared(bytes));
         Ok(())
     }

@@ -3,13 +3,12 @@
 use std::fmt;
 
 use super::accepted::Accepted;
-use super::socket::Parts;
-use super::{Compression, Handler, Limits, Origins, Socket};
+use super::{Handler, Limits, Origins, Socket};
 use crate::head::Head;
 use crate::http::Status;
 use crate::proto::encode;
-use crate::proto::ws::deflate::{Deflater, Inflater};
-use crate::proto::ws::extension::{self, Agreement};
+use crate::proto::ws::deflate::Inflater;
+use crate::proto::ws::extension;
 use crate::proto::ws::handshake::{self, Handshake, HandshakeError};
 use crate::request::Request;
 use crate::response::{Body, Response};
@@ -43,7 +42,7 @@ pub struct Upgrade {
     handler: Box<dyn Handler>,
     is_inline: bool,
     limits: Limits,
-    compression: Option<Compression>,
+    is_compressed: bool,
     origins: Origins,
     protocols: Vec<String>,
 }
@@ -56,7 +55,7 @@ impl Upgrade {
             handler: Box::new(handler),
             is_inline: false,
             limits: Limits::default(),
-            compression: cfg!(feature = "compression").then(Compression::default),
+            is_compressed: cfg!(feature = "compression"),
             origins: Origins::default(),
             protocols: Vec::new(),
         }
@@ -69,13 +68,11 @@ impl Upgrade {
         self
     }
 
-    /// Sets the compression options; `None` turns compression off. No effect without the Cargo
-    /// feature `compression`.
+    /// Excludes the socket from compression. For messages that are compressed already, or that have
+    /// both a secret and text that an attacker can choose.
     #[must_use]
-    pub fn compression(mut self, compression: impl Into<Option<Compression>>) -> Self {
-        if cfg!(feature = "compression") {
-            self.compression = compression.into();
-        }
+    pub fn uncompressed(mut self) -> Self {
+        self.is_compressed = false;
         self
     }
 
@@ -145,9 +142,10 @@ impl Upgrade {
         let head = request.head();
         let handshake = Handshake::check(head.method(), head.version(), head.headers())?;
         check_origin(&self.origins, head)?;
-        let config = self.compression.map(|compression| compression.config());
-        let agreement =
-            config.and_then(|config| extension::accept_deflate(&handshake.extensions, &config));
+        let agreement = self
+            .is_compressed
+            .then(|| extension::accept_deflate(&handshake.extensions))
+            .flatten();
         let protocol = handshake.choose_protocol(&self.protocols);
         let mut response = Response::new(Status::SWITCHING_PROTOCOLS, Body::Empty);
         let fields = &mut response.fields;
@@ -166,64 +164,17 @@ impl Upgrade {
         } else {
             (Some(self.handler), None)
         };
-        let has_context = agreement
-            .as_ref()
-            .is_some_and(|made| made.config.server_context);
-        let socket = Socket::new(Parts {
-            peer: head.peer(),
-            protocol: protocol.map(Into::into),
-            limits: self.limits,
-            deflate_len_min: agreement.as_ref().and(
-                self.compression
-                    .map(|compression| compression.len_min.max(1)),
-            ),
-            deflater: agreement.as_ref().and_then(deflater),
-            has_context,
-            handler: workers,
-        });
+        let window_bits = agreement.as_ref().map(|agreement| agreement.window_bits);
+        let protocol = protocol.map(Into::into);
+        let socket = Socket::new(head.peer(), protocol, self.limits, window_bits, workers);
         response.upgrade = Some(Box::new(Accepted {
             socket: socket.clone(),
             inline,
-            inflater: agreement.as_ref().and_then(inflater),
+            inflater: agreement.and_then(|_| Inflater::new()),
             is_started: false,
         }));
         Ok((socket, response))
     }
-}
-
-#[cfg(feature = "compression")]
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "without the feature there is none"
-)]
-fn deflater(agreement: &Agreement) -> Option<Deflater> {
-    let config = agreement.config;
-    Some(Deflater::new(
-        config.server_context,
-        config.server_window_bits,
-    ))
-}
-
-#[cfg(feature = "compression")]
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "without the feature there is none"
-)]
-fn inflater(agreement: &Agreement) -> Option<Inflater> {
-    Some(Inflater::new(
-        agreement.config.client_context,
-        agreement.client_window_bits,
-    ))
-}
-
-#[cfg(not(feature = "compression"))]
-fn deflater(_: &Agreement) -> Option<Deflater> {
-    None
-}
-
-#[cfg(not(feature = "compression"))]
-fn inflater(_: &Agreement) -> Option<Inflater> {
-    None
 }
 
 fn check_origin(origins: &Origins, head: Head<'_>) -> Result<(), HandshakeError> {

@@ -1,4 +1,4 @@
-//! Uninhabited stand-ins for builds without compression, where it is never negotiated.
+//! Stand-ins for builds without compression, where it is never negotiated.
 
 use crate::ws::Failure;
 
@@ -7,6 +7,11 @@ use crate::ws::Failure;
 pub enum Inflater {}
 
 impl Inflater {
+    /// `None`: there is no compression.
+    pub fn new() -> Option<Self> {
+        None
+    }
+
     pub(crate) fn begin(&mut self) {
         match *self {}
     }
@@ -20,28 +25,7 @@ impl Inflater {
     }
 }
 
-/// Compressor.
-#[derive(Debug)]
-pub enum Deflater {}
-
-impl Deflater {
-    /// Compresses a message.
-    pub fn deflate(&mut self, _: &[u8], _: &mut Vec<u8>) -> bool {
-        match *self {}
-    }
-
-    /// Whether an independently compressed message may be sent.
-    pub fn takes_alone(&self) -> bool {
-        match *self {}
-    }
-
-    /// Records an independently compressed message as sent.
-    pub fn sent_alone(&mut self, _: &[u8]) {
-        match *self {}
-    }
-}
-
 /// Compresses nothing.
-pub fn deflate_alone(_: &[u8], _: &mut Vec<u8>) -> bool {
+pub fn deflate(_: &[u8], _: u8, _: &mut Vec<u8>) -> bool {
     false
 }

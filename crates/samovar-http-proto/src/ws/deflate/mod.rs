@@ -3,11 +3,9 @@
 //! A message is compressed, ended with an empty stored block, and sent without the last four bytes
 //! `00 00 ff ff` of that block. The receiver appends them again.
 //!
-//! A zlib stream takes about 40 KB for decompression and 260 KB for compression, so connections
-//! borrow a stream for each message from a pool. With *context takeover* a message may refer to
-//! earlier ones: the last bytes of those, up to the window size, are stored and set as the
-//! dictionary of the borrowed stream. That takes memory only for bytes actually sent, and one copy
-//! of the window per message.
+//! Each message is compressed independently of others, in both directions: there is no *context
+//! takeover*. A zlib stream takes about 40 KB for decompression and 260 KB for compression, so
+//! connections borrow a stream for each message from a pool, and an idle connection needs none.
 
 #[cfg(not(feature = "compression"))]
 mod absent;
@@ -15,9 +13,9 @@ mod absent;
 mod stream;
 
 #[cfg(not(feature = "compression"))]
-pub use absent::{Deflater, Inflater, deflate_alone};
+pub use absent::{Inflater, deflate};
 #[cfg(feature = "compression")]
-pub use stream::{Deflater, Inflater, deflate_alone};
+pub use stream::{Inflater, deflate};
 
 /// Minimum window size, as a power of two. RFC 7692 also allows 8, but raw DEFLATE of zlib would
 /// use 9 instead.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
+use super::WINDOW_BITS_MAX;
 use crate::ws::Failure;
 
 /// Bytes that the sender omits at the end of a message (RFC 7692, 7.2.1).
@@ -29,59 +29,23 @@ fn give_back<T>(waiting: &Mutex<Vec<T>>, stream: T) {
     }
 }
 
-/// The window: the last bytes that messages may refer to.
-#[derive(Debug, Default)]
-struct Window {
-    bytes: Vec<u8>,
-    /// 0 without context takeover.
-    len_max: usize,
-}
-
-impl Window {
-    fn new(keeps_context: bool, bits: u8) -> Self {
-        let bits = bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX);
-        Self {
-            bytes: Vec::new(),
-            len_max: if keeps_context { 1 << bits } else { 0 },
-        }
-    }
-
-    fn add(&mut self, sent: &[u8]) {
-        let sent = last(sent, self.len_max);
-        let kept_len = self.len_max.saturating_sub(sent.len());
-        let dropped_len = self.bytes.len().saturating_sub(kept_len);
-        self.bytes.drain(..dropped_len);
-        self.bytes.extend_from_slice(sent);
-    }
-}
-
-/// Returns the last `len_max` bytes, or all.
-fn last(bytes: &[u8], len_max: usize) -> &[u8] {
-    let start = bytes.len().saturating_sub(len_max);
-    bytes.get(start..).unwrap_or_default()
-}
-
 /// Decompressor of one connection.
 #[derive(Debug)]
 pub struct Inflater {
-    window: Window,
     /// Set during a message; boxed to keep idle connections small.
     stream: Option<Box<Decompress>>,
 }
 
 impl Inflater {
-    /// Creates a decompressor. `keeps_context`: messages may refer to earlier ones.
-    pub fn new(keeps_context: bool, window_bits: u8) -> Self {
-        Self {
-            window: Window::new(keeps_context, window_bits),
-            stream: None,
-        }
+    /// Creates a decompressor; `None` in builds without compression.
+    pub fn new() -> Option<Self> {
+        Some(Self { stream: None })
     }
 
     /// Starts a message.
     pub(crate) fn begin(&mut self) {
         let mut stream = lend(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
-        restart(&mut stream, &self.window.bytes);
+        stream.reset(false);
         self.stream = Some(Box::new(stream));
     }
 
@@ -111,13 +75,15 @@ impl Inflater {
             piece = piece.get(read..).unwrap_or_default();
             match status {
                 // RFC 7692, 7.2.3.4: other blocks may follow a block that is marked as the last.
-                // zlib ends the stream there, so restart it.
+                // zlib ends the stream there, so restart it with the message so far as its window.
                 Status::StreamEnd => {
-                    let sent = last(message, 1 << WINDOW_BITS_MAX);
-                    let mut before = Window::new(true, WINDOW_BITS_MAX);
-                    before.add(&self.window.bytes);
-                    before.add(sent);
-                    restart(stream, &before.bytes);
+                    stream.reset(false);
+                    let window_start = message.len().saturating_sub(1 << WINDOW_BITS_MAX);
+                    let window = message.get(window_start..).unwrap_or_default();
+                    if !window.is_empty() {
+                        // A dictionary can be set at any time in raw DEFLATE.
+                        drop(stream.set_dictionary(window));
+                    }
                     if piece.is_empty() {
                         return Ok(());
                     }
@@ -138,7 +104,6 @@ impl Inflater {
     /// Ends a message.
     pub(crate) fn end(&mut self, message: &mut Vec<u8>, len_max: usize) -> Result<(), Failure> {
         self.feed(&TAIL, message, len_max)?;
-        self.window.add(message);
         if let Some(stream) = self.stream.take() {
             give_back(&INFLATERS, *stream);
         }
@@ -146,59 +111,10 @@ impl Inflater {
     }
 }
 
-fn restart(stream: &mut Decompress, window: &[u8]) {
-    stream.reset(false);
-    if !window.is_empty() {
-        // A dictionary can be set at any time in raw DEFLATE.
-        drop(stream.set_dictionary(window));
-    }
-}
-
-/// Compressor of one connection.
-#[derive(Debug)]
-pub struct Deflater {
-    window: Window,
-    window_bits: u8,
-}
-
-impl Deflater {
-    /// Creates a compressor. `keeps_context`: messages refer to earlier ones. `window_bits`: window
-    /// size as a power of two, 9 to 15.
-    pub fn new(keeps_context: bool, window_bits: u8) -> Self {
-        Self {
-            window: Window::new(keeps_context, window_bits),
-            window_bits: window_bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX),
-        }
-    }
-
-    /// Compresses a message and appends it to `out`. Returns `false` and appends nothing if that
-    /// does not make it shorter; then send the message uncompressed.
-    pub fn deflate(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        let is_shorter = deflate(message, &self.window.bytes, self.window_bits, out);
-        if is_shorter {
-            self.window.add(message);
-        }
-        is_shorter
-    }
-
-    /// Whether a message from [`deflate_alone`] may be sent on this connection.
-    pub fn takes_alone(&self) -> bool {
-        self.window_bits == WINDOW_BITS_MAX
-    }
-
-    /// Records that a message from [`deflate_alone`] was sent, for the peer's window.
-    pub fn sent_alone(&mut self, message: &[u8]) {
-        self.window.add(message);
-    }
-}
-
-/// Compresses a message without context, for any peer with the maximum window, and appends it to
-/// `out`. Returns `false` and appends nothing if that does not make it shorter.
-pub fn deflate_alone(message: &[u8], out: &mut Vec<u8>) -> bool {
-    deflate(message, &[], WINDOW_BITS_MAX, out)
-}
-
-fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
+/// Compresses a message independently of others, for a peer with a window of `window_bits`, 9 to
+/// 15, and appends it to `out`. Returns `false` and appends nothing if that does not make it
+/// shorter; then send the message uncompressed.
+pub fn deflate(message: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
     let is_largest = window_bits == WINDOW_BITS_MAX;
     let waiting = if is_largest { lend(&DEFLATERS) } else { None };
     let mut stream = waiting
@@ -211,14 +127,13 @@ fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) ->
             .saturating_add(message.len() >> 3)
             .saturating_add(64),
     );
-    let is_ready = window.is_empty() || stream.set_dictionary(window).is_ok();
     let status = stream.compress_vec(message, out, FlushCompress::Sync);
     let is_whole = status.is_ok()
         && stream.total_in() == message.len() as u64
         && out.len() < out.capacity()
         && out.ends_with(&TAIL);
     let end = out.len().saturating_sub(TAIL.len());
-    let is_shorter = is_ready && is_whole && end.saturating_sub(start) < message.len();
+    let is_shorter = is_whole && end.saturating_sub(start) < message.len();
     out.truncate(if is_shorter { end } else { start });
     if is_largest && is_whole {
         stream.reset();
@@ -229,6 +144,7 @@ fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::WINDOW_BITS_MIN;
     use super::*;
 
     fn inflate(inflater: &mut Inflater, bytes: &[u8], len_max: usize) -> Result<Vec<u8>, Failure> {
@@ -252,13 +168,11 @@ mod tests {
 
     #[test]
     fn examples_of_the_rfc() {
-        // RFC 7692, 7.2.3.1 and 7.2.3.2: "Hello", and again with the context of the first.
+        // RFC 7692, 7.2.3.1: "Hello". 7.2.3.2: again with the context of the first, which was not
+        // negotiated.
         let hello = b"\xf2\x48\xcd\xc9\xc9\x07\x00";
-        let mut keeping = Inflater::new(true, 15);
-        assert_eq!(inflate(&mut keeping, hello, 5), Ok(b"Hello".to_vec()));
         let again = b"\xf2\x00\x11\x00\x00";
-        assert_eq!(inflate(&mut keeping, again, 5), Ok(b"Hello".to_vec()));
-        let mut forgetting = Inflater::new(false, 15);
+        let mut forgetting = Inflater::new().unwrap();
         assert_eq!(inflate(&mut forgetting, hello, 5), Ok(b"Hello".to_vec()));
         assert_eq!(inflate(&mut forgetting, again, 5), Err(Failure::Deflate));
         // 7.2.3.3: a block without compression. 7.2.3.4: a block that is marked as the last.
@@ -274,53 +188,26 @@ mod tests {
 
     #[test]
     fn a_final_block_keeps_the_window() {
-        let mut keeping = Inflater::new(true, 15);
-        inflate(&mut keeping, b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00", 5).unwrap();
+        let mut inflater = Inflater::new().unwrap();
+        let twice = b"\xf3\x48\xcd\xc9\xc9\x07\x00\xf2\x00\x11\x00\x00";
         assert_eq!(
-            inflate(&mut keeping, b"\xf2\x00\x11\x00\x00", 5),
-            Ok(b"Hello".to_vec())
+            inflate(&mut inflater, twice, 10),
+            Ok(b"HelloHello".to_vec())
         );
     }
 
     #[test]
     fn compressed_messages_round_trip() {
-        for keeps_context in [false, true] {
-            for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
-                let mut deflater = Deflater::new(keeps_context, bits);
-                let mut inflater = Inflater::new(keeps_context, bits);
-                for len in [100, 1000, 70_000, 300] {
-                    let (message, mut out) = (text(len), b"before".to_vec());
-                    assert!(
-                        deflater.deflate(&message, &mut out),
-                        "{len} bytes, {bits} bits"
-                    );
-                    assert_eq!(inflate(&mut inflater, &out[6..], len), Ok(message));
-                }
+        for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
+            let mut inflater = Inflater::new().unwrap();
+            for len in [100, 1000, 70_000, 300] {
+                let (message, mut out) = (text(len), b"before".to_vec());
+                assert!(
+                    deflate(&message, bits, &mut out),
+                    "{len} bytes, {bits} bits"
+                );
+                assert_eq!(inflate(&mut inflater, &out[6..], len), Ok(message));
             }
-        }
-    }
-
-    #[test]
-    fn context_shrinks_later_messages() {
-        let mut deflater = Deflater::new(true, 15);
-        let mut inflater = Inflater::new(true, 15);
-        let (message, mut first, mut alone, mut third) = (text(2000), vec![], vec![], vec![]);
-        assert!(deflater.deflate(&message, &mut first));
-        assert!(deflate_alone(b"alone alone alone alone", &mut alone));
-        deflater.sent_alone(b"alone alone alone alone");
-        assert!(deflater.deflate(&message, &mut third));
-        assert!(
-            third.len() * 4 < first.len(),
-            "{} {}",
-            first.len(),
-            third.len()
-        );
-        for (bytes, expected) in [
-            (&first, &message[..]),
-            (&alone, b"alone alone alone alone"),
-            (&third, &message),
-        ] {
-            assert_eq!(inflate(&mut inflater, bytes, 2000).as_deref(), Ok(expected));
         }
     }
 
@@ -329,7 +216,7 @@ mod tests {
         let message = text(70_000);
         for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
             let mut out = Vec::new();
-            assert!(Deflater::new(false, bits).deflate(&message, &mut out));
+            assert!(deflate(&message, bits, &mut out));
             out.extend(TAIL);
             // A decompressor with this window, given one byte of output space at a time, cannot
             // refer back any further.
@@ -352,8 +239,8 @@ mod tests {
     #[test]
     fn incompressible_messages_are_not_compressed() {
         let mut out = b"before".to_vec();
-        assert!(!deflate_alone(b"", &mut out));
-        assert!(!deflate_alone(b"abc", &mut out));
+        assert!(!deflate(b"", WINDOW_BITS_MAX, &mut out));
+        assert!(!deflate(b"abc", WINDOW_BITS_MAX, &mut out));
         assert_eq!(out, b"before");
     }
 
@@ -370,8 +257,8 @@ mod tests {
             for modulus in [2, 16, 100, 230, 255] {
                 let message: Vec<u8> = (0..len).map(|_| random() % modulus).collect();
                 let mut out = Vec::new();
-                if deflate_alone(&message, &mut out) {
-                    let mut inflater = Inflater::new(false, 15);
+                if deflate(&message, WINDOW_BITS_MAX, &mut out) {
+                    let mut inflater = Inflater::new().unwrap();
                     assert_eq!(inflate(&mut inflater, &out, len), Ok(message));
                 }
             }
@@ -382,14 +269,14 @@ mod tests {
     fn decompression_stops_at_the_limit() {
         let zeros = vec![0; 10_000_000];
         let mut bomb = Vec::new();
-        assert!(deflate_alone(&zeros, &mut bomb));
+        assert!(deflate(&zeros, WINDOW_BITS_MAX, &mut bomb));
         for (len_max, expected) in [
             (zeros.len(), Ok(zeros.len())),
             (zeros.len() - 1, Err(Failure::MessageTooLong)),
             (1000, Err(Failure::MessageTooLong)),
         ] {
             let mut message = Vec::new();
-            let mut inflater = Inflater::new(false, 15);
+            let mut inflater = Inflater::new().unwrap();
             inflater.begin();
             let done = inflater
                 .feed(&bomb, &mut message, len_max)
@@ -401,7 +288,7 @@ mod tests {
 
     #[test]
     fn garbage_is_refused() {
-        let mut inflater = Inflater::new(false, 15);
+        let mut inflater = Inflater::new().unwrap();
         assert_eq!(
             inflate(&mut inflater, b"\xff\xff\xff\xff", 100),
             Err(Failure::Deflate)
