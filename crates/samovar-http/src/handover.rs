@@ -1,31 +1,26 @@
 //! Handover: passing listening sockets to a new process, for zero-downtime upgrades.
 //!
-//! The old process [offers](Offer) its sockets at a unix socket. The new process [takes](take)
-//! copies of them: both accept from the same queues, so no waiting connection is lost. When the new
-//! process serves, it [releases](Predecessor::release) the old one, which drains. If the new
-//! process fails before that, the old one continues.
-//!
-//! Sockets are only given to a process of the same user. A program that starts its successor itself
-//! needs no path: it [gives](give) its sockets through one end of a socket pair, and the successor
-//! [takes](take_from) them from the other.
+//! The old process [gives](give) its sockets through one end of a socket pair; the new process
+//! [takes](take) copies of them from the other. Both accept from the same queues, so no waiting
+//! connection is lost. When the new process serves, it [releases](Predecessor::release) the old
+//! one, which drains. If the new process fails before that, the old one continues. Sockets are only
+//! given to a process of the same user.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
-//! # use std::path::Path;
+//! # use std::os::unix::net::UnixStream;
 //! # use std::time::Duration;
-//! # use samovar_http::{handover, Listener, Request, Response, Server, Service};
-//! # struct Hello;
-//! # impl Service for Hello {
-//! #     type Local = ();
-//! #     fn local(&self) {}
-//! #     fn handle(&self, _: &mut Request) -> Response { unimplemented!() }
-//! # }
-//! let path = Path::new("/run/hello/handover");
-//! let (listeners, predecessor) = match handover::take(path)? {
-//!     Some((listeners, predecessor)) => (listeners, Some(predecessor)),
+//! # use samovar_http::{handover, Listener, Router, Server};
+//! # fn start_successor(_: UnixStream) {}
+//! # fn inherited() -> Option<UnixStream> { None }
+//! let (listeners, predecessor) = match inherited() {
+//!     Some(stream) => {
+//!         let (listeners, predecessor) = handover::take(stream)?;
+//!         (listeners, Some(predecessor))
+//!     }
 //!     None => (vec![Listener::tcp("[::]:8080".parse().unwrap(), 1024)?], None),
 //! };
-//! let mut builder = Server::builder(Hello);
+//! let mut builder = Server::builder(Router::new().get("/", |_| "Hello\n"));
 //! for listener in listeners {
 //!     builder = builder.listen(listener);
 //! }
@@ -33,9 +28,12 @@
 //! if let Some(predecessor) = predecessor {
 //!     predecessor.release()?;
 //! }
-//! // Returns when the next process has taken over.
-//! handover::Offer::new(path)?.wait(&server)?;
-//! server.drain(Duration::from_secs(60));
+//! // Later, to be replaced by a new process:
+//! let (ours, theirs) = UnixStream::pair()?;
+//! start_successor(theirs);
+//! if handover::give(&ours, &server)? {
+//!     server.drain(Duration::from_secs(60));
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -43,9 +41,7 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::{
@@ -65,73 +61,6 @@ const VERSION: u8 = 1;
 const READY: u8 = b'R';
 /// Time limit for steps of the other process that need no work.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A unix socket where a successor can ask for the listening sockets. Dropping it removes the
-/// socket file, unless a successor has replaced it.
-#[derive(Debug)]
-pub struct Offer {
-    listener: UnixListener,
-    path: PathBuf,
-    inode: Option<(u64, u64)>,
-}
-
-impl Offer {
-    /// Listens at `path`. Replaces a socket file that an earlier process has left.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system; `AlreadyExists` if the path is not a socket.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::MetadataExt;
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path)?,
-            Ok(_) => {
-                let message = "a file that is no socket";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        let listener = UnixListener::bind(path)?;
-        let inode = std::fs::symlink_metadata(path)
-            .ok()
-            .map(|metadata| (metadata.dev(), metadata.ino()));
-        Ok(Self {
-            listener,
-            path: path.to_owned(),
-            inode,
-        })
-    }
-
-    /// Waits until a successor has taken the sockets of `server` and serves. The server continues
-    /// meanwhile; the caller drains it afterwards.
-    ///
-    /// # Errors
-    ///
-    /// If no more successors can be accepted.
-    pub fn wait<S: Service>(&self, server: &Server<S>) -> io::Result<()> {
-        loop {
-            let (stream, _) = self.listener.accept()?;
-            // A successor that fails is no reason to stop offering.
-            if matches!(give(&stream, server), Ok(true)) {
-                return Ok(());
-            }
-        }
-    }
-}
-
-impl Drop for Offer {
-    fn drop(&mut self) {
-        use std::os::unix::fs::MetadataExt;
-        let present = std::fs::symlink_metadata(&self.path)
-            .ok()
-            .map(|metadata| (metadata.dev(), metadata.ino()));
-        if present.is_some() && present == self.inode {
-            // The next offer replaces a file that is left.
-            std::fs::remove_file(&self.path).unwrap_or_default();
-        }
-    }
-}
 
 /// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until it
 /// [serves](Predecessor::release); `false` if it has given up. The server continues meanwhile; the
@@ -196,7 +125,7 @@ fn too_many() -> io::Error {
     )
 }
 
-/// The process that has served until now; made by [`take`] and [`take_from`]. Dropping it without
+/// The process that has served until now; made by [`take`]. Dropping it without
 /// [`release`](Self::release) lets that process continue.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
@@ -212,34 +141,13 @@ impl Predecessor {
     }
 }
 
-/// Takes the sockets that a process offers at `path`; `None` if there is no such process. The
-/// listeners are in the order in which that process has added them to its builder.
+/// Takes the sockets that a predecessor [gives](give) at the other end of `stream`. The listeners
+/// are in the order in which that process has added them to its builder.
 ///
 /// # Errors
 ///
-/// If there is a process, but it does not hand over.
-pub fn take(path: &Path) -> io::Result<Option<(Vec<Listener>, Predecessor)>> {
-    let stream = match UnixStream::connect(path) {
-        Ok(stream) => stream,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    take_from(stream).map(Some)
-}
-
-/// As [`take`], from a predecessor that [gives](give) its sockets at the other end of `stream`.
-///
-/// # Errors
-///
-/// As [`take`].
-pub fn take_from(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
+/// If the predecessor does not hand over.
+pub fn take(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut message = [0; DESCRIPTORS_MAX + 1];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

@@ -3,13 +3,13 @@
 
 mod support;
 
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
-use samovar_http::handover::{self, Offer};
+use samovar_http::handover;
 use samovar_http::http::Status;
 use samovar_http::{Intake, Listener, Request, Response, Server};
 use support::{By, Reader, connect, eventually};
@@ -36,7 +36,6 @@ fn an_upgrade_drops_no_connection() {
     // To fewer threads, to more, and to as many.
     for (old_threads, new_threads) in [(3, 2), (2, 3), (2, 2)] {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("handover");
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
         let socket_path = dir.path().join("http");
         let unix = Listener::unix(&socket_path, 128).unwrap();
@@ -60,13 +59,13 @@ fn an_upgrade_drops_no_connection() {
                 eventually("answers", || answered.load(Ordering::SeqCst) > before + 100);
             };
             some_more();
-            let offer = Offer::new(&path).unwrap();
-            let (old, path) = (&old, &path);
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let old = &old;
             let drained = scope.spawn(move || {
-                offer.wait(old).unwrap();
+                assert!(handover::give(&ours, old).unwrap());
                 old.drain(Duration::from_secs(20));
             });
-            let (listeners, predecessor) = handover::take(path).unwrap().unwrap();
+            let (listeners, predecessor) = handover::take(theirs).unwrap();
             assert_eq!(listeners.len(), 2);
             let new = start("new", new_threads, listeners);
             some_more();
@@ -89,48 +88,25 @@ fn an_upgrade_drops_no_connection() {
 
 #[test]
 fn a_successor_that_fails_changes_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("handover");
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
     let old = start("old", 1, vec![listener]);
     let addr = old.local_addrs()[0];
-    let offer = Offer::new(&path).unwrap();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| offer.wait(&old));
-        for _ in 0..3 {
-            let (listeners, predecessor) = handover::take(&path).unwrap().unwrap();
-            drop((listeners, predecessor));
-            let mut client = Reader::new(connect(addr));
-            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(client.next(false).unwrap().body, b"old");
-        }
-        let (_listeners, predecessor) = handover::take(&path).unwrap().unwrap();
-        predecessor.release().unwrap();
-        waiting.join().unwrap().unwrap();
-    });
-}
-
-#[test]
-fn where_nobody_offers_there_is_nothing_to_take() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("handover");
-    assert!(handover::take(&path).unwrap().is_none());
-    // A stale socket file of a killed process.
-    drop(UnixListener::bind(&path).unwrap());
-    assert!(handover::take(&path).unwrap().is_none());
-    let offer = Offer::new(&path).unwrap();
-    drop(offer);
-    assert!(!path.exists());
-    // Dropping an offer keeps the socket file of the next one; files other than sockets are never
-    // replaced.
-    let first = Offer::new(&path).unwrap();
-    let _second = Offer::new(&path).unwrap();
-    drop(first);
-    assert!(path.exists());
-    let file = dir.path().join("file");
-    std::fs::write(&file, "").unwrap();
-    assert!(Offer::new(&file).is_err());
-    assert!(file.exists());
+    for releases in [false, false, false, true] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let given = scope.spawn(|| handover::give(&ours, &old));
+            let (_listeners, predecessor) = handover::take(theirs).unwrap();
+            if releases {
+                predecessor.release().unwrap();
+            } else {
+                drop(predecessor);
+            }
+            assert_eq!(given.join().unwrap().unwrap(), releases);
+        });
+        let mut client = Reader::new(connect(addr));
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.next(false).unwrap().body, b"old");
+    }
 }
 
 #[test]

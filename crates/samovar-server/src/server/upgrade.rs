@@ -103,7 +103,7 @@ impl Predecessor {
 
     /// Receives its sockets, with `tls` on those that use TLS.
     pub(super) fn take(self, tls: Option<&TlsConfig>) -> anyhow::Result<Taken> {
-        let (listeners, release) = handover::take_from(self.stream)
+        let (listeners, release) = handover::take(self.stream)
             .context("cannot receive the sockets of the running server")?;
         let kinds: Option<Vec<Kind>> = self.kinds.chars().map(Kind::of_letter).collect();
         let kinds = kinds.filter(|kinds| kinds.len() == listeners.len());
