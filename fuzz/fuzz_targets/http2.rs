@@ -15,7 +15,7 @@ fn answer(session: &mut Session<u8>, stream: u32, how: u8) {
     let head = ResponseHead::read(Status::OK, b"X: y\r\n");
     match how & 7 {
         0 => session.respond(stream, head, true),
-        1 => drop(session.reset(stream, ErrorCode::Cancel)),
+        1 => drop(session.reset(stream, ErrorCode::CANCEL)),
         2 => session.inform(stream, 103, b"Link: x\r\n"),
         3 => session.go_away(),
         _ => {

@@ -19,7 +19,7 @@
 //!
 //! RFC 9112, section 7.1.
 
-use super::Refusal;
+use super::{Refusal, encode};
 
 /// Limit of hexadecimal digits in a chunk size.
 pub const SIZE_DIGITS_MAX: usize = 16;
@@ -174,9 +174,7 @@ fn line(input: &[u8], len_max: usize) -> Result<Option<&[u8]>, Refusal> {
 fn is_extension(extension: &[u8]) -> bool {
     match extension {
         [] => true,
-        [b';', rest @ ..] => rest
-            .iter()
-            .all(|byte| *byte == b'\t' || !byte.is_ascii_control()),
+        [b';', rest @ ..] => encode::is_field_value(rest),
         _ => false,
     }
 }
@@ -185,13 +183,6 @@ fn is_extension(extension: &[u8]) -> bool {
 fn check_trailer(line: &[u8]) -> Result<(), Refusal> {
     let colon = memchr::memchr(b':', line).ok_or(Refusal::Chunk)?;
     let (name, value) = line.split_at_checked(colon).ok_or(Refusal::Chunk)?;
-    let is_token = !name.is_empty()
-        && name
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte));
-    let is_value = value
-        .iter()
-        .all(|byte| *byte == b'\t' || !byte.is_ascii_control());
     let is_forbidden = [
         &b"content-length"[..],
         b"transfer-encoding",
@@ -200,7 +191,7 @@ fn check_trailer(line: &[u8]) -> Result<(), Refusal> {
     ]
     .iter()
     .any(|forbidden| name.eq_ignore_ascii_case(forbidden));
-    if is_token && is_value && !is_forbidden {
+    if encode::is_field_name(name) && encode::is_field_value(value) && !is_forbidden {
         Ok(())
     } else {
         Err(Refusal::Chunk)

@@ -75,11 +75,12 @@ pub fn decimal(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Whether a name is a token (RFC 9110, section 5.1).
-pub fn is_field_name(name: &str) -> bool {
+pub fn is_field_name(name: impl AsRef<[u8]>) -> bool {
+    let name = name.as_ref();
     !name.is_empty()
         && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
 /// Whether a value may be written as it is (RFC 9110, section 5.5).

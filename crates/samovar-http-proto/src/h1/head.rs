@@ -16,7 +16,7 @@
 use std::mem::MaybeUninit;
 
 use super::Refusal;
-use crate::http::{Method, Version};
+use crate::http::{Method, Version, trim_ows};
 
 /// Upper bound of [`HeadLimits::header_count_max`].
 pub const HEADER_COUNT_CEILING: usize = 128;
@@ -482,13 +482,6 @@ impl ConnectionTokens {
     fn keep_alive(&self, version: Version) -> bool {
         !self.close && (version != Version::Http10 || self.keep_alive)
     }
-}
-
-fn trim_ows(mut text: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
-        text = rest;
-    }
-    text
 }
 
 /// Parses a decimal number without sign, white space or list.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::error_code::ErrorCode;
+use super::ErrorCode;
 use super::head;
 use super::session::{Event, Session, State, Stream};
 use crate::http::Status;
@@ -128,7 +128,7 @@ impl<T: Default> Session<T> {
 
     /// Resets a stream; returns the caller's data.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) -> Option<T> {
-        self.streams.find(stream)?.respond.send_reset(code.into());
+        self.streams.find(stream)?.respond.send_reset(code);
         self.forget(stream)
     }
 
@@ -147,7 +147,7 @@ impl<T: Default> Session<T> {
     pub fn abort(&mut self, code: ErrorCode) {
         match &mut self.state {
             State::Open(connection) => {
-                connection.abrupt_shutdown(code.into());
+                connection.abrupt_shutdown(code);
                 self.changes.reset = true;
                 self.must_write = true;
             }

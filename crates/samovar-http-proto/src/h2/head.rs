@@ -3,8 +3,8 @@
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ::http::{Method, Request, Response, StatusCode};
 
-use crate::h1::Refusal;
 use crate::h1::head::{self as proto_head, Framing, HeadIndex, HeadLimits};
+use crate::h1::{Refusal, encode};
 use crate::http::Version;
 
 /// Error of a request head.
@@ -52,7 +52,7 @@ pub(super) fn request<B>(
         .authority()
         .map(|name| name.as_str().as_bytes());
     if let Some(authority) = authority {
-        field(text, b"host", authority);
+        encode::field(text, "host", authority);
     }
     fields(request.headers(), authority, text)?;
     text.extend_from_slice(b"\r\n");
@@ -82,7 +82,7 @@ fn fields(
             // RFC 9113, 8.2.3: split cookies "MUST be concatenated into a single
             // octet string using the two-octet delimiter of 0x3b, 0x20" before they go further.
             let crumbs: Vec<_> = values.collect();
-            field(text, b"cookie", &crumbs.join(&b"; "[..]));
+            encode::field(text, "cookie", &crumbs.join(&b"; "[..]));
         } else if let (true, Some(authority)) = (name == header::HOST, authority) {
             // RFC 9113, 8.3.1: a Host that differs from :authority makes the request malformed.
             if !values.all(|value| value.eq_ignore_ascii_case(authority)) {
@@ -95,18 +95,11 @@ fn fields(
                 if matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']) {
                     return Err(HeadError::Malformed);
                 }
-                field(text, name.as_str().as_bytes(), value);
+                encode::field(text, name.as_str(), value);
             }
         }
     }
     Ok(())
-}
-
-fn field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    text.extend_from_slice(name);
-    text.extend_from_slice(b": ");
-    text.extend_from_slice(value);
-    text.extend_from_slice(b"\r\n");
 }
 
 /// Parses a response head rendered for HTTP/1.1; status line and empty line are optional.

@@ -20,7 +20,6 @@
 
 mod abuse;
 mod commands;
-mod error_code;
 mod frames;
 mod head;
 mod limits;
@@ -28,9 +27,9 @@ mod pipe;
 mod session;
 mod table;
 
+pub use ::h2::Reason as ErrorCode;
 pub use abuse::{Abuse, AbuseLimits, Allowance};
 pub use commands::ResponseHead;
-pub use error_code::ErrorCode;
 pub use session::{Event, Session};
 
 pub use crate::h1::conn::PREFACE;

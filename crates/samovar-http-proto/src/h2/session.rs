@@ -31,12 +31,11 @@ use ::http::{HeaderMap, Request};
 use bytes::Bytes;
 
 use super::abuse::{Abuse, Budget};
-use super::error_code::ErrorCode;
 use super::frames::{self, Scanner};
 use super::head::{self, HeadError};
 use super::pipe::Pipe;
 use super::table::Table;
-use super::{Http2Limits, PREFACE};
+use super::{ErrorCode, Http2Limits, PREFACE};
 use crate::h1::Refusal;
 use crate::h1::head::{HeadIndex, HeadLimits};
 
@@ -266,7 +265,7 @@ impl<T: Default> Session<T> {
     fn end_if_abused(&mut self, result: Result<(), Abuse>) {
         if let (Err(abuse), None) = (result, self.abuse) {
             self.abuse = Some(abuse);
-            self.abort(ErrorCode::EnhanceYourCalm);
+            self.abort(ErrorCode::ENHANCE_YOUR_CALM);
         }
     }
 
@@ -333,7 +332,7 @@ impl<T: Default> Session<T> {
             };
             if let Some(error) = error.filter(::h2::Error::is_library) {
                 self.abuse.get_or_insert(match error.reason() {
-                    Some(::h2::Reason::ENHANCE_YOUR_CALM) => Abuse::Excess,
+                    Some(ErrorCode::ENHANCE_YOUR_CALM) => Abuse::Excess,
                     _ => Abuse::Protocol,
                 });
             }
@@ -410,7 +409,7 @@ impl<T: Default> Session<T> {
                 refusal,
             },
             Err(HeadError::Malformed) => {
-                respond.send_reset(::h2::Reason::PROTOCOL_ERROR);
+                respond.send_reset(ErrorCode::PROTOCOL_ERROR);
                 self.changes.reset = true;
                 return None;
             }

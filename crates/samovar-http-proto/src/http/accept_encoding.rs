@@ -5,6 +5,8 @@
 //! RFC 9110, sections 8.4.1 (codings) and 12.5.3 (`Accept-Encoding`); RFC 7932 (`br`), RFC 8878
 //! (`zstd`).
 
+use super::trim_ows;
+
 /// A content coding of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Coding {
@@ -149,11 +151,11 @@ pub fn names_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, coding: &str
 /// Parses `codings [ weight ]`, with optional white space.
 fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
-    let coding = trim(parts.next()?);
+    let coding = trim_ows(parts.next()?);
     let weight = match parts.next() {
         None => 1000,
         Some(weight) => {
-            let weight = trim(weight);
+            let weight = trim_ows(weight);
             let (name, value) = weight.split_at_checked(2)?;
             if !name.eq_ignore_ascii_case(b"q=") {
                 return None;
@@ -184,14 +186,6 @@ fn qvalue(text: &[u8]) -> Option<Weight> {
         (b'1', 0) => Some(1000),
         _ => None,
     }
-}
-
-/// Trims space and tab.
-fn trim(mut bytes: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
-        bytes = rest;
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -2,65 +2,49 @@
 
 use std::fmt;
 
-/// The method of a request (RFC 9110, section 9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `HEAD`
-    Head,
-    /// `POST`
-    Post,
-    /// `PUT`
-    Put,
-    /// `DELETE`
-    Delete,
-    /// `OPTIONS`
-    Options,
-    /// `PATCH`
-    Patch,
-    /// `TRACE`
-    Trace,
-    /// `CONNECT`
-    Connect,
-    /// Any other token; [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name) locates
-    /// its text.
-    Other,
+/// Defines [`Method`] with its tokens.
+macro_rules! methods {
+    ($($name:ident $token:literal,)*) => {
+        /// The method of a request (RFC 9110, section 9).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Method {
+            $(#[doc = concat!("`", $token, "`")] $name,)*
+            /// Any other token; [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name)
+            /// locates its text.
+            Other,
+        }
+
+        impl Method {
+            /// Parses a token. Methods are case-sensitive (RFC 9110, 9.1).
+            pub fn from_token(token: &str) -> Self {
+                match token {
+                    $($token => Self::$name,)*
+                    _ => Self::Other,
+                }
+            }
+
+            /// Returns the token; empty for [`Other`](Self::Other).
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $token,)*
+                    Self::Other => "",
+                }
+            }
+        }
+    };
 }
 
-impl Method {
-    /// Parses a token. Methods are case-sensitive (RFC 9110, 9.1).
-    pub fn from_token(token: &str) -> Self {
-        match token {
-            "GET" => Self::Get,
-            "HEAD" => Self::Head,
-            "POST" => Self::Post,
-            "PUT" => Self::Put,
-            "DELETE" => Self::Delete,
-            "OPTIONS" => Self::Options,
-            "PATCH" => Self::Patch,
-            "TRACE" => Self::Trace,
-            "CONNECT" => Self::Connect,
-            _ => Self::Other,
-        }
-    }
-
-    /// Returns the token; empty for [`Other`](Self::Other).
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head => "HEAD",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Delete => "DELETE",
-            Self::Options => "OPTIONS",
-            Self::Patch => "PATCH",
-            Self::Trace => "TRACE",
-            Self::Connect => "CONNECT",
-            Self::Other => "",
-        }
-    }
+methods! {
+    Get "GET",
+    Head "HEAD",
+    Post "POST",
+    Put "PUT",
+    Delete "DELETE",
+    Options "OPTIONS",
+    Patch "PATCH",
+    Trace "TRACE",
+    Connect "CONNECT",
 }
 
 /// The protocol version of a request.

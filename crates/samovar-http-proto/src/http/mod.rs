@@ -12,3 +12,11 @@ mod status;
 pub use method::{Method, Version};
 pub use pairs::Pairs;
 pub use status::Status;
+
+/// Trims optional white space: space and tab (RFC 9110, section 5.6.3).
+pub(crate) fn trim_ows(mut text: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
+        text = rest;
+    }
+    text
+}

@@ -22,17 +22,17 @@ pub const HEADER_LEN_MAX: usize = 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpCode {
     /// Continuation of a fragmented message.
-    Continuation,
+    Continuation = 0x0,
     /// Text message, or its first fragment.
-    Text,
+    Text = 0x1,
     /// Binary message, or its first fragment.
-    Binary,
+    Binary = 0x2,
     /// Close, or the reply to it.
-    Close,
+    Close = 0x8,
     /// Ping.
-    Ping,
+    Ping = 0x9,
     /// Pong.
-    Pong,
+    Pong = 0xa,
 }
 
 impl OpCode {
@@ -51,17 +51,6 @@ impl OpCode {
             0xa => Self::Pong,
             _ => return None,
         })
-    }
-
-    fn to_bits(self) -> u8 {
-        match self {
-            Self::Continuation => 0x0,
-            Self::Text => 0x1,
-            Self::Binary => 0x2,
-            Self::Close => 0x8,
-            Self::Ping => 0x9,
-            Self::Pong => 0xa,
-        }
     }
 }
 
@@ -179,7 +168,7 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
 /// Appends the header of a server's frame that contains a whole message.
 pub fn encode(out: &mut Vec<u8>, op_code: OpCode, is_compressed: bool, payload_len: usize) {
     let reserved = if is_compressed { 0x40 } else { 0 };
-    out.push(0x80 | reserved | op_code.to_bits());
+    out.push(0x80 | reserved | op_code as u8);
     match (u8::try_from(payload_len), u16::try_from(payload_len)) {
         (Ok(short @ ..=125), _) => out.push(short),
         (_, Ok(medium)) => {

@@ -99,9 +99,9 @@ impl<S: Service> Context<S> {
             StreamNews::Piece(bytes, rest) => self.send_piece(conn, stream, bytes, rest),
             StreamNews::HandlerLost => {
                 conn.handler_count = conn.handler_count.saturating_sub(1);
-                self.drop_stream(conn, stream, ErrorCode::InternalError);
+                self.drop_stream(conn, stream, ErrorCode::INTERNAL_ERROR);
             }
-            StreamNews::BodyFailed => self.drop_stream(conn, stream, ErrorCode::InternalError),
+            StreamNews::BodyFailed => self.drop_stream(conn, stream, ErrorCode::INTERNAL_ERROR),
         }
     }
 

@@ -45,7 +45,7 @@ impl<S: Service> Context<S> {
         {
             let (peer, refusal) = (conn.peer, Refusal::Timeout);
             self.incident(&Incident::Refused { peer, refusal });
-            conn.session.abort(ErrorCode::EnhanceYourCalm);
+            conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
             return self.step_h2(conn, Edges::default());
         }
         let is_idle = conn.session.stream_count() == 0;
@@ -64,7 +64,7 @@ impl<S: Service> Context<S> {
                 .leaving_since
                 .is_some_and(|since| waited(since) >= linger_time)
         {
-            conn.session.abort(ErrorCode::NoError);
+            conn.session.abort(ErrorCode::NO_ERROR);
             return self.step_h2(conn, Edges::default());
         }
         if !is_idle && self.drop_stalled(conn) {
@@ -129,7 +129,7 @@ impl<S: Service> Context<S> {
                 }
                 Stalled::Answer => {
                     self.incident(&Incident::TooSlow { peer: conn.peer });
-                    self.drop_stream(conn, id, ErrorCode::EnhanceYourCalm);
+                    self.drop_stream(conn, id, ErrorCode::ENHANCE_YOUR_CALM);
                 }
             }
         }

@@ -67,7 +67,7 @@ impl<S: Service> Context<S> {
 
     /// Gives up all answers in progress.
     pub(super) fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
-        conn.session.abort(ErrorCode::Cancel);
+        conn.session.abort(ErrorCode::CANCEL);
         while let Some(event) = conn.session.poll() {
             match event {
                 Event::Sent { stream } => Self::gather_report(conn, stream),
@@ -159,7 +159,7 @@ impl<S: Service> Context<S> {
             .map(|(id, _)| id)
             .collect();
         for id in incomplete {
-            self.drop_stream(conn, id, ErrorCode::Cancel);
+            self.drop_stream(conn, id, ErrorCode::CANCEL);
         }
     }
 
@@ -180,7 +180,7 @@ impl<S: Service> Context<S> {
             .map(|(id, _)| id)
             .collect();
         for id in &blocked {
-            self.drop_stream(conn, *id, ErrorCode::Cancel);
+            self.drop_stream(conn, *id, ErrorCode::CANCEL);
         }
         !blocked.is_empty()
     }
@@ -291,10 +291,10 @@ impl<S: Service> Context<S> {
 
     // Reports.
 
-    /// Resets a stream; [`ErrorCode::Cancel`] means that the client has left.
+    /// Resets a stream; [`ErrorCode::CANCEL`] means that the client has left.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
         let end = match code {
-            ErrorCode::Cancel => End::Left,
+            ErrorCode::CANCEL => End::Left,
             _ => End::Cut,
         };
         self.report_failure(conn, stream, end);

@@ -178,7 +178,7 @@ impl<S: Service> Context<S> {
         // more handlers than one that waits.
         let handlers_max = self.shared.limits.http2.streams_max as usize;
         if conn.handler_count >= handlers_max {
-            conn.session.reset(stream, ErrorCode::RefusedStream);
+            conn.session.reset(stream, ErrorCode::REFUSED_STREAM);
             return;
         }
         let lane = request.lane;
