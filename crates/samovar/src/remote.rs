@@ -20,7 +20,8 @@ pub(crate) struct Remote {
 impl Remote {
     /// # Errors
     ///
-    /// If `text` is not a URL that begins with `http://` or `https://`.
+    /// If `text` is not a URL that begins with `http://` or `https://`, or may have a `/`, `?` or
+    /// `#` in its login.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let split = text.split_once("://");
         let known = split.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
@@ -32,6 +33,11 @@ impl Remote {
         let (scheme, rest) = known.unwrap_or_default();
         let authority_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(authority_len);
+        ensure!(
+            !may_end_in_login(authority, path),
+            "the URL after {scheme}:// has an @ in its path, query or fragment: write / ? # as %2F \
+             %3F %23 in a user name or password, and @ as %40 elsewhere"
+        );
         let (login, host) = match authority.rsplit_once('@') {
             Some((login, host)) => (Some(login), host),
             None => (None, authority),
@@ -78,6 +84,12 @@ fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(plain))
 }
 
+/// Whether a login may continue after `authority`, because it has a `/`, `?` or `#` that should have
+/// been percent-encoded.
+fn may_end_in_login(authority: &str, rest: &str) -> bool {
+    authority.contains([':', '@']) && rest.contains('@')
+}
+
 /// `text` with the login of every URL in it replaced by `***`. For messages that quote what was
 /// typed.
 #[must_use]
@@ -85,20 +97,19 @@ pub fn without_logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("//") {
-        let (before, behind) = rest.split_at(at + 2);
+        let (before, url) = rest.split_at(at + 2);
         shown.push_str(before);
-        let end = behind
-            .find(|c: char| matches!(c, '/' | '?' | '#' | '"' | '\'') || c.is_whitespace())
-            .unwrap_or(behind.len());
-        let (authority, behind) = behind.split_at(end);
-        match authority.rsplit_once('@') {
-            Some((_, host)) => {
-                shown.push_str("***@");
-                shown.push_str(host);
-            }
-            None => shown.push_str(authority),
+        let end = url.find(char::is_whitespace).unwrap_or(url.len());
+        let host_end = url[..end].find(['/', '?', '#', '"', '\'']).unwrap_or(end);
+        let (authority, path) = url[..end].split_at(host_end);
+        let login_end = match may_end_in_login(authority, path) {
+            true => url[..end].rfind('@'),
+            false => authority.rfind('@'),
+        };
+        if login_end.is_some() {
+            shown.push_str("***");
         }
-        rest = behind;
+        (_, rest) = url.split_at(login_end.unwrap_or(0));
     }
     shown.push_str(rest);
     shown
@@ -139,6 +150,31 @@ mod tests {
         ] {
             let error = Remote::parse(text).unwrap_err().to_string();
             assert!(!error.contains("secret") || !text.contains("//"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_login_that_is_not_encoded_is_refused_and_not_quoted() {
+        for text in [
+            "http://bob:sec/ret@host/",
+            "https://bob:sec?ret@host",
+            "http://bob:sec#ret@host/x",
+            "http://bob:5/ret@host",
+            "http://bob:s@sec/ret@host",
+        ] {
+            let error = Remote::parse(text).unwrap_err().to_string();
+            let (scheme, _) = text.split_once("://").unwrap();
+            assert!(error.starts_with(&format!("the URL after {scheme}:// has an @")));
+            for part in ["bob", "sec", "ret", "host"] {
+                assert!(!error.contains(part), "{error}");
+            }
+            assert_eq!(
+                without_logins(&format!("see {text:?}, a/b@c")),
+                format!(
+                    "see \"{scheme}://***@{}\", a/b@c",
+                    text.rsplit_once('@').unwrap().1
+                )
+            );
         }
     }
 

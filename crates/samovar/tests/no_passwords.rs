@@ -97,6 +97,23 @@ fn errors_quote_a_url_without_its_login() {
             assert_ne!(code, Some(0), "{text}");
         }
     }
+    // The password is "hunter2" with a character that should have been percent-encoded.
+    for separator in ["/", "?", "#", "/@"] {
+        let url = format!("http://ada:{separator}{PASSWORD}@{address}/");
+        for words in [
+            &["query", &url, "."][..],
+            &["closure", &url, "."],
+            &["status", &url],
+            &["doctor", "--url", &url],
+        ] {
+            let (text, code) = printed(samovar().args(words));
+            assert_ne!(code, Some(0), "{text}");
+            assert!(text.contains("as %2F"), "{text}");
+        }
+        printed(samovar().args(["doctor", "--verify", &url]));
+        printed(samovar().args(["query", "http://127.0.0.1:1", &url]));
+        printed(samovar().args(["serve", "--store", &url, "--listen", "127.0.0.1:0"]));
+    }
     let url = format!("http://ada:{PASSWORD}@{address}");
     printed(samovar().args(["doctor", "--verify", &url]));
     printed(samovar().args(["query", "http://127.0.0.1:1", &url]));
