@@ -1,5 +1,6 @@
 //! The label values of requests in the metrics. Their number is fixed, whatever clients send.
 
+use samovar_http::End;
 use samovar_http::http::{Method, Version};
 
 /// A hash part as sent by the client, not validated.
@@ -124,6 +125,27 @@ impl StatusClass {
     }
 }
 
+/// How a response ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Complete,
+    AbortedByClient,
+    AbortedByServer,
+}
+
+impl Outcome {
+    pub(crate) const NAMES: [&'static str; 3] =
+        ["complete", "aborted-by-client", "aborted-by-server"];
+
+    pub(crate) fn of(end: End) -> Self {
+        match end {
+            End::Complete => Self::Complete,
+            End::Left => Self::AbortedByClient,
+            End::Cut => Self::AbortedByServer,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +157,8 @@ mod tests {
         assert_eq!(MethodClass::NAMES[MethodClass::Other as usize], "other");
         assert_eq!(Protocol::NAMES[Protocol::Http2 as usize], "http/2");
         assert_eq!(StatusClass::NAMES[StatusClass::ServerError as usize], "5xx");
+        let last = Outcome::AbortedByServer;
+        assert_eq!(Outcome::NAMES[last as usize], "aborted-by-server");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::buckets::EXPOSED;
-use crate::class::{Class, MethodClass, Protocol, StatusClass};
+use crate::class::{Class, MethodClass, Outcome, Protocol, StatusClass};
 use crate::event::Observer;
 use crate::meter::{ClassSums, Sums};
 use crate::overview::with_hits;
@@ -82,11 +82,7 @@ fn requests(text: &mut Text, sums: &Sums) {
         "Bytes of response bodies passed to the kernel, by outcome of the response.",
     );
     for (route, class) in classes(sums) {
-        for (outcome, len) in [
-            ("complete", class.whole_len),
-            ("aborted-by-client", class.left_len),
-            ("aborted-by-server", class.cut_len),
-        ] {
+        for (outcome, len) in Outcome::NAMES.into_iter().zip(class.body_lens) {
             family.put(&[("route", route), ("outcome", outcome)], len);
         }
     }
@@ -95,10 +91,8 @@ fn requests(text: &mut Text, sums: &Sums) {
         "Incomplete responses: aborted by the client or by the server.",
     );
     for (route, class) in classes(sums) {
-        for (outcome, count) in [
-            ("aborted-by-client", class.left),
-            ("aborted-by-server", class.cut),
-        ] {
+        // Without the complete ones, which come first.
+        for (outcome, count) in Outcome::NAMES.into_iter().zip(class.aborted).skip(1) {
             family.put(&[("route", route), ("outcome", outcome)], count);
         }
     }
@@ -114,10 +108,7 @@ fn requests(text: &mut Text, sums: &Sums) {
 }
 
 fn narinfos(text: &mut Text, sums: &Sums) {
-    let of = |status| {
-        let class = sums.of(Class::Narinfo);
-        class.map_or(0, |class| class.of_status(status))
-    };
+    let of = |status| sums.of(Class::Narinfo).of_status(status);
     text.counter(
         "samovar_narinfo_hits_total",
         "Requests for narinfos that were found.",

@@ -21,10 +21,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use samovar_http::{End, Exchange, Peer};
+use samovar_http::{Exchange, Peer};
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
-use crate::class::{Class, Classify, MethodClass, Protocol, RawHashPart, StatusClass};
+use crate::class::{Class, Classify, MethodClass, Outcome, Protocol, RawHashPart, StatusClass};
 
 const CLASS_COUNT: usize = Class::NAMES.len();
 const METHOD_COUNT: usize = MethodClass::NAMES.len();
@@ -59,11 +59,10 @@ struct ClassShard {
     duration_sum_ns: AtomicU64,
     /// Complete 2xx responses made by I/O threads.
     inline: AtomicU64,
-    whole_len: AtomicU64,
-    left_len: AtomicU64,
-    left: AtomicU64,
-    cut_len: AtomicU64,
-    cut: AtomicU64,
+    /// Incomplete responses, by [`Outcome`].
+    aborted: [AtomicU64; Outcome::NAMES.len()],
+    /// Bytes of bodies, by [`Outcome`].
+    body_lens: [AtomicU64; Outcome::NAMES.len()],
 }
 
 /// A recorded request for a path.
@@ -106,19 +105,14 @@ pub(crate) struct Sums {
     pub(crate) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
 
-/// The sums of one class.
+/// The sums of one class, as in a [`ClassShard`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassSums {
     pub(crate) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
     pub(crate) durations: Histogram,
     pub(crate) inline: u64,
-    pub(crate) whole_len: u64,
-    /// Bytes of responses aborted by the client.
-    pub(crate) left_len: u64,
-    pub(crate) left: u64,
-    /// Bytes of responses aborted by the server.
-    pub(crate) cut_len: u64,
-    pub(crate) cut: u64,
+    pub(crate) aborted: [u64; Outcome::NAMES.len()],
+    pub(crate) body_lens: [u64; Outcome::NAMES.len()],
 }
 
 impl Meter {
@@ -137,20 +131,13 @@ impl Meter {
     }
 
     pub(crate) fn record(&self, exchange: &Exchange<'_>) {
-        let Some(shard) = self.shards.get(thread_number() & (self.shards.len() - 1)) else {
-            return;
-        };
+        let shard = &self.shards[thread_number() & (self.shards.len() - 1)];
         let head = exchange.head;
         let (class, hash_part) = (self.classify)(head.path(), head.query());
         let status = StatusClass::of(exchange.status.code());
-        if let Some(counts) = shard.classes.get(class as usize) {
-            counts.record(exchange, MethodClass::of(head.method()), status);
-        }
-        let protocol = Protocol::of(head.version()) as usize;
-        let counts = shard.protocols.get(protocol);
-        if let Some(count) = counts.and_then(|counts| counts.get(usize::from(head.is_secure()))) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        shard.classes[class as usize].record(exchange, MethodClass::of(head.method()), status);
+        let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
+        protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);
         let what = match (class, status) {
             (Class::Narinfo, StatusClass::Success) => What::Served,
             (Class::Narinfo, StatusClass::Absent) => What::Missing,
@@ -172,10 +159,7 @@ impl Meter {
             for (sum, counts) in sums.classes.iter_mut().zip(&shard.classes) {
                 counts.add_to(sum);
             }
-            let counts = sums.protocols.iter_mut().zip(&shard.protocols);
-            for (sum, count) in counts.flat_map(|(sums, counts)| sums.iter_mut().zip(counts)) {
-                *sum += count.load(Ordering::Relaxed);
-            }
+            add_all(&mut sums.protocols, &shard.protocols);
         }
         sums
     }
@@ -220,57 +204,51 @@ impl Default for ClassShard {
             durations: std::array::from_fn(|_| AtomicU64::new(0)),
             duration_sum_ns: AtomicU64::new(0),
             inline: AtomicU64::new(0),
-            whole_len: AtomicU64::new(0),
-            left_len: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-            cut_len: AtomicU64::new(0),
-            cut: AtomicU64::new(0),
+            aborted: Default::default(),
+            body_lens: Default::default(),
         }
     }
 }
 
 impl ClassShard {
     fn record(&self, exchange: &Exchange<'_>, method: MethodClass, status: StatusClass) {
-        let add = |counter: Option<&AtomicU64>, value: u64| {
-            if let Some(counter) = counter {
-                counter.fetch_add(value, Ordering::Relaxed);
-            }
+        let add = |counter: &AtomicU64, value: u64| {
+            counter.fetch_add(value, Ordering::Relaxed);
         };
-        let methods = self.requests.get(method as usize);
-        add(methods.and_then(|row| row.get(status as usize)), 1);
+        add(&self.requests[method as usize][status as usize], 1);
         let duration = exchange.duration;
         let ns =
             duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
-        add(self.durations.get(buckets::index_of(ns)), 1);
-        add(Some(&self.duration_sum_ns), ns);
-        let (count, len) = match exchange.end {
-            End::Complete => (None, &self.whole_len),
-            End::Left => (Some(&self.left), &self.left_len),
-            End::Cut => (Some(&self.cut), &self.cut_len),
-        };
-        add(count, 1);
-        add(Some(len), exchange.body_len);
-        if exchange.end == End::Complete && exchange.is_inline && status == StatusClass::Success {
-            add(Some(&self.inline), 1);
+        add(&self.durations[buckets::index_of(ns)], 1);
+        add(&self.duration_sum_ns, ns);
+        let outcome = Outcome::of(exchange.end);
+        add(&self.body_lens[outcome as usize], exchange.body_len);
+        if outcome != Outcome::Complete {
+            add(&self.aborted[outcome as usize], 1);
+        } else if exchange.is_inline && status == StatusClass::Success {
+            add(&self.inline, 1);
         }
     }
 
-    fn add_to(&self, sum: &mut ClassSums) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let rows = sum.requests.iter_mut().zip(&self.requests);
-        for (sum, counter) in rows.flat_map(|(sums, row)| sums.iter_mut().zip(row)) {
-            *sum += load(counter);
-        }
-        for (sum, counter) in sum.durations.counts.iter_mut().zip(&self.durations) {
-            *sum += load(counter);
-        }
-        sum.durations.sum_ns += load(&self.duration_sum_ns);
-        sum.inline += load(&self.inline);
-        sum.whole_len += load(&self.whole_len);
-        sum.left_len += load(&self.left_len);
-        sum.left += load(&self.left);
-        sum.cut_len += load(&self.cut_len);
-        sum.cut += load(&self.cut);
+    fn add_to(&self, sums: &mut ClassSums) {
+        add_all(&mut sums.requests, &self.requests);
+        add_each(&mut sums.durations.counts, &self.durations);
+        sums.durations.sum_ns += self.duration_sum_ns.load(Ordering::Relaxed);
+        sums.inline += self.inline.load(Ordering::Relaxed);
+        add_each(&mut sums.aborted, &self.aborted);
+        add_each(&mut sums.body_lens, &self.body_lens);
+    }
+}
+
+fn add_each(sums: &mut [u64], counters: &[AtomicU64]) {
+    for (sum, counter) in sums.iter_mut().zip(counters) {
+        *sum += counter.load(Ordering::Relaxed);
+    }
+}
+
+fn add_all<const N: usize>(sums: &mut [[u64; N]], counters: &[[AtomicU64; N]]) {
+    for (sums, counters) in sums.iter_mut().zip(counters) {
+        add_each(sums, counters);
     }
 }
 
@@ -347,13 +325,7 @@ fn mark_of(peer: Peer) -> u8 {
 impl ClassSums {
     /// Responses with a status of this class.
     pub(crate) fn of_status(&self, status: StatusClass) -> u64 {
-        let rows = self.requests.iter();
-        rows.filter_map(|row| row.get(status as usize)).sum()
-    }
-
-    /// Bytes of the bodies of all responses.
-    pub(crate) fn body_len(&self) -> u64 {
-        self.whole_len + self.left_len + self.cut_len
+        self.requests.iter().map(|row| row[status as usize]).sum()
     }
 
     pub(crate) fn request_count(&self) -> u64 {
@@ -362,8 +334,8 @@ impl ClassSums {
 }
 
 impl Sums {
-    pub(crate) fn of(&self, class: Class) -> Option<&ClassSums> {
-        self.classes.get(class as usize)
+    pub(crate) fn of(&self, class: Class) -> &ClassSums {
+        &self.classes[class as usize]
     }
 }
 

@@ -7,10 +7,9 @@ use crate::event::Observer;
 use crate::meter::Sums;
 use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
-use crate::sampled::{Sampled, Tally};
+use crate::sampled::{Sampled, totals_of};
 use crate::status::{
-    CacheStatus, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, Totals,
-    VERSION,
+    CacheStatus, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, VERSION,
 };
 
 /// Maximum number of listed transfers.
@@ -31,7 +30,6 @@ pub(crate) fn time_ms(time: SystemTime) -> u64 {
 pub(crate) fn status(metrics: &Metrics) -> Status {
     let now = Instant::now();
     let sums = metrics.meter.sums();
-    let tally = Tally::of(&sums);
     let (transfers, transfer_count) = metrics.transfers.list(TRANSFER_COUNT_MAX);
     let site = metrics.probe().map(|probe| probe.status());
     let site = site.unwrap_or_default();
@@ -61,15 +59,7 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
         },
         now: sampled.rates(&sums, now),
         latencies: sampled.latencies(&sums),
-        totals: Totals {
-            request_count: tally.request_count,
-            body_len: tally.body_len,
-            hit_count: tally.hit_count,
-            miss_count: tally.miss_count,
-            error_count: tally.error_count,
-            aborted_count: tally.aborted_count + tally.client_aborted_count,
-            client_aborted_count: tally.client_aborted_count,
-        },
+        totals: totals_of(&sums),
         history: sampled.history(),
         top_served: sampled.top(&sampled.served),
         top_bytes: sampled.top(&sampled.bytes),
@@ -92,23 +82,18 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
 
 /// Adds the hits answered by I/O threads. They are taken from the request counters, because
 /// counting them in the cache as well would cost more.
-pub(crate) fn with_hits(cache: CacheStatus, sums: &Sums) -> CacheStatus {
-    let of = |class| sums.of(class).map(|sums| (sums.inline, sums));
+pub(crate) fn with_hits(mut cache: CacheStatus, sums: &Sums) -> CacheStatus {
     match &*cache.name {
-        "narinfos" => of(Class::Narinfo).map(|(hit_count, sums)| CacheStatus {
-            hit_count,
-            miss_count: sums
-                .of_status(StatusClass::Success)
-                .saturating_sub(hit_count),
-            ..cache.clone()
-        }),
-        "small_nars" => of(Class::Nar).map(|(hit_count, _)| CacheStatus {
-            hit_count,
-            ..cache.clone()
-        }),
-        _ => None,
+        "narinfos" => {
+            let narinfos = sums.of(Class::Narinfo);
+            let found_count = narinfos.of_status(StatusClass::Success);
+            cache.hit_count = narinfos.inline;
+            cache.miss_count = found_count.saturating_sub(narinfos.inline);
+        }
+        "small_nars" => cache.hit_count = sums.of(Class::Nar).inline,
+        _ => {}
     }
-    .unwrap_or(cache)
+    cache
 }
 
 fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {

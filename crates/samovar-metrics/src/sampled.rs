@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use samovar_nix::HashPart;
 
 use crate::buckets::Histogram;
-use crate::class::{Class, StatusClass};
+use crate::class::{Class, Outcome, StatusClass};
 use crate::meter::{Asked, Sums, What};
 use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
-use crate::status::{Latency, Moment, Rates, TopPath};
+use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 
 /// Number of counters of a sketch.
 const SKETCH_LEN: usize = 1024;
@@ -40,7 +40,7 @@ pub(crate) struct Sampled {
     pub(crate) missing: Sketch<HashPart>,
     /// Names of top paths; `None` if a path has no known name.
     names: HashMap<HashPart, Option<String>>,
-    last: Option<Tally>,
+    last: Option<Totals>,
     history: VecDeque<Moment>,
     /// Earlier states, for each of [`WINDOWS`], oldest first.
     states: [VecDeque<State>; WINDOWS.len()],
@@ -64,29 +64,12 @@ pub(crate) struct Sampled {
 struct State {
     at: Instant,
     durations: Durations,
-    tally: Tally,
+    totals: Totals,
 }
 
-/// Histograms since the start.
-#[derive(Debug, Clone, Default)]
-struct Durations {
-    all: Histogram,
-    narinfo: Histogram,
-    nar: Histogram,
-}
-
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) request_count: u64,
-    pub(crate) body_len: u64,
-    pub(crate) hit_count: u64,
-    pub(crate) miss_count: u64,
-    pub(crate) error_count: u64,
-    /// Responses aborted by the server.
-    pub(crate) aborted_count: u64,
-    pub(crate) client_aborted_count: u64,
-}
+/// Routes with percentiles, and the histograms of each since the start.
+const ROUTES: [&str; 3] = ["all", "narinfo", "nar"];
+type Durations = [Histogram; ROUTES.len()];
 
 impl Default for Sampled {
     fn default() -> Self {
@@ -110,79 +93,49 @@ impl Default for Sampled {
     }
 }
 
-impl Tally {
-    pub(crate) fn of(sums: &Sums) -> Self {
-        let all = || sums.classes.iter();
-        let narinfos = sums.of(Class::Narinfo);
-        let of = |status| narinfos.map_or(0, |class| class.of_status(status));
-        Self {
-            request_count: all().map(|class| class.request_count()).sum(),
-            body_len: all().map(|class| class.body_len()).sum(),
-            hit_count: of(StatusClass::Success),
-            miss_count: of(StatusClass::Absent),
-            error_count: all()
-                .map(|class| class.of_status(StatusClass::ServerError))
-                .sum(),
-            aborted_count: all().map(|class| class.cut).sum(),
-            client_aborted_count: all().map(|class| class.left).sum(),
-        }
+/// The totals since the start.
+pub(crate) fn totals_of(sums: &Sums) -> Totals {
+    let narinfos = sums.of(Class::Narinfo);
+    let mut totals = Totals {
+        hit_count: narinfos.of_status(StatusClass::Success),
+        miss_count: narinfos.of_status(StatusClass::Absent),
+        ..Totals::default()
+    };
+    for class in &sums.classes {
+        totals.request_count += class.request_count();
+        totals.body_len += class.body_lens.iter().sum::<u64>();
+        totals.error_count += class.of_status(StatusClass::ServerError);
+        totals.aborted_count += class.aborted.iter().sum::<u64>();
+        totals.client_aborted_count += class.aborted[Outcome::AbortedByClient as usize];
     }
-
-    fn since(self, earlier: Self) -> Self {
-        Self {
-            request_count: self.request_count.saturating_sub(earlier.request_count),
-            body_len: self.body_len.saturating_sub(earlier.body_len),
-            hit_count: self.hit_count.saturating_sub(earlier.hit_count),
-            miss_count: self.miss_count.saturating_sub(earlier.miss_count),
-            error_count: self.error_count.saturating_sub(earlier.error_count),
-            aborted_count: self.aborted_count.saturating_sub(earlier.aborted_count),
-            client_aborted_count: self
-                .client_aborted_count
-                .saturating_sub(earlier.client_aborted_count),
-        }
-    }
+    totals
 }
 
-impl Durations {
-    fn of(sums: &Sums) -> Self {
-        let of = |class| sums.of(class).map(|sums| sums.durations.clone());
-        let mut all = Histogram::default();
-        for class in &sums.classes {
-            all.add(&class.durations);
-        }
-        Self {
-            all,
-            narinfo: of(Class::Narinfo).unwrap_or_default(),
-            nar: of(Class::Nar).unwrap_or_default(),
-        }
+fn durations_of(sums: &Sums) -> Durations {
+    let mut all = Histogram::default();
+    for class in &sums.classes {
+        all.add(&class.durations);
     }
-
-    fn named(&self) -> [(&'static str, &Histogram); 3] {
-        [
-            ("all", &self.all),
-            ("narinfo", &self.narinfo),
-            ("nar", &self.nar),
-        ]
-    }
+    let of = |class| sums.of(class).durations.clone();
+    [all, of(Class::Narinfo), of(Class::Nar)]
 }
 
 impl Sampled {
     /// Samples the sums, about once a second.
     pub(crate) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
-        let tally = Tally::of(sums);
-        if let Some(last) = self.last.replace(tally) {
-            let since = tally.since(last);
-            push(
-                &mut self.history,
-                HISTORY_LEN,
-                Moment {
-                    time_ms,
-                    request_count: since.request_count,
-                    body_len: since.body_len,
-                    hit_count: since.hit_count,
-                    miss_count: since.miss_count,
-                },
-            );
+        let totals = totals_of(sums);
+        if let Some(last) = self.last.replace(totals) {
+            let moment = Moment {
+                time_ms,
+                request_count: totals.request_count.saturating_sub(last.request_count),
+                body_len: totals.body_len.saturating_sub(last.body_len),
+                hit_count: totals.hit_count.saturating_sub(last.hit_count),
+                miss_count: totals.miss_count.saturating_sub(last.miss_count),
+            };
+            if self.history.len() == HISTORY_LEN {
+                self.history.pop_front();
+            }
+            self.history.push_back(moment);
         }
         let mut durations = None;
         for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
@@ -190,12 +143,12 @@ impl Sampled {
             let step = step.mul_f64(0.9);
             let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
             if states.back().is_none_or(is_due) {
-                let durations = durations.get_or_insert_with(|| Durations::of(sums)).clone();
+                let durations = durations.get_or_insert_with(|| durations_of(sums)).clone();
                 let at = now;
                 states.push_back(State {
                     at,
                     durations,
-                    tally,
+                    totals,
                 });
             }
             // The newest state older than the window is where the window starts.
@@ -296,28 +249,33 @@ impl Sampled {
             return Rates::default();
         };
         let window_s = now.saturating_duration_since(from.at).as_secs_f64();
-        let since = Tally::of(sums).since(from.tally);
+        let totals = totals_of(sums);
+        let since = |of: fn(&Totals) -> u64| of(&totals).saturating_sub(of(&from.totals));
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let per_s = |count: u64| count as f64 / window_s.max(0.001);
-        let asked = since.hit_count + since.miss_count;
+        let hit_count = since(|totals| totals.hit_count);
+        let asked = hit_count + since(|totals| totals.miss_count);
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let hit_ratio = (asked > 0).then(|| since.hit_count as f64 / asked as f64);
+        let hit_ratio = (asked > 0).then(|| hit_count as f64 / asked as f64);
+        let failures = |totals: &Totals| {
+            totals.error_count + totals.aborted_count - totals.client_aborted_count
+        };
         Rates {
             window_s,
-            requests_per_s: per_s(since.request_count),
-            bytes_per_s: per_s(since.body_len),
-            errors_per_s: per_s(since.error_count + since.aborted_count),
+            requests_per_s: per_s(since(|totals| totals.request_count)),
+            bytes_per_s: per_s(since(|totals| totals.body_len)),
+            errors_per_s: per_s(since(failures)),
             hit_ratio,
         }
     }
 
     pub(crate) fn latencies(&self, sums: &Sums) -> Vec<Latency> {
-        let now = Durations::of(sums);
+        let now = durations_of(sums);
         let nothing = Durations::default();
         let mut latencies = Vec::new();
         for (states, (window, _)) in self.states.iter().zip(WINDOWS) {
             let from = states.front().map_or(&nothing, |state| &state.durations);
-            for ((route, now), (_, from)) in now.named().into_iter().zip(from.named()) {
+            for ((route, now), from) in ROUTES.into_iter().zip(&now).zip(from) {
                 let since = now.since(from);
                 latencies.push(Latency {
                     route: route.to_owned(),
@@ -341,14 +299,6 @@ fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)
     all.filter(weighs).take(TOP_COUNT)
 }
 
-/// Appends a value and drops the oldest ones beyond `len_max`.
-fn push<T>(queue: &mut VecDeque<T>, len_max: usize, value: T) {
-    while queue.len() >= len_max {
-        queue.pop_front();
-    }
-    queue.push_back(value);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,7 +309,7 @@ mod tests {
         class.requests[0][StatusClass::Success as usize] = count / 4;
         class.requests[0][StatusClass::Absent as usize] = count - count / 4;
         class.durations.counts[crate::buckets::index_of(ns)] = count;
-        class.whole_len = count * 100;
+        class.body_lens[Outcome::Complete as usize] = count * 100;
         sums
     }
 

@@ -108,7 +108,7 @@ pub struct Latency {
 }
 
 /// Totals since the start.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
     /// Answered requests.
