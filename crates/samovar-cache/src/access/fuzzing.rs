@@ -8,10 +8,8 @@ use super::address::{Networks, Proxies};
 use super::config::Forwarded;
 use super::credentials::Credentials;
 use super::secret::Secret;
-use super::secret_file::lines;
 use super::tokens::Tokens;
 use super::users::Users;
-use super::{AccessError, LineProblem};
 use crate::fuzzing::Pair;
 
 pub(crate) fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
@@ -38,22 +36,12 @@ pub(crate) fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<IpAddr> {
 }
 
 pub(crate) fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
-    let mut outcome = Ok(());
-    let mut read = |no_colon, take: super::tokens::Take<'_>| {
-        outcome = lines(text, no_colon, take);
-        Ok::<_, AccessError>(())
-    };
     let count = match is_users {
-        true => Users::with(|take| read(LineProblem::NoUser, take)).map(|users| users.len()),
+        true => Users::parse(text).map(|users| users.len()),
         false => match Secret::new() {
-            Ok(secret) => Tokens::with(&secret, |take| read(LineProblem::NoToken, take))
-                .map(|tokens| tokens.len()),
+            Ok(secret) => Tokens::parse(&secret, text).map(|tokens| tokens.len()),
             Err(_) => Ok(0),
         },
     };
-    match (outcome, count) {
-        (Ok(()), Ok(count)) => Ok(count),
-        (Err((line, _)), _) => Err(line),
-        (Ok(()), Err(_)) => Err(0),
-    }
+    count.map_err(|(line, _)| line)
 }

@@ -87,11 +87,17 @@ pub struct Access {
     rules: Rules,
     /// Whether no request needs a check.
     is_open: bool,
-    secret: Arc<Secret>,
+    lasting: Arc<Lasting>,
+}
+
+/// State that outlives a reload.
+#[derive(Debug)]
+struct Lasting {
+    secret: Secret,
     /// Limit of wrong passwords by address and name.
-    attempts: Arc<Buckets>,
+    attempts: Buckets,
     /// Limit of wrong passwords by address alone.
-    attempts_of_all: Arc<Buckets>,
+    attempts_of_all: Buckets,
     start: Instant,
 }
 
@@ -138,23 +144,18 @@ impl Access {
     ///
     /// If a file cannot be used, or an entry is invalid.
     pub fn new(config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
-        let secret = Secret::new().map_err(AccessError::Random)?;
         let start = Instant::now();
-        let (rules, warnings) = Rules::read(&config, &secret, start, None)?;
-        let access = Self {
-            is_open: config.is_open(),
-            config,
-            rules,
-            secret: Arc::new(secret),
-            attempts: Arc::new(Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start)),
-            attempts_of_all: Arc::new(Buckets::new(
+        let lasting = Lasting {
+            secret: Secret::new().map_err(AccessError::Random)?,
+            attempts: Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start),
+            attempts_of_all: Buckets::new(
                 ATTEMPT_TIME / ATTEMPTS_NAMES,
                 ATTEMPTS_BURST * ATTEMPTS_NAMES,
                 start,
-            )),
+            ),
             start,
         };
-        Ok((access, warnings))
+        Self::read(config, Arc::new(lasting), None)
     }
 
     /// Makes a replacement with a new configuration and freshly read files, which inherits verified
@@ -165,15 +166,20 @@ impl Access {
     /// As [`new`](Self::new).
     pub fn renewed(&self, config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
         let before = (&self.config, &self.rules);
-        let (rules, warnings) = Rules::read(&config, &self.secret, self.start, Some(before))?;
+        Self::read(config, Arc::clone(&self.lasting), Some(before))
+    }
+
+    fn read(
+        config: AccessConfig,
+        lasting: Arc<Lasting>,
+        before: Option<(&AccessConfig, &Rules)>,
+    ) -> Result<(Self, Vec<String>), AccessError> {
+        let (rules, warnings) = Rules::read(&config, &lasting.secret, lasting.start, before)?;
         let access = Self {
             is_open: config.is_open(),
             config,
             rules,
-            secret: Arc::clone(&self.secret),
-            attempts: Arc::clone(&self.attempts),
-            attempts_of_all: Arc::clone(&self.attempts_of_all),
-            start: self.start,
+            lasting,
         };
         Ok((access, warnings))
     }
@@ -244,7 +250,7 @@ impl Access {
             Credentials::Basic(basic) => {
                 client.name = self.token(basic.password());
                 if client.name.is_none() {
-                    match rules.recall(&self.secret, &basic, now) {
+                    match rules.recall(&self.lasting.secret, &basic, now) {
                         Recalled::Known(name) => client.name = Some(Arc::clone(name)),
                         Recalled::Unverified => asks = Some(self.may_try(&client, &basic, now)),
                         Recalled::Wrong => {}
@@ -273,16 +279,18 @@ impl Access {
             return Verdict::Refused(Refusal::Denied);
         };
         let users = self.rules.users.as_ref();
-        let name = users.and_then(|users| users.verify(&self.secret, &basic, now));
+        let name = users.and_then(|users| users.verify(&self.lasting.secret, &basic, now));
         if let Some(name) = name {
             client.name = Some(Arc::clone(name));
             return Verdict::Granted(client);
         }
         // This attempt was admitted already; exhausting the limit affects only later ones.
-        self.attempts
+        self.lasting
+            .attempts
             .take(&Counted::attempt(&client, &basic), now)
             .ok();
-        self.attempts_of_all
+        self.lasting
+            .attempts_of_all
             .take(&Counted::address(&client), now)
             .ok();
         Verdict::Refused(Refusal::Denied)
@@ -290,13 +298,17 @@ impl Access {
 
     /// Whether an unverified password may be verified now; the error is the time to wait.
     fn may_try(&self, client: &Client, basic: &Basic, now: Instant) -> Result<(), Duration> {
-        self.attempts.peek(&Counted::attempt(client, basic), now)?;
-        self.attempts_of_all.peek(&Counted::address(client), now)
+        self.lasting
+            .attempts
+            .peek(&Counted::attempt(client, basic), now)?;
+        self.lasting
+            .attempts_of_all
+            .peek(&Counted::address(client), now)
     }
 
     fn token(&self, token: &[u8]) -> Option<Arc<str>> {
         let tokens = self.rules.tokens.as_ref()?;
-        tokens.find(&self.secret, token).cloned()
+        tokens.find(&self.lasting.secret, token).cloned()
     }
 }
 
@@ -351,7 +363,7 @@ impl Rules {
             None => None,
             Some(path) => {
                 let file = open(FileKind::Users, path)?;
-                let users = Users::with(|take| file.lines(LineProblem::NoUser, take))?;
+                let users = file.parse(Users::parse)?;
                 let old = before.and_then(|(_, rules)| rules.users.as_ref());
                 if let Some(old) = old {
                     users.inherit(old);
@@ -363,20 +375,25 @@ impl Rules {
             None => None,
             Some(path) => {
                 let file = open(FileKind::Tokens, path)?;
-                let tokens = Tokens::with(secret, |take| file.lines(LineProblem::NoToken, take))?;
-                Some(tokens)
+                Some(file.parse(|text| Tokens::parse(secret, text))?)
             }
         };
-        let empty = "has no entries, so it admits no client";
-        if let (Some(users), Some(path)) = (&users, &config.users_file)
-            && users.len() == 0
-        {
-            warnings.push(format!("the {} {path:?} {empty}", FileKind::Users));
-        }
-        if let (Some(tokens), Some(path)) = (&tokens, &config.tokens_file)
-            && tokens.len() == 0
-        {
-            warnings.push(format!("the {} {path:?} {empty}", FileKind::Tokens));
+        for (kind, path, count) in [
+            (
+                FileKind::Users,
+                &config.users_file,
+                users.as_ref().map(Users::len),
+            ),
+            (
+                FileKind::Tokens,
+                &config.tokens_file,
+                tokens.as_ref().map(Tokens::len),
+            ),
+        ] {
+            if let (Some(path), Some(0)) = (path, count) {
+                let empty = "has no entries, so it admits no client";
+                warnings.push(format!("the {kind} {path:?} {empty}"));
+            }
         }
         let (unix, proxies): (Vec<_>, Vec<_>) = config
             .trusted_proxies

@@ -65,14 +65,12 @@ impl SecretFile {
         })
     }
 
-    /// Calls `take` with the text before and after the first colon of each line. Skips empty lines
-    /// and lines that start with `#`.
-    pub(crate) fn lines(
+    /// Parses the text.
+    pub(crate) fn parse<T>(
         &self,
-        no_colon: LineProblem,
-        take: impl FnMut(&str, &str) -> Result<(), LineProblem>,
-    ) -> Result<(), AccessError> {
-        lines(&self.text, no_colon, take).map_err(|(line, problem)| AccessError::Line {
+        parse: impl FnOnce(&str) -> Result<T, LineError>,
+    ) -> Result<T, AccessError> {
+        parse(&self.text).map_err(|(line, problem)| AccessError::Line {
             kind: self.kind,
             path: self.path.clone(),
             line,
@@ -81,12 +79,16 @@ impl SecretFile {
     }
 }
 
-/// Parses the lines of a file. The error contains the line number, starting at 1.
+/// The number of a wrong line, starting at 1, and what is wrong with it.
+pub(crate) type LineError = (usize, LineProblem);
+
+/// Calls `take` with the text before and after the first colon of each line. Skips empty lines and
+/// lines that start with `#`.
 pub(crate) fn lines(
     text: &str,
     no_colon: LineProblem,
     mut take: impl FnMut(&str, &str) -> Result<(), LineProblem>,
-) -> Result<(), (usize, LineProblem)> {
+) -> Result<(), LineError> {
     for (index, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.starts_with('#') {
             continue;

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::error::LineProblem;
 use super::secret::{Digest, Secret, digest_of_hex, hex, random, sha256};
+use super::secret_file::{LineError, lines};
 
 /// All configured tokens.
 #[derive(Debug)]
@@ -23,12 +24,10 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    pub(crate) fn with(
-        secret: &Secret,
-        read: impl FnOnce(Take<'_>) -> Result<(), super::AccessError>,
-    ) -> Result<Self, super::AccessError> {
+    /// Parses the tokens file.
+    pub(crate) fn parse(secret: &Secret, text: &str) -> Result<Self, LineError> {
         let mut names = HashMap::new();
-        read(&mut |name, hash| {
+        lines(text, LineProblem::NoToken, |name, hash| {
             let digest = digest_of_hex(hash).ok_or(LineProblem::NoToken)?;
             names.insert(secret.digest(&[&digest]), Arc::from(name));
             Ok(())
@@ -46,9 +45,6 @@ impl Tokens {
     }
 }
 
-/// Receives the text before and after the colon of a line.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(&str, &str) -> Result<(), LineProblem>;
-
 /// Generates a token and its line for the tokens file. The token itself is not stored anywhere.
 ///
 /// # Errors
@@ -62,17 +58,7 @@ pub fn new_token(name: &str) -> io::Result<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::secret_file::lines;
     use super::*;
-
-    fn tokens(secret: &Secret, text: &str) -> Result<Tokens, (usize, LineProblem)> {
-        let mut outcome = Ok(());
-        let tokens = Tokens::with(secret, |take| {
-            outcome = lines(text, LineProblem::NoToken, take);
-            Ok(())
-        });
-        outcome.map(|()| tokens.unwrap())
-    }
 
     #[test]
     fn a_token_is_found_by_what_it_is() {
@@ -81,7 +67,7 @@ mod tests {
         let (other, other_line) = new_token("ci").unwrap();
         assert!(token.len() == 43 && token != other && !line.contains(&token));
         let text = format!("# of the build machines\n\n{line}\n{other_line}\n");
-        let tokens = tokens(&secret, &text).unwrap();
+        let tokens = Tokens::parse(&secret, &text).unwrap();
         for token in [&token, &other] {
             let name = tokens.find(&secret, token.as_bytes()).unwrap();
             assert_eq!(&**name, "ci");
@@ -97,7 +83,7 @@ mod tests {
         let secret = Secret::new().unwrap();
         for line in ["a", "a:", "a:secret", "a:abcd", &"0".repeat(64)] {
             let text = format!("\n{line}");
-            let error = tokens(&secret, &text).unwrap_err();
+            let error = Tokens::parse(&secret, &text).unwrap_err();
             assert_eq!(error, (2, LineProblem::NoToken), "{line}");
         }
     }

@@ -24,7 +24,7 @@ use argon2::{Argon2, Params};
 use super::credentials::Basic;
 use super::error::LineProblem;
 use super::secret::{Digest, Secret, random};
-use super::tokens::Take;
+use super::secret_file::{LineError, lines};
 
 /// How long a verified password is remembered. Changes of the file take effect at once in any case;
 /// this only bounds how long the digest of an inactive user stays in memory.
@@ -88,12 +88,11 @@ pub(crate) enum Recalled<'a> {
 }
 
 impl Users {
-    pub(crate) fn with(
-        read: impl FnOnce(Take<'_>) -> Result<(), super::AccessError>,
-    ) -> Result<Self, super::AccessError> {
+    /// Parses the users file.
+    pub(crate) fn parse(text: &str) -> Result<Self, LineError> {
         let mut by_name = HashMap::new();
         let mut names = Vec::new();
-        read(&mut |name, hash| {
+        lines(text, LineProblem::NoUser, |name, hash| {
             let user = User {
                 name: Arc::from(name),
                 hash: Hash::parse(hash)?,
@@ -286,20 +285,10 @@ pub fn hash_password(password: &[u8]) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::super::credentials::Credentials;
-    use super::super::secret_file::lines;
     use super::*;
 
     /// The hash of "secret" by libxcrypt 4.4: `perl -e 'print crypt("secret", q($2y$04$OEVz…))'`.
     const BCRYPT: &str = "$2y$04$OEVzUZqbSbVW2vZfkJSnZ.5HAbAodLUS0W0NxhaDSPif.fZ1AiSlu";
-
-    fn users(text: &str) -> Result<Users, (usize, LineProblem)> {
-        let mut outcome = Ok(());
-        let users = Users::with(|take| {
-            outcome = lines(text, LineProblem::NoUser, take);
-            Ok(())
-        });
-        outcome.map(|()| users.unwrap())
-    }
 
     fn basic(user: &str, password: &str) -> Basic {
         use base64::Engine as _;
@@ -313,7 +302,7 @@ mod tests {
 
     #[track_caller]
     fn check_line(line: &str, expected: LineProblem) {
-        assert_eq!(users(line).unwrap_err(), (1, expected), "{line}");
+        assert_eq!(Users::parse(line).unwrap_err(), (1, expected), "{line}");
     }
 
     #[test]
@@ -346,7 +335,7 @@ mod tests {
             check_line(&format!("ada:{costly}"), LineProblem::Costly);
         }
         let twice = format!("# people\n\nada:{BCRYPT}\nbob:{BCRYPT}\nada:{own}\n");
-        assert_eq!(users(&twice).unwrap_err(), (5, LineProblem::Again));
+        assert_eq!(Users::parse(&twice).unwrap_err(), (5, LineProblem::Again));
     }
 
     #[test]
@@ -354,7 +343,7 @@ mod tests {
         let own = hash_password("sécret".as_bytes()).unwrap();
         let empty = hash_password(b"").unwrap();
         let text = format!("ada:{BCRYPT}\r\nbob:{own}\n:{empty}\n");
-        let users = users(&text).unwrap();
+        let users = Users::parse(&text).unwrap();
         let (secret, now) = (Secret::new().unwrap(), Instant::now());
         for (user, password) in [("ada", "secret"), ("bob", "sécret"), ("", "")] {
             let right = basic(user, password);
@@ -412,7 +401,7 @@ mod tests {
     fn bcrypt_has_no_tails() {
         let long = "p".repeat(72);
         let hash = bcrypt::hash(&long, 4).unwrap();
-        let users = users(&format!("ada:{hash}")).unwrap();
+        let users = Users::parse(&format!("ada:{hash}")).unwrap();
         let (secret, now) = (Secret::new().unwrap(), Instant::now());
         let tail = basic("ada", &format!("{long}x"));
         assert_eq!(users.verify(&secret, &tail, now), None);
@@ -421,7 +410,7 @@ mod tests {
     #[test]
     fn what_is_known_outlives_a_reload_if_the_line_is_the_same() {
         let other = hash_password(b"secret").unwrap();
-        let before = users(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\neve:{BCRYPT}")).unwrap();
+        let before = Users::parse(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\neve:{BCRYPT}")).unwrap();
         let (secret, now) = (Secret::new().unwrap(), Instant::now());
         for name in ["ada", "bob", "eve"] {
             assert!(
@@ -430,7 +419,7 @@ mod tests {
                     .is_some()
             );
         }
-        let after = users(&format!("ada:{BCRYPT}\nbob:{other}")).unwrap();
+        let after = Users::parse(&format!("ada:{BCRYPT}\nbob:{other}")).unwrap();
         after.inherit(&before);
         let look = |name| after.recall(&secret, &basic(name, "secret"), now);
         assert!(matches!(look("ada"), Recalled::Known(_)));
@@ -442,7 +431,7 @@ mod tests {
     /// The same work for unknown users, measured by the number of verifications, not by time.
     #[test]
     fn somebody_stands_in_for_whoever_does_not_exist() {
-        let users = users(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();
+        let users = Users::parse(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();
         let secret = Secret::new().unwrap();
         let stand_in = |name: &str| {
             users

@@ -1,57 +1,12 @@
 //! Answering with a build log.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::sync::Arc;
-
 use samovar_http::http::{Status, accept_encoding};
-use samovar_http::{Batch, Body, Head, Progress, Response, Source};
+use samovar_http::{Body, Head, Response};
 use samovar_nix::StorePath;
-use samovar_store::Log;
 
 use crate::reader::Reader;
 use crate::reader::policy::Decision;
 use crate::refusal::Refusal;
-
-/// The text of a log. Its length is unknown, because most logs are compressed.
-#[derive(Debug)]
-pub(crate) struct LogText(pub(crate) Log);
-
-impl Source for LogText {
-    fn len(&self) -> Option<u64> {
-        None
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        while batch.room_len() > 0 {
-            match self.0.read(batch.room()) {
-                Ok(0) => return Ok(Progress::End),
-                Ok(len) => batch.advance(len),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Progress::More)
-    }
-}
-
-/// The file of a log, unchanged.
-#[derive(Debug)]
-pub(crate) struct LogFile {
-    pub(crate) file: Arc<File>,
-    pub(crate) len: u64,
-}
-
-impl Source for LogFile {
-    fn len(&self) -> Option<u64> {
-        Some(self.len)
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        batch.file(Arc::clone(&self.file), 0, self.len);
-        Ok(Progress::End)
-    }
-}
 
 /// The answer of `/log/<base name>`.
 pub(crate) fn respond(
@@ -66,16 +21,15 @@ pub(crate) fn respond(
             .header("Content-Type", "text/plain")
             .header("Vary", "Accept-Encoding")
     };
+    // The length of the text is unknown, because most logs are compressed.
     if !log.is_bzip2() || !accepts_bzip2(head) {
-        return Ok(respond(Body::Source(Box::new(LogText(log)))));
+        return Ok(respond(Body::reader(log)));
     }
     Ok(match log.into_bzip2() {
         Ok((file, len)) => {
-            let file = Arc::new(file);
-            let body = Body::Source(Box::new(LogFile { file, len }));
-            respond(body).header("Content-Encoding", "bzip2")
+            respond(Body::file_range(file, 0..len)).header("Content-Encoding", "bzip2")
         }
-        Err(log) => respond(Body::Source(Box::new(LogText(log)))),
+        Err(log) => respond(Body::reader(log)),
     })
 }
 

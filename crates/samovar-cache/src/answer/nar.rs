@@ -10,6 +10,7 @@ use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarReader, Tree};
 
 use crate::answer::nar_body::{Check, NarBody};
+use crate::known::nar_cache::Recording;
 use crate::known::registration::{Registration, wrong_contents};
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars::{self, SmallNar};
@@ -109,7 +110,8 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Op
     // The daemon hashes what it sends.
     let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
     let nar_cache = shared.nar_cache.as_ref();
-    let recording = nar_cache.and_then(|cache| cache.record(&info.nar_hash, info.nar_size));
+    let recording =
+        nar_cache.and_then(|cache| Recording::start(cache, &info.nar_hash, info.nar_size));
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
 }
 

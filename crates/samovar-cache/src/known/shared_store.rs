@@ -51,7 +51,7 @@ pub(crate) struct SharedStore {
     pub(crate) small_nars: Arc<SmallNars>,
     /// Narinfos evicted from memory, of all caches since the start.
     pub(crate) narinfo_evictions: Arc<AtomicU64>,
-    pub(crate) nar_cache: Option<NarCache>,
+    pub(crate) nar_cache: Option<Arc<NarCache>>,
     pub(crate) closure_slots: ClosureSlots,
     pub(crate) bulk_budget: Arc<BulkBudget>,
     /// For access logs.
@@ -92,7 +92,7 @@ impl SharedStore {
             narinfo_evictions: Arc::default(),
             nar_cache: config
                 .nar_cache
-                .map(|directory| NarCache::new(directory, Arc::clone(&observer))),
+                .map(|directory| Arc::new(NarCache::new(directory, Arc::clone(&observer)))),
             closure_slots: ClosureSlots::default(),
             bulk_budget: Arc::default(),
             names: Names::default(),

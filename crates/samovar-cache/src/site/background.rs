@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch::Prefetcher;
-use crate::reader::policy::{FirstLookError, Look, Policy, RootsWatch, first_looks};
+use crate::reader::policy::{Look, LookError, Policy, RootsWatch, first_looks};
 use crate::site::current::Caches;
 
 /// The running threads, ended when dropped.
@@ -32,7 +32,7 @@ pub(crate) enum BackgroundError {
     #[error("cannot start a thread")]
     Thread(#[from] io::Error),
     #[error(transparent)]
-    Roots(#[from] FirstLookError),
+    Roots(#[from] LookError),
 }
 
 impl Background {

@@ -25,7 +25,7 @@ mod verified;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use samovar_metrics::{Event, Observer, ScrubStatus};
 use samovar_nix::{HashPart, PathInfo};
@@ -73,7 +73,8 @@ pub(crate) struct Health {
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
     small_nars: Arc<dyn PathCache>,
     tasks: Tasks,
-    scrub: scrub::Status,
+    /// `None` before the first round.
+    scrub: Mutex<Option<ScrubStatus>>,
 }
 
 impl Health {
@@ -93,7 +94,7 @@ impl Health {
             rendered: RwLock::default(),
             small_nars,
             tasks: Tasks::default(),
-            scrub: scrub::Status::default(),
+            scrub: Mutex::default(),
         };
         health.load();
         health
@@ -117,7 +118,11 @@ impl Health {
 
     /// The progress of the background verification; `None` if it has not begun.
     pub(crate) fn scrub_status(&self) -> Option<ScrubStatus> {
-        self.scrub.status()
+        self.scrub().clone()
+    }
+
+    fn scrub(&self) -> MutexGuard<'_, Option<ScrubStatus>> {
+        self.scrub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_marked(&self, hash_part: &HashPart) -> bool {

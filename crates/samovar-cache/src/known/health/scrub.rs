@@ -14,10 +14,8 @@
 //! | memory of a round | 32 bytes for each path | it is sorted by verification record |
 //! | rounds | one an hour | a small store need not be read continuously |
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
@@ -64,62 +62,25 @@ struct Planned {
 struct Round<'a> {
     health: &'a Health,
     pace: Pace,
+    /// The minute in which the round began.
     started: u32,
     reported_at: Instant,
-    progress: Progress,
-}
-
-/// The progress of a round.
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    is_over: bool,
-    path_count: u64,
-    paths_done: u64,
-    len: u64,
-    len_done: u64,
-    damaged_count: u64,
-    unread_count: u64,
-}
-
-/// The status of the scrub, for metrics.
-#[derive(Debug, Default)]
-pub(super) struct Status(Mutex<Option<ScrubStatus>>);
-
-impl Status {
-    /// `None` before the first round.
-    pub(super) fn status(&self) -> Option<ScrubStatus> {
-        self.lock().clone()
-    }
-
-    /// Updates the progress, and adds `read_len` bytes read.
-    fn update(&self, progress: &Progress, read_len: u64) {
-        let mut status = self.lock();
-        let before = status.take().unwrap_or_default();
-        *status = Some(ScrubStatus {
-            path_count: progress.path_count,
-            paths_done: progress.paths_done,
-            len: progress.len,
-            len_done: progress.len_done,
-            quarantined_count: progress.damaged_count,
-            unreadable_count: progress.unread_count,
-            round_count: before.round_count + u64::from(progress.is_over),
-            read_len: before.read_len + read_len,
-        });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<ScrubStatus>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    status: ScrubStatus,
 }
 
 impl<'a> Round<'a> {
     fn new(health: &'a Health, rate: NonZeroU64) -> Self {
+        let before = health.scrub_status().unwrap_or_default();
         Self {
             health,
             pace: Pace::new(Some(rate)),
             started: minute_now(),
             reported_at: Instant::now(),
-            progress: Progress::default(),
+            status: ScrubStatus {
+                round_count: before.round_count,
+                read_len: before.read_len,
+                ..ScrubStatus::default()
+            },
         }
     }
 
@@ -128,22 +89,20 @@ impl<'a> Round<'a> {
         self.list(&mut plan)?;
         // Stable: paths of the same minute stay in their order, newest first.
         plan.sort_by_key(|planned| planned.minute);
-        self.progress.path_count = plan.len() as u64;
-        self.progress.len = plan.iter().map(|planned| planned.len).sum();
-        self.update_status(0);
+        self.status.path_count = plan.len() as u64;
+        self.status.len = plan.iter().map(|planned| planned.len).sum();
+        self.publish();
         for planned in plan {
-            let len_before = self.progress.len_done;
+            let len_before = self.status.len_done;
             self.verify_path(planned.hash_part)?;
-            self.progress.paths_done += 1;
+            self.status.paths_done += 1;
             // The planned length, for skipped paths as well.
-            self.progress.len_done = len_before + planned.len;
-            self.update_status(0);
+            self.status.len_done = len_before + planned.len;
+            self.publish();
         }
-        self.progress.is_over = true;
-        self.update_status(0);
-        self.health
-            .observer
-            .event(&Event::ScrubProgress(&self.progress));
+        self.status.round_count += 1;
+        self.publish();
+        self.report("scrub ended");
         ControlFlow::Continue(())
     }
 
@@ -181,7 +140,7 @@ impl<'a> Round<'a> {
                 // Collected: no damage.
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(error) if error.is_about_one_path() => {
-                    self.progress.unread_count += 1;
+                    self.status.unreadable_count += 1;
                     return ControlFlow::Continue(());
                 }
                 Err(_) => {
@@ -198,7 +157,7 @@ impl<'a> Round<'a> {
             match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
                 Ok(Verdict::Right(root)) => health.note_verified(&info, root.as_ref()),
                 Ok(Verdict::Damaged(damage)) => {
-                    self.progress.damaged_count += 1;
+                    self.status.quarantined_count += 1;
                     health.note_damaged(&info, &damage);
                 }
                 Ok(Verdict::Gone) => {}
@@ -208,7 +167,7 @@ impl<'a> Round<'a> {
                     continue;
                 }
                 Err(error) => {
-                    self.progress.unread_count += 1;
+                    self.status.unreadable_count += 1;
                     health.observer.event(&Event::PathFailed {
                         path: &info.path,
                         error: &error,
@@ -220,38 +179,35 @@ impl<'a> Round<'a> {
     }
 
     fn go_on(&mut self, len: u64) -> ControlFlow<()> {
-        self.progress.len_done += len;
-        self.update_status(len);
+        self.status.len_done += len;
+        self.status.read_len += len;
+        self.publish();
         if self.reported_at.elapsed() >= REPORT_INTERVAL {
             self.reported_at = Instant::now();
-            self.health
-                .observer
-                .event(&Event::ScrubProgress(&self.progress));
+            self.report("scrub");
         }
         self.health.tasks.rest(self.pace.pass(len))
     }
 
-    fn update_status(&self, read_len: u64) {
-        self.health.scrub.update(&self.progress, read_len);
+    fn publish(&self) {
+        *self.health.scrub() = Some(self.status.clone());
     }
-}
 
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {} of {} paths, {:.1} of {:.1} GB, {} damaged",
-            if self.is_over { "scrub ended" } else { "scrub" },
-            self.paths_done,
-            self.path_count,
-            gigabytes(self.len_done),
-            gigabytes(self.len),
-            self.damaged_count,
-        )?;
-        match self.unread_count {
-            0 => Ok(()),
-            count => write!(f, ", {count} cannot be read"),
-        }
+    fn report(&self, what: &str) {
+        let status = &self.status;
+        let unreadable = match status.unreadable_count {
+            0 => String::new(),
+            count => format!(", {count} cannot be read"),
+        };
+        let progress = format_args!(
+            "{what}: {} of {} paths, {:.1} of {:.1} GB, {} damaged{unreadable}",
+            status.paths_done,
+            status.path_count,
+            gigabytes(status.len_done),
+            gigabytes(status.len),
+            status.quarantined_count,
+        );
+        self.health.observer.event(&Event::ScrubProgress(&progress));
     }
 }
 

@@ -37,9 +37,8 @@ use samovar_http::{Batch, Progress, Source};
 use samovar_nix::NarHash;
 
 pub(crate) use recording::Recording;
-use samovar_metrics::CacheStatus;
-use samovar_metrics::Observer;
-use table::{CachedNar, Table};
+use table::CachedNar;
+pub(crate) use table::NarCache;
 
 /// Bytes added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
@@ -117,43 +116,22 @@ fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// The NAR cache.
-#[derive(Debug)]
-pub(crate) struct NarCache {
-    table: Arc<Table>,
-}
-
 impl NarCache {
-    pub(crate) fn new(directory: NarCacheDirectory, observer: Arc<dyn Observer>) -> Self {
-        Self {
-            table: Arc::new(Table::new(directory, observer)),
-        }
-    }
-
     /// The NAR from `start` to `end`, if it is cached. An entry of another size than `nar_size` is
     /// not the NAR of the row, even if the row has its hash.
     pub(crate) fn body(
-        &self,
+        self: &Arc<Self>,
         nar_hash: &NarHash,
         nar_size: u64,
         (start, end): (u64, u64),
     ) -> Option<CachedNarBody> {
-        let cached = self.table.find(nar_hash)?;
+        let cached = self.find(nar_hash)?;
         (cached.allocation.len == nar_size).then(|| CachedNarBody {
             cached,
-            table: Arc::clone(&self.table),
+            cache: Arc::clone(self),
             at: start,
             end,
         })
-    }
-
-    pub(crate) fn status(&self) -> CacheStatus {
-        self.table.status()
-    }
-
-    /// A recording of a NAR that is about to be sent whole, unless it is not worth an entry.
-    pub(crate) fn record(&self, nar_hash: &NarHash, nar_size: u64) -> Option<Recording> {
-        Recording::start(&self.table, nar_hash, nar_size)
     }
 }
 
@@ -161,7 +139,7 @@ impl NarCache {
 #[derive(Debug)]
 pub(crate) struct CachedNarBody {
     cached: Arc<CachedNar>,
-    table: Arc<Table>,
+    cache: Arc<NarCache>,
     at: u64,
     end: u64,
 }
@@ -197,10 +175,10 @@ impl Source for CachedNarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.table.fail(&self.cached, error))
+            .inspect_err(|error| self.cache.fail(&self.cached, error))
     }
 
     fn file_failed(&mut self, error: &io::Error) {
-        self.table.fail(&self.cached, error);
+        self.cache.fail(&self.cached, error);
     }
 }

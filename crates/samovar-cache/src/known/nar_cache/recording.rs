@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use samovar_nix::NarHash;
 
-use super::table::{Allocation, CachedNar, Table};
+use super::table::{Allocation, CachedNar, NarCache};
 
 /// The average file length, in bytes, above which reading the files costs less than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
@@ -20,17 +20,19 @@ pub(crate) struct Recording {
     file: File,
     allocation: Allocation,
     written_len: u64,
-    table: Arc<Table>,
+    cache: Arc<NarCache>,
 }
 
 impl Recording {
-    pub(super) fn start(table: &Arc<Table>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
-        let (file, allocation) = table.start(nar_hash, nar_size)?;
+    /// Begins the recording of a NAR that is about to be sent whole. `None`: it is not worth an
+    /// entry.
+    pub(crate) fn start(cache: &Arc<NarCache>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
+        let (file, allocation) = cache.start(nar_hash, nar_size)?;
         Some(Self {
             file,
             allocation,
             written_len: 0,
-            table: Arc::clone(table),
+            cache: Arc::clone(cache),
         })
     }
 
@@ -40,12 +42,12 @@ impl Recording {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
         if len > self.allocation.len || len > worth_len {
-            self.table.refuse(self.allocation.nar_hash);
+            self.cache.refuse(self.allocation.nar_hash);
             return None;
         }
         self.allocation.grow(&self.file, len)?;
         if let Err(error) = self.file.write_all_at(bytes, self.written_len) {
-            self.table.note_failure(&error);
+            self.cache.note_failure(&error);
             return None;
         }
         self.written_len = len;
@@ -57,7 +59,7 @@ impl Recording {
         if self.written_len == self.allocation.len {
             let file = Arc::new(self.file);
             let allocation = self.allocation;
-            self.table.insert(CachedNar { file, allocation });
+            self.cache.insert(CachedNar { file, allocation });
         }
     }
 }

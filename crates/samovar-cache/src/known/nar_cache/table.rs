@@ -1,17 +1,16 @@
 //! The entries of the NAR cache, and their disk space.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use samovar_metrics::CacheStatus;
+use samovar_metrics::{CacheStatus, Event, Observer};
 use samovar_nix::NarHash;
 
 use super::{NarCacheDirectory, allocate};
-use samovar_metrics::{Event, Observer};
 
 /// A shorter NAR is sent in one buffer and not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;
@@ -40,7 +39,7 @@ pub(super) struct Allocation {
     pub(super) len: u64,
     /// Bytes allocated so far; in the end `len`.
     taken_len: u64,
-    table: Arc<Table>,
+    cache: Arc<NarCache>,
 }
 
 impl Allocation {
@@ -52,30 +51,30 @@ impl Allocation {
         }
         let wanted_len = len.max(self.taken_len + STEP_LEN).min(self.len);
         let more_len = wanted_len.checked_sub(self.taken_len)?;
-        let evicted = self.table.take(more_len)?;
+        let evicted = self.cache.take(more_len)?;
         let before_len = std::mem::replace(&mut self.taken_len, wanted_len);
         // Closed without the lock, which dropping their allocations takes.
         drop(evicted);
         let allocated = allocate(file, before_len, more_len);
         allocated
-            .inspect_err(|error| self.table.note_failure(error))
+            .inspect_err(|error| self.cache.note_failure(error))
             .ok()
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let mut state = self.table.state();
+        let mut state = self.cache.state();
         state.used_len -= self.taken_len;
         state.allocations.remove(&self.nar_hash);
     }
 }
 
-/// The table.
+/// The NAR cache.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct NarCache {
     directory: NarCacheDirectory,
-    pub(super) observer: Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
     count_max: usize,
     state: Mutex<State>,
 }
@@ -88,19 +87,13 @@ struct State {
     used_len: u64,
     /// Counts uses.
     clock: u64,
-    /// Unreadable copies and NARs not worth an entry are not written again.
-    refused: Refused,
+    /// NARs that are not written again: unreadable ones and those not worth an entry. All are
+    /// forgotten when there are too many.
+    refused: HashSet<NarHash>,
     failed_at: Option<Instant>,
     hit_count: u64,
     miss_count: u64,
     eviction_count: u64,
-}
-
-/// The most recent refusals.
-#[derive(Debug, Default)]
-struct Refused {
-    set: HashSet<NarHash>,
-    in_order: VecDeque<NarHash>,
 }
 
 #[derive(Debug)]
@@ -109,8 +102,8 @@ struct Entry {
     used: u64,
 }
 
-impl Table {
-    pub(super) fn new(directory: NarCacheDirectory, observer: Arc<dyn Observer>) -> Self {
+impl NarCache {
+    pub(crate) fn new(directory: NarCacheDirectory, observer: Arc<dyn Observer>) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
             directory,
@@ -134,7 +127,7 @@ impl Table {
         Some(cached)
     }
 
-    pub(super) fn status(&self) -> CacheStatus {
+    pub(crate) fn status(&self) -> CacheStatus {
         let state = self.state();
         CacheStatus {
             name: "nar_cache".to_owned(),
@@ -169,8 +162,7 @@ impl Table {
     fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
         let mut state = self.state();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if is_paused || state.allocations.contains(nar_hash) || state.refused.set.contains(nar_hash)
-        {
+        if is_paused || state.allocations.contains(nar_hash) || state.refused.contains(nar_hash) {
             return None;
         }
         if len > self.directory.len_max(state.used_len) / 2 {
@@ -185,7 +177,7 @@ impl Table {
             nar_hash: *nar_hash,
             len,
             taken_len: 0,
-            table: Arc::clone(self),
+            cache: Arc::clone(self),
         })
     }
 
@@ -220,14 +212,10 @@ impl Table {
     /// Remembers not to copy a NAR again.
     pub(super) fn refuse(&self, nar_hash: NarHash) {
         let refused = &mut self.state().refused;
-        if refused.in_order.len() == REFUSED_COUNT_MAX
-            && let Some(oldest) = refused.in_order.pop_front()
-        {
-            refused.set.remove(&oldest);
+        if refused.len() == REFUSED_COUNT_MAX {
+            refused.clear();
         }
-        if refused.set.insert(nar_hash) {
-            refused.in_order.push_back(nar_hash);
-        }
+        refused.insert(nar_hash);
     }
 
     /// Drops a copy that could not be read. Others may be readable.

@@ -23,7 +23,6 @@
 //! | nested directories | 16 | Nix uses three |
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,16 +85,11 @@ impl Sets {
 }
 
 /// Why a root cannot be followed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{path:?}: {error}")]
 pub(crate) struct RootsError {
     path: PathBuf,
     error: io::Error,
-}
-
-impl fmt::Display for RootsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.path, self.error)
-    }
 }
 
 impl Roots {
@@ -260,27 +254,21 @@ struct Target {
     registered: Option<(Option<i64>, i64, NarHash)>,
 }
 
-/// Why the closures cannot be computed.
-#[derive(Debug)]
-enum LookError {
-    Roots(RootsError),
-    Store(StoreError),
-}
-
-/// Why the closures of a new policy's roots cannot be computed.
+/// Why the closures of a policy's roots cannot be computed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FirstLookError {
+pub(crate) enum LookError {
     #[error("the root of a policy cannot be followed: {0}")]
     Roots(RootsError),
     #[error("it cannot be found out what the roots of a policy need: {0}")]
     Store(StoreError),
+    /// The first check took too long.
     #[error("it takes too long to find out what the roots of a policy need")]
     Late,
 }
 
 /// Checks the roots of new policies for the first time, before they are used. Runs on another
 /// thread with a time limit, because a disk may hang.
-pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookError> {
+pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, LookError> {
     if looks.is_empty() {
         return Ok(looks);
     }
@@ -292,10 +280,8 @@ pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookEr
         sender.send(looked.map(|()| looks)).ok();
     });
     match spawned.map(|_| outcome.recv_timeout(FIRST_LOOK_TIME)) {
-        Ok(Ok(Ok(looks))) => Ok(looks),
-        Ok(Ok(Err(LookError::Roots(error)))) => Err(FirstLookError::Roots(error)),
-        Ok(Ok(Err(LookError::Store(error)))) => Err(FirstLookError::Store(error)),
-        Ok(Err(_)) | Err(_) => Err(FirstLookError::Late),
+        Ok(Ok(looked)) => looked,
+        Ok(Err(_)) | Err(_) => Err(LookError::Late),
     }
 }
 
