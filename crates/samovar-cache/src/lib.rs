@@ -45,6 +45,7 @@ mod reader;
 mod refusal;
 mod route;
 mod site;
+mod sync;
 #[cfg(test)]
 mod tests;
 

@@ -18,8 +18,10 @@
 //! shares.
 
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use crate::sync::Locked;
 
 /// Entries in a set.
 const WAYS: usize = 8;
@@ -115,7 +117,7 @@ impl Buckets {
         let tag = self.state.hash_one(client).max(1);
         let [shard, set, ..] = tag.to_le_bytes();
         let shard = &self.shards[usize::from(shard) % SHARDS];
-        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = shard.locked();
         (shard, usize::from(set) % SETS, tag)
     }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use argon2::password_hash::phc::{PasswordHash, Salt};
@@ -25,6 +25,8 @@ use super::credentials::Basic;
 use super::error::LineProblem;
 use super::secret::{Digest, Secret, random};
 use super::secret_file::{LineError, lines};
+
+use crate::sync::Locked;
 
 /// How long a verified password is remembered. Changes of the file take effect at once in any case;
 /// this only bounds how long the digest of an inactive user stays in memory.
@@ -118,7 +120,7 @@ impl Users {
             if let Some(old) = before.by_name.get(name)
                 && old.hash == user.hash
             {
-                user.known().clone_from(&old.known());
+                user.known.locked().clone_from(&old.known.locked());
             }
         }
     }
@@ -130,7 +132,7 @@ impl Users {
     pub(crate) fn recall(&self, secret: &Secret, basic: &Basic, now: Instant) -> Recalled<'_> {
         let digest = secret.digest(&[basic.user(), basic.password()]);
         if let Some(user) = self.by_name.get(basic.user()) {
-            let known = user.known();
+            let known = user.known.locked();
             if known
                 .as_ref()
                 .is_some_and(|known| known.holds(&digest, now))
@@ -162,7 +164,7 @@ impl Users {
             Some(Remembered { digest, until })
         };
         if is_right {
-            *user.known() = remembered(KNOWN_TIME);
+            *user.known.locked() = remembered(KNOWN_TIME);
             return Some(&user.name);
         }
         self.with_wrong(&digest, |place| *place = remembered(WRONG_TIME));
@@ -178,16 +180,12 @@ impl Users {
     fn with_wrong<T>(&self, digest: &Digest, act: impl FnOnce(&mut Option<Remembered>) -> T) -> T {
         let [a, b, ..] = *digest;
         let index = usize::from(u16::from_le_bytes([a, b])) % WRONG_COUNT;
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = self.wrong.locked();
         act(wrong.get_mut(index).unwrap_or(&mut None))
     }
 }
 
-impl User {
-    fn known(&self) -> MutexGuard<'_, Option<Remembered>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl User {}
 
 #[derive(PartialEq, Eq)]
 enum Hash {

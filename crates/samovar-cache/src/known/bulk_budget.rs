@@ -11,11 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use samovar_nix::HashPart;
 use samovar_store::Member;
+
+use crate::sync::Locked;
 
 /// Paths of all answers in progress, 40 bytes each at most.
 pub(crate) const COUNT_MAX: usize = 2_000_000;
@@ -101,7 +103,7 @@ impl BulkBudget {
     /// lists as well.
     pub(crate) fn share(self: &Arc<Self>, wanted: Wanted, now: Instant) -> (Option<Share>, usize) {
         let mut evicted = Vec::new();
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let count = wanted.count();
         while state.count.saturating_add(count) > COUNT_MAX {
             let Some(list) = state.drop_slowest(now) else {
@@ -128,10 +130,6 @@ impl BulkBudget {
         };
         (Some(share), evicted.len())
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {
@@ -145,7 +143,7 @@ impl State {
             .filter(|(_, left)| *left > PATIENCE)
             .max_by_key(|(_, left)| *left)?;
         let list = self.remove(id)?;
-        list.wanted().take()
+        list.wanted.locked().take()
     }
 
     fn remove(&mut self, id: u64) -> Option<Arc<List>> {
@@ -173,10 +171,6 @@ impl List {
             _ => left,
         }
     }
-
-    fn wanted(&self) -> MutexGuard<'_, Option<Wanted>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Share {
@@ -187,7 +181,7 @@ impl Share {
 
     /// Whether it is a closure, which is answered as a whole or not at all.
     pub(crate) fn is_closure(&self) -> bool {
-        matches!(*self.list.wanted(), Some(Wanted::Closure(_)))
+        matches!(*self.list.wanted.locked(), Some(Wanted::Closure(_)))
     }
 
     /// At most `count` records from `start` on. Those before were sent.
@@ -201,7 +195,7 @@ impl Share {
         let taken_ms = u64::try_from(age).unwrap_or(u64::MAX);
         self.list.taken_ms.store(taken_ms, Ordering::Relaxed);
         self.list.sent_count.store(start, Ordering::Relaxed);
-        let wanted = self.list.wanted();
+        let wanted = self.list.wanted.locked();
         let wanted = wanted.as_ref().ok_or(Evicted)?;
         Ok((start..start.saturating_add(count))
             .map_while(|index| wanted.at(index))
@@ -211,7 +205,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let list = self.of.state().remove(self.id);
+        let list = self.of.state.locked().remove(self.id);
         // Freed without the lock.
         drop(list);
     }
@@ -264,7 +258,7 @@ mod tests {
         drop(last);
         assert!(share(COUNT_MAX).is_some());
         assert!(share(COUNT_MAX + 1).is_none());
-        assert_eq!(budget.state().count, 0);
+        assert_eq!(budget.state.locked().count, 0);
     }
 
     #[test]
@@ -303,8 +297,8 @@ mod tests {
         drop(others);
         drop(readers);
         drop(newcomer);
-        assert_eq!(budget.state().count, 0);
-        assert!(budget.state().lists.is_empty());
+        assert_eq!(budget.state.locked().count, 0);
+        assert!(budget.state.locked().lists.is_empty());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Outages of the store, reported once rather than for each request.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use samovar_store::StoreError;
+
+use crate::sync::Locked;
 
 /// The interval at which the same error is reported again.
 const REPEAT_TIME: Duration = Duration::from_secs(60);
@@ -17,7 +19,7 @@ pub(crate) struct Outage {
 impl Outage {
     /// Notes an error. Returns whether it must be reported.
     pub(crate) fn note(&self, error: StoreError, now: Instant) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.locked();
         let is_news =
             last.is_none_or(|(known, at)| known != error || now.duration_since(at) >= REPEAT_TIME);
         if is_news {
@@ -28,12 +30,7 @@ impl Outage {
 
     /// Notes a successful access. Returns whether it ends an outage.
     pub(crate) fn clear(&self) -> bool {
-        // The lock is held only briefly.
-        self.last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .is_some()
+        self.last.locked().take().is_some()
     }
 }
 

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use samovar_metrics::CacheStatus;
 use samovar_nix::HashPart;
+
+use crate::sync::Locked;
 
 /// The table.
 #[derive(Debug)]
@@ -146,7 +148,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
 
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            *lock(shard) = Shard::default();
+            *shard.locked() = Shard::default();
         }
     }
 
@@ -160,7 +162,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
             ..CacheStatus::default()
         };
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.locked();
             status.entry_count += (shard.young.entries.len() + shard.old.entries.len()) as u64;
             status.len += (shard.young.len + shard.old.len) as u64;
         }
@@ -179,7 +181,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
 
     fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard<V>> {
         let index = usize::from(hash_part.as_bytes()[0]) % self.shards.len();
-        lock(&self.shards[index])
+        self.shards[index].locked()
     }
 }
 
@@ -233,10 +235,6 @@ where
     }
 }
 
-fn lock<V>(shard: &Mutex<Shard<V>>) -> MutexGuard<'_, Shard<V>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Hashes hash parts, which are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct HashPartHasher(u64);
@@ -283,7 +281,7 @@ mod tests {
     }
 
     fn memory_len(table: &Sharded<usize>) -> usize {
-        let shards = table.shards.iter().map(lock);
+        let shards = table.shards.iter().map(Locked::locked);
         let values = |shard: MutexGuard<'_, Shard<usize>>| {
             let generations = [&shard.young, &shard.old].into_iter();
             generations
@@ -319,7 +317,7 @@ mod tests {
         assert!(table.offer(one, 20) && table.offer(two, 30));
         assert_eq!((table.peek(&one), table.peek(&two)), (Some(20), Some(30)));
         let lens = || {
-            let shard = lock(&table.shards[0]);
+            let shard = table.shards[0].locked();
             (shard.young.len, shard.old.len)
         };
         assert_eq!(lens(), (20, 30));

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use samovar_nix::HashPart;
+
+use crate::sync::{Locked, unpoisoned};
 
 /// Queued paths; further ones are dropped. 24 bytes each.
 const QUEUE_COUNT_MAX: usize = 16 * 1024;
@@ -65,7 +67,7 @@ impl PrefetchQueue {
         if depth == 0 || self.credit.load(Ordering::Relaxed) < COST {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if !state.is_served {
             return;
         }
@@ -107,24 +109,22 @@ impl PrefetchQueue {
 
     /// Takes paths from now on: a thread serves the queue.
     pub(crate) fn serve(&self) {
-        self.state().is_served = true;
+        self.state.locked().is_served = true;
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
-        self.state().is_stopped = true;
+        self.state.locked().is_stopped = true;
         self.changed.notify_one();
     }
 
     /// Waits for work, `patience` at most.
     pub(crate) fn next(&self, patience: Duration) -> Task {
-        let state = self.state();
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, patience, |state| {
-                state.queue.is_empty() && !state.is_stopped
-            })
-            .unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.locked();
+        let waited = self.changed.wait_timeout_while(state, patience, |state| {
+            state.queue.is_empty() && !state.is_stopped
+        });
+        let (mut state, _) = unpoisoned(waited);
         if state.is_stopped {
             return Task::Stop;
         }
@@ -133,9 +133,5 @@ impl PrefetchQueue {
         }
         let count = state.queue.len().min(STEP_COUNT);
         Task::Prefetch(state.queue.drain(..count).collect())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@
 //! configurations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 use std::time::Instant;
 
 use samovar_http::Head;
@@ -16,6 +16,7 @@ use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::rendered::RenderedCache;
 use crate::site::cache::{Cache, CacheConfig};
+use crate::sync::unpoisoned;
 
 /// The caches of a site.
 #[derive(Debug)]
@@ -111,12 +112,12 @@ impl Current {
     }
 
     pub(crate) fn get(&self) -> Arc<Caches> {
-        Arc::clone(&self.caches.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&*unpoisoned(self.caches.read()))
     }
 
     /// Replaces the caches, from the next request on.
     pub(crate) fn replace(&self, new: Arc<Caches>) {
-        let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
+        let mut caches = unpoisoned(self.caches.write());
         *caches = new;
         self.number.fetch_add(1, Ordering::Release);
     }
@@ -131,10 +132,7 @@ pub(crate) struct LocalCaches {
 
 impl LocalCaches {
     pub(crate) fn of(current: &Current) -> Self {
-        let caches = current
-            .caches
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let caches = unpoisoned(current.caches.read());
         Self {
             caches: Arc::clone(&caches),
             number: current.number.load(Ordering::Acquire),

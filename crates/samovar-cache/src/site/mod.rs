@@ -23,7 +23,7 @@ mod metrics;
 pub(crate) mod reconfigure;
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
@@ -40,6 +40,7 @@ use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
+use crate::sync::Locked;
 
 /// The configuration of a site.
 #[derive(Debug)]
@@ -134,12 +135,7 @@ impl Site {
     ///
     /// If a thread cannot be started. Requests are served nevertheless.
     pub fn prefetch_narinfos(&self) -> io::Result<()> {
-        self.background().prefetch_narinfos(&self.caches())
-    }
-
-    pub(crate) fn background(&self) -> MutexGuard<'_, Background> {
-        let background = self.background.lock();
-        background.unwrap_or_else(PoisonError::into_inner)
+        self.background.locked().prefetch_narinfos(&self.caches())
     }
 
     /// Starts the threads of low priority that read suspect files a second time, write verification

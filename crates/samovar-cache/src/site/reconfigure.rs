@@ -7,6 +7,7 @@ use crate::site::Site;
 use crate::site::background::BackgroundError;
 use crate::site::cache::{Cache, CacheConfig};
 use crate::site::current::Caches;
+use crate::sync::Locked;
 
 /// The reason why the caches were not replaced.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,7 @@ impl Site {
     /// If the roots of a new policy cannot be followed, or a thread cannot be started. Nothing
     /// changes then.
     pub fn reconfigure(&self, configs: Vec<CacheConfig>) -> Result<(), ReconfigureError> {
-        let mut background = self.background();
+        let mut background = self.background.locked();
         let before = self.caches();
         let len = self.rendered_memory_len;
         let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));

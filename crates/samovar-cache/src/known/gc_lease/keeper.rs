@@ -13,6 +13,7 @@ use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 
 use super::table::{Status, Table, Wanted};
 use super::{LeaseConfig, Shared};
+use crate::sync::Locked;
 
 /// Maximum number of requests without a reply: about 15 KB, which fit into the socket buffer, so
 /// that sending never blocks.
@@ -80,7 +81,7 @@ impl Keeper {
     }
 
     pub(super) fn run(mut self) {
-        while !self.shared.table().is_stopped() {
+        while !self.shared.table.locked().is_stopped() {
             let now = Instant::now();
             if self.present.is_none() && now >= self.retries_at {
                 self.connect();
@@ -88,7 +89,7 @@ impl Keeper {
             if self.settles_at.is_some_and(|settles_at| now >= settles_at) {
                 self.note_success();
             }
-            let queue = self.shared.table().take_queue();
+            let queue = self.shared.table.locked().take_queue();
             if !queue.is_empty() {
                 self.add(queue);
             } else if self.present.is_some() && now >= self.ends_at {
@@ -115,7 +116,7 @@ impl Keeper {
 
     /// Begins a new generation, unless the present one is empty.
     fn turn(&mut self) {
-        if self.shared.table().is_empty() {
+        if self.shared.table.locked().is_empty() {
             self.ends_at = Instant::now() + self.config.time;
             self.close_previous();
             return;
@@ -190,7 +191,7 @@ impl Keeper {
         let mut seen = HashSet::new();
         let mut asked: Vec<Wanted> = Vec::new();
         let mut twice: Vec<Wanted> = Vec::new();
-        let table = self.shared.table();
+        let table = self.shared.table.locked();
         let was_full = table.is_full();
         for wanted in batch {
             if table.is_leased(&wanted.path) {
@@ -229,7 +230,7 @@ impl Keeper {
                 }
             }
         }
-        let table = self.shared.table();
+        let table = self.shared.table.locked();
         for wanted in twice {
             let is_leased = table.is_leased(&wanted.path);
             answer([wanted], is_leased);
@@ -315,7 +316,7 @@ impl Keeper {
         self.retry_interval = (self.retry_interval * 2).min(RETRY_INTERVAL_MAX);
         if !std::mem::replace(&mut self.is_reported, true) {
             let is_expected =
-                !self.config.is_configured && self.shared.table().status() == Status::Off;
+                !self.config.is_configured && self.shared.table.locked().status() == Status::Off;
             self.shared.observer.event(&Event::LeasesFailed {
                 error: &error,
                 is_expected,
@@ -342,7 +343,7 @@ fn await_answer(
         if wait_for(&mut fds, STOP_INTERVAL) == Ok(1) {
             break;
         }
-        if shared.table().is_stopped() {
+        if shared.table.locked().is_stopped() {
             return Err(LeaseError::Stopped);
         }
         if started.elapsed() > SILENCE_MAX && !std::mem::replace(is_reported, true) {

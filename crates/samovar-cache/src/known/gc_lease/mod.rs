@@ -39,7 +39,7 @@ mod table;
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -50,6 +50,8 @@ use samovar_store::Store;
 use keeper::Keeper;
 use samovar_metrics::{Event, Observer, Unleased};
 use table::{Found, Status, Table};
+
+use crate::sync::{Locked, unpoisoned};
 
 /// The longest that a request waits for the daemon.
 const WAIT_MAX: Duration = Duration::from_millis(200);
@@ -144,7 +146,10 @@ impl Leases {
 
     /// Whether leases are requested, or at least missing ones counted.
     pub(crate) fn is_on(&self) -> bool {
-        let status = self.shared.as_ref().map(|shared| shared.table().status());
+        let status = self
+            .shared
+            .as_ref()
+            .map(|shared| shared.table.locked().status());
         status.is_some_and(|status| status != Status::Off)
     }
 
@@ -164,7 +169,7 @@ impl Leases {
                 has_waited: false,
             };
         };
-        shared.table().begin(path);
+        shared.table.locked().begin(path);
         let asked = shared.ask(std::slice::from_ref(path), Unleased::Nar);
         SendingLease {
             of: Some((Arc::clone(shared), path.clone())),
@@ -177,7 +182,7 @@ impl Drop for Leases {
     fn drop(&mut self) {
         // The keeper may be waiting for a daemon, so it is not joined.
         if let Some(shared) = &self.shared {
-            shared.table().stop();
+            shared.table.locked().stop();
             shared.wake();
         }
     }
@@ -186,14 +191,14 @@ impl Drop for Leases {
 impl Drop for SendingLease {
     fn drop(&mut self) {
         if let Some((shared, path)) = &self.of {
-            shared.table().end(path);
+            shared.table.locked().end(path);
         }
     }
 }
 
 impl Shared {
     fn ask(&self, paths: &[StorePath], what: Unleased) -> Asked {
-        let mut table = self.table();
+        let mut table = self.table.locked();
         let waiter = Arc::new(Waiter::default());
         let found = table.want(paths, &waiter);
         let generation = table.generation();
@@ -231,7 +236,7 @@ impl Shared {
 
     /// Changes the table and publishes the resulting generation.
     fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
-        let mut table = self.table();
+        let mut table = self.table.locked();
         let result = change(&mut table);
         self.published.store(table.published(), Ordering::Relaxed);
         result
@@ -241,10 +246,6 @@ impl Shared {
         // Any value wakes the keeper. A failed write means that the counter is full, which wakes it
         // too.
         let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -272,7 +273,7 @@ enum Outcome {
 
 impl Waiter {
     fn answer(&self, is_leased: bool) {
-        let mut answers = self.answers();
+        let mut answers = self.answers.locked();
         answers.count += 1;
         answers.has_refusal |= !is_leased;
         // A wake-up for each reply would cost more than the daemon.
@@ -284,20 +285,15 @@ impl Waiter {
     }
 
     fn wait(&self, count: usize) -> Outcome {
-        let mut answers = self.answers();
+        let mut answers = self.answers.locked();
         answers.awaited_count = count;
-        let (answers, _) = self
-            .changed
-            .wait_timeout_while(answers, WAIT_MAX, |answers| answers.count < count)
-            .unwrap_or_else(PoisonError::into_inner);
+        let is_open = |answers: &mut Answers| answers.count < count;
+        let waited = self.changed.wait_timeout_while(answers, WAIT_MAX, is_open);
+        let (answers, _) = unpoisoned(waited);
         match (answers.count < count, answers.has_refusal) {
             (true, _) => Outcome::TooLate,
             (false, true) => Outcome::Refused,
             (false, false) => Outcome::Leased,
         }
-    }
-
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,7 +21,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::{Event, Observer};
@@ -30,6 +30,7 @@ use samovar_store::{Fingerprint, Snapshot, Store};
 
 use super::stamp::Stamp;
 use crate::refusal::Refusal;
+use crate::sync::Locked;
 
 /// The limit of marks.
 pub(super) const COUNT_MAX: usize = 65_536;
@@ -84,7 +85,7 @@ impl Damaged {
 
     /// Whether there is a mark, still valid or not.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.marks().contains_key(hash_part)
+        self.count.load(Ordering::Relaxed) > 0 && self.marks.locked().contains_key(hash_part)
     }
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch. May read
@@ -108,7 +109,7 @@ impl Damaged {
         info: &PathInfo,
         epoch: Option<u64>,
     ) -> Option<Result<(), Refusal>> {
-        let mut marks = self.marks();
+        let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {
             return Some(Ok(()));
         };
@@ -136,7 +137,7 @@ impl Damaged {
         let tree = self.store.tree(&info.path);
         let found = tree.ok().and_then(|tree| tree.fingerprint().ok().flatten());
         let cost = started.elapsed();
-        let mut marks = self.marks();
+        let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {
             return Ok(());
         };
@@ -158,7 +159,7 @@ impl Damaged {
 
     /// Marks a path as suspect. Returns `false` if there are too many marks.
     pub(super) fn suspect(&self, info: &PathInfo) -> bool {
-        let mut marks = self.marks();
+        let mut marks = self.marks.locked();
         let hash_part = info.path.hash_part();
         let row = Stamp::of_row(info);
         // A confirmed mark is never downgraded.
@@ -169,17 +170,22 @@ impl Damaged {
     /// Quarantines a path whose files were read wrong twice and have this fingerprint.
     pub(super) fn quarantine(&self, info: &PathInfo, files: Fingerprint) {
         let row = Stamp::of_row(info);
-        self.add(&mut self.marks(), info.path.hash_part(), row, Some(files));
+        self.add(
+            &mut self.marks.locked(),
+            info.path.hash_part(),
+            row,
+            Some(files),
+        );
     }
 
     /// Drops the mark of a path. Returns whether there was one.
     pub(super) fn unmark(&self, hash_part: &HashPart) -> bool {
-        self.contains(hash_part) && self.drop_mark(&mut self.marks(), hash_part)
+        self.contains(hash_part) && self.drop_mark(&mut self.marks.locked(), hash_part)
     }
 
     /// The confirmed marks of registered paths.
     pub(super) fn records(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Record)> {
-        let mut marks = self.marks();
+        let mut marks = self.marks.locked();
         // A snapshot that was never loaded has no paths.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             marks.retain(|hash_part, _| snapshot.may_contain(hash_part));
@@ -195,7 +201,7 @@ impl Damaged {
     }
 
     pub(super) fn restore(&self, records: &[(HashPart, Record)]) {
-        let mut marks = self.marks();
+        let mut marks = self.marks.locked();
         for (hash_part, record) in records {
             self.add(&mut marks, *hash_part, record.row, Some(record.files));
         }
@@ -227,9 +233,5 @@ impl Damaged {
         let was_there = marks.remove(hash_part).is_some();
         self.count.store(marks.len(), Ordering::Relaxed);
         was_there
-    }
-
-    fn marks(&self) -> MutexGuard<'_, HashMap<HashPart, Mark>> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

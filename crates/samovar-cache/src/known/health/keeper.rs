@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use samovar_nix::HashPart;
 use samovar_store::{Verdict, verify};
 
 use super::{Health, scrub};
+
+use crate::sync::{Locked, unpoisoned};
 
 /// Paths that wait for a second read; further ones are not marked.
 const QUEUE_COUNT_MAX: usize = 1024;
@@ -47,7 +49,7 @@ struct TaskState {
 impl Tasks {
     /// Queues a second read of a path. Returns `false` if there will be none.
     pub(super) fn add(&self, hash_part: HashPart) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if state.queue.contains(&hash_part) {
             return true;
         }
@@ -63,30 +65,26 @@ impl Tasks {
 
     /// The state file is out of date.
     pub(super) fn note_change(&self) {
-        let was_changed = std::mem::replace(&mut self.state().has_changed, true);
+        let was_changed = std::mem::replace(&mut self.state.locked().has_changed, true);
         if !was_changed {
             self.changed.notify_all();
         }
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.state().is_stopped
+        self.state.locked().is_stopped
     }
 
     /// Sleeps; returns [`ControlFlow::Break`] as soon as the server ends.
     pub(super) fn rest(&self, time: Duration) -> ControlFlow<()> {
         let waited = self
             .changed
-            .wait_timeout_while(self.state(), time, |state| !state.is_stopped);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            .wait_timeout_while(self.state.locked(), time, |state| !state.is_stopped);
+        let (state, _) = unpoisoned(waited);
         match state.is_stopped {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, TaskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +113,7 @@ impl Watch {
 
     fn spawn(&mut self, name: &str, work: impl FnOnce(&Health) + Send + 'static) -> io::Result<()> {
         let health = Arc::clone(&self.health);
-        health.tasks.state().thread_count += 1;
+        health.tasks.state.locked().thread_count += 1;
         let spawned = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
@@ -130,7 +128,7 @@ impl Watch {
                 Ok(())
             }
             Err(error) => {
-                self.health.tasks.state().thread_count -= 1;
+                self.health.tasks.state.locked().thread_count -= 1;
                 Err(error)
             }
         }
@@ -139,7 +137,7 @@ impl Watch {
     /// Ends the threads, and waits up to [`END_TIME`] for the state file.
     pub(crate) fn stop(&self) {
         let tasks = &self.health.tasks;
-        let mut state = tasks.state();
+        let mut state = tasks.state.locked();
         state.is_stopped = true;
         tasks.changed.notify_all();
         let waited = tasks
@@ -165,7 +163,7 @@ struct Ended(Arc<Health>);
 impl Drop for Ended {
     fn drop(&mut self) {
         let tasks = &self.0.tasks;
-        tasks.state().thread_count -= 1;
+        tasks.state.locked().thread_count -= 1;
         tasks.changed.notify_all();
     }
 }
@@ -205,7 +203,7 @@ impl<'a> Keeper<'a> {
 
     fn next(&self) -> Task {
         let tasks = &self.health.tasks;
-        let mut state = tasks.state();
+        let mut state = tasks.state.locked();
         loop {
             if state.is_stopped {
                 return Task::Stop;
@@ -216,12 +214,12 @@ impl<'a> Keeper<'a> {
             let rest = self.next_save_at.saturating_duration_since(Instant::now());
             if !state.has_changed || self.health.trust.state_directory.is_none() {
                 let woken = tasks.changed.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = unpoisoned(woken);
             } else if rest.is_zero() {
                 return Task::Save;
             } else {
                 let woken = tasks.changed.wait_timeout(state, rest);
-                (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                (state, _) = unpoisoned(woken);
             }
         }
     }
@@ -252,7 +250,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn save(&mut self) {
-        if !std::mem::take(&mut self.health.tasks.state().has_changed) {
+        if !std::mem::take(&mut self.health.tasks.state.locked().has_changed) {
             return;
         }
         let started = Instant::now();

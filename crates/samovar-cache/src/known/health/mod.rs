@@ -25,7 +25,7 @@ mod verified;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use samovar_metrics::{Event, Observer, ScrubStatus};
 use samovar_nix::{HashPart, PathInfo};
@@ -33,6 +33,7 @@ use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
 use crate::known::sharded::PathCache;
 use crate::refusal::Refusal;
+use crate::sync::{Locked, unpoisoned};
 use damaged::Damaged;
 use keeper::Tasks;
 pub(crate) use keeper::Watch;
@@ -102,8 +103,7 @@ impl Health {
 
     /// Adds caches from which damaged paths are dropped. They must be empty, or watched before.
     pub(crate) fn watch(&self, caches: Vec<Arc<dyn PathCache>>) {
-        let rendered = self.rendered.write();
-        *rendered.unwrap_or_else(PoisonError::into_inner) = caches;
+        *unpoisoned(self.rendered.write()) = caches;
     }
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
@@ -118,11 +118,7 @@ impl Health {
 
     /// The progress of the background verification; `None` if it has not begun.
     pub(crate) fn scrub_status(&self) -> Option<ScrubStatus> {
-        self.scrub().clone()
-    }
-
-    fn scrub(&self) -> MutexGuard<'_, Option<ScrubStatus>> {
-        self.scrub.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scrub.locked().clone()
     }
 
     pub(crate) fn is_marked(&self, hash_part: &HashPart) -> bool {
@@ -217,7 +213,7 @@ impl Health {
 
     /// Drops cached responses; called after marking (see the theory of operation).
     fn drop_rendered(&self, hash_part: &HashPart) {
-        let all = self.rendered.read().unwrap_or_else(PoisonError::into_inner);
+        let all = unpoisoned(self.rendered.read());
         for rendered in &*all {
             rendered.drop_path(hash_part);
         }

@@ -24,6 +24,7 @@ use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
 use super::verified::minute_now;
+use crate::sync::Locked;
 use samovar_metrics::ScrubStatus;
 
 /// The interval of progress events.
@@ -190,7 +191,7 @@ impl<'a> Round<'a> {
     }
 
     fn publish(&self) {
-        *self.health.scrub() = Some(self.status.clone());
+        *self.health.scrub.locked() = Some(self.status.clone());
     }
 
     fn report(&self, what: &str) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_nix::HashPart;
@@ -10,6 +10,7 @@ use samovar_store::Snapshot;
 
 use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
+use crate::sync::Locked;
 
 /// The number of records from which those of collected paths are dropped.
 const COUNT_MIN: usize = 4096;
@@ -38,14 +39,15 @@ pub(super) struct Entry {
 impl Verified {
     /// The minute of a path's verification, if its stamp is the same.
     pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<u32> {
-        let table = self.table();
+        let table = self.table.locked();
         let entry = table.entries.get(hash_part)?;
         (entry.stamp == stamp).then_some(entry.minute)
     }
 
     /// Returns the minute of a path's verification, ignoring its stamp.
     pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
-        self.table()
+        self.table
+            .locked()
             .entries
             .get(hash_part)
             .map(|entry| entry.minute)
@@ -53,7 +55,7 @@ impl Verified {
 
     /// Adds a record. Drops those of collected paths when the table has doubled.
     pub(super) fn insert(&self, hash_part: HashPart, entry: Entry, snapshot: Option<&Snapshot>) {
-        let mut table = self.table();
+        let mut table = self.table.locked();
         table.entries.insert(hash_part, entry);
         let count = table.entries.len();
         if count >= COUNT_MIN.max(table.pruned_count.saturating_mul(2)) {
@@ -62,12 +64,12 @@ impl Verified {
     }
 
     pub(super) fn remove(&self, hash_part: &HashPart) {
-        self.table().entries.remove(hash_part);
+        self.table.locked().entries.remove(hash_part);
     }
 
     /// The records of registered paths.
     pub(super) fn entries(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Entry)> {
-        let mut table = self.table();
+        let mut table = self.table.locked();
         table.prune(snapshot);
         let entries = table.entries.iter();
         entries
@@ -76,13 +78,9 @@ impl Verified {
     }
 
     pub(super) fn restore(&self, entries: &[(HashPart, Entry)]) {
-        let mut table = self.table();
+        let mut table = self.table.locked();
         table.entries.extend(entries.iter().copied());
         table.pruned_count = table.entries.len();
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

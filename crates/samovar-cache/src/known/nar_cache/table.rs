@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -11,6 +11,8 @@ use samovar_metrics::{CacheStatus, Event, Observer};
 use samovar_nix::NarHash;
 
 use super::{NarCacheDirectory, allocate};
+
+use crate::sync::Locked;
 
 /// A shorter NAR is sent in one buffer and not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;
@@ -64,7 +66,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let mut state = self.cache.state();
+        let mut state = self.cache.state.locked();
         state.used_len -= self.taken_len;
         state.allocations.remove(&self.nar_hash);
     }
@@ -114,7 +116,7 @@ impl NarCache {
     }
 
     pub(super) fn find(&self, nar_hash: &NarHash) -> Option<Arc<CachedNar>> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         state.clock += 1;
         let used = state.clock;
         let Some(entry) = state.entries.get_mut(nar_hash) else {
@@ -128,7 +130,7 @@ impl NarCache {
     }
 
     pub(crate) fn status(&self) -> CacheStatus {
-        let state = self.state();
+        let state = self.state.locked();
         CacheStatus {
             name: "nar_cache".to_owned(),
             entry_count: state.entries.len() as u64,
@@ -160,7 +162,7 @@ impl NarCache {
     }
 
     fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
         if is_paused || state.allocations.contains(nar_hash) || state.refused.contains(nar_hash) {
             return None;
@@ -183,7 +185,7 @@ impl NarCache {
 
     /// Allocates `len` more bytes for a copy in progress; returns the evicted copies.
     fn take(&self, len: u64) -> Option<Vec<Arc<CachedNar>>> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let len_max = self.directory.len_max(state.used_len);
         let evicted = state.evict(len_max.checked_sub(len)?, self.count_max)?;
         state.used_len += len;
@@ -192,7 +194,7 @@ impl NarCache {
 
     pub(super) fn insert(&self, cached: CachedNar) {
         let nar_hash = cached.allocation.nar_hash;
-        let mut state = self.state();
+        let mut state = self.state.locked();
         state.failed_at = None;
         let evicted = state.evict(u64::MAX, self.count_max.saturating_sub(1));
         if evicted.is_none() {
@@ -211,7 +213,7 @@ impl NarCache {
 
     /// Remembers not to copy a NAR again.
     pub(super) fn refuse(&self, nar_hash: NarHash) {
-        let refused = &mut self.state().refused;
+        let refused = &mut self.state.locked().refused;
         if refused.len() == REFUSED_COUNT_MAX {
             refused.clear();
         }
@@ -220,7 +222,11 @@ impl NarCache {
 
     /// Drops a copy that could not be read. Others may be readable.
     pub(super) fn fail(&self, cached: &CachedNar, error: &io::Error) {
-        let dropped = self.state().entries.remove(&cached.allocation.nar_hash);
+        let dropped = self
+            .state
+            .locked()
+            .entries
+            .remove(&cached.allocation.nar_hash);
         if dropped.is_some() {
             self.refuse(cached.allocation.nar_hash);
             let what = format_args!("an entry cannot be read and is dropped: {error}");
@@ -230,14 +236,10 @@ impl NarCache {
 
     /// A copy could not be written.
     pub(super) fn note_failure(&self, error: &io::Error) {
-        let before = self.state().failed_at.replace(Instant::now());
+        let before = self.state.locked().failed_at.replace(Instant::now());
         if before.is_none() {
             self.observer.event(&Event::NarCacheFailed(error));
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

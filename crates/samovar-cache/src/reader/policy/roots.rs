@@ -27,7 +27,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
 use crate::known::shared_store::SharedStore;
+use crate::sync::{Locked, unpoisoned};
 
 /// Interval between checks of the roots. New targets are served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -104,7 +105,7 @@ impl Roots {
 
     /// Returns the closures, `None` while they are unknown.
     pub(super) fn sets(&self) -> Option<Arc<Sets>> {
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = unpoisoned(self.sets.read());
         sets.clone()
     }
 
@@ -129,7 +130,7 @@ impl Roots {
     }
 
     fn publish(&self, sets: Option<Arc<Sets>>) {
-        let mut current = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = unpoisoned(self.sets.write());
         if *current != sets {
             *current = sets;
             drop(current);
@@ -163,20 +164,16 @@ impl Orders {
     /// Waits until the next check is due and applies a change; returns false if the thread must
     /// end.
     fn wait(&self, looks: &mut Vec<Look>) -> bool {
-        let state = self.state();
+        let state = self.state.locked();
         let waited = self.changed.wait_timeout_while(state, INTERVAL, |state| {
             !state.is_stopped && state.change.is_none()
         });
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, _) = unpoisoned(waited);
         if let Some((served, new)) = state.change.take() {
             looks.extend(new);
             looks.retain(|look| served.iter().any(|one| Arc::ptr_eq(one, &look.roots)));
         }
         !state.is_stopped
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,7 +202,7 @@ impl RootsWatch {
 
     /// Adds `new` to the watched roots, and stops watching roots that are not in `served`.
     pub(crate) fn change(&self, served: Vec<Arc<Roots>>, mut new: Vec<Look>) {
-        let mut state = self.orders.state();
+        let mut state = self.orders.state.locked();
         // Keep an earlier change that the thread has not applied yet.
         if let Some((_, earlier)) = state.change.take() {
             new.extend(earlier);
@@ -218,7 +215,7 @@ impl RootsWatch {
 
 impl Drop for RootsWatch {
     fn drop(&mut self) {
-        self.orders.state().is_stopped = true;
+        self.orders.state.locked().is_stopped = true;
         self.orders.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // The panic of the thread was reported already.
