@@ -9,8 +9,76 @@ use crate::meter::{ClassSums, Sums};
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
-use crate::status::{CacheStatus, ScrubStatus, TopPath};
-use crate::text::{Family, Text};
+use crate::status::{CacheStatus, ScrubStatus};
+use crate::text::Text;
+
+/// All families: name, type and help.
+const FAMILIES: &str = "
+samovar_info gauge Name and version of the server; always 1.
+samovar_http_requests_total counter Answered requests by route, method and status class.
+samovar_http_request_duration_seconds histogram Time from the end of the request to the end of \
+    the response.
+samovar_http_response_body_bytes_total counter Bytes of response bodies passed to the kernel, by \
+    outcome of the response.
+samovar_http_responses_aborted_total counter Incomplete responses: aborted by the client or by \
+    the server.
+samovar_http_protocol_requests_total counter Answered requests by protocol and use of TLS.
+samovar_narinfo_hits_total counter Requests for narinfos that were found.
+samovar_narinfo_misses_total counter Requests for narinfos that were not found.
+samovar_catalog_paths gauge Paths in the catalog, including paths deleted since it was loaded.
+samovar_catalog_bytes gauge Memory used by the catalog.
+samovar_catalog_load_seconds gauge Duration of the last complete load of the catalog.
+samovar_store_daemon_fallback gauge 1 if nix-daemon is queried because the database cannot be \
+    read, else 0.
+samovar_catalog_age_seconds gauge Time since the served state of the store was first seen.
+samovar_catalog_reloads_total counter States of the store that were loaded.
+samovar_ready gauge 1 if the server can answer requests, else 0; /readyz gives the reasons.
+samovar_store_errors_total counter Store outages by kind of error.
+samovar_quarantined_paths gauge Quarantined paths: their files do not match their registration.
+samovar_scrub_paths gauge Paths of the current scrub.
+samovar_scrub_paths_done gauge Paths of the current scrub that are done.
+samovar_scrub_bytes gauge Bytes of the current scrub.
+samovar_scrub_bytes_done gauge Bytes of the current scrub that are done: read, or verified recently.
+samovar_scrub_quarantined_paths gauge Paths that the current scrub has quarantined.
+samovar_scrub_unreadable_paths gauge Paths that the current scrub could not read.
+samovar_scrub_rounds_total counter Completed scrubs.
+samovar_scrub_read_bytes_total counter Bytes read by all scrubs.
+samovar_cache_entries gauge Entries of the cache.
+samovar_cache_bytes gauge Size of the cache.
+samovar_cache_max_bytes gauge Maximum size of the cache.
+samovar_cache_hits_total counter Requests answered from the cache.
+samovar_cache_misses_total counter Requests not answered from the cache.
+samovar_cache_evictions_total counter Entries evicted from the cache.
+samovar_events_total counter Events by name; the error log uses the same names.
+samovar_transfers gauge NARs being sent, without small ones.
+samovar_connections gauge Open connections.
+samovar_connections_max gauge Limit of open connections.
+samovar_connections_accepted_total counter Accepted connections, including connections refused at \
+    the limit.
+samovar_tls_handshakes gauge TLS handshakes in progress.
+samovar_workers_busy gauge Workers that run a job.
+samovar_workers_waiting gauge Handlers that wait for their client in the middle of a body.
+samovar_workers_max gauge Worker slots of all lanes.
+samovar_workers_queued gauge Jobs that wait for a worker.
+samovar_body_memory_bytes gauge Memory used by bodies in progress.
+samovar_body_memory_max_bytes gauge Memory budget of bodies, beside a minimum per client.
+samovar_io_loop_lag_seconds gauge Response time of the slowest I/O thread at the last probe.
+samovar_io_loop_answered_age_seconds gauge Time since all I/O threads last responded to a probe.
+samovar_io_thread_busy_seconds_total counter CPU time of an I/O thread.
+samovar_io_thread_waited_seconds_total counter Time an I/O thread was runnable but had no CPU.
+process_cpu_seconds_total counter Total user and system CPU time spent in seconds.
+process_resident_memory_bytes gauge Resident memory size in bytes.
+process_virtual_memory_bytes gauge Virtual memory size in bytes.
+process_open_fds gauge Number of open file descriptors.
+process_max_fds gauge Maximum number of open file descriptors.
+process_threads gauge Number of OS threads in the process.
+process_start_time_seconds gauge Start time of the process since unix epoch in seconds.
+samovar_top_served_requests gauge Estimated requests for the narinfos requested most, since the \
+    start.
+samovar_top_served_bytes gauge Estimated bytes of the NARs with most bytes sent, since the start.
+samovar_top_missing_requests gauge Estimated requests for the missing paths requested most, since \
+    the start.
+";
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of durations")]
 fn seconds(ns: u64) -> f64 {
@@ -18,12 +86,12 @@ fn seconds(ns: u64) -> f64 {
 }
 
 pub(crate) fn exposition(metrics: &Metrics) -> String {
-    let mut text = Text::default();
+    let mut text = Text::new(FAMILIES);
     let sums = metrics.meter.sums();
     let default = MetricsConfig::default();
     let config = metrics.config.get().unwrap_or(&default);
-    text.gauge("samovar_info", "Name and version of the server; always 1.")
-        .put(&[("name", &config.name), ("version", &config.version)], 1);
+    let labels = [("name", &*config.name), ("version", &*config.version)];
+    text.family("samovar_info").put(&labels, 1);
     requests(&mut text, &sums);
     narinfos(&mut text, &sums);
     store(&mut text, metrics, &sums);
@@ -42,12 +110,9 @@ fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Cl
     named.filter(|(_, class)| class.request_count() > 0)
 }
 
-// Long: a table of metric families.
+// Long: one loop per metric family.
 fn requests(text: &mut Text, sums: &Sums) {
-    let mut family = text.counter(
-        "samovar_http_requests_total",
-        "Answered requests by route, method and status class.",
-    );
+    let mut family = text.family("samovar_http_requests_total");
     for (route, class) in classes(sums) {
         for (method, mut row) in MethodClass::NAMES.into_iter().zip(class.requests) {
             // 404 has its own class but is exposed as 4xx.
@@ -61,10 +126,7 @@ fn requests(text: &mut Text, sums: &Sums) {
             }
         }
     }
-    let mut family = text.histogram(
-        "samovar_http_request_duration_seconds",
-        "Time from the end of the request to the end of the response.",
-    );
+    let mut family = text.family("samovar_http_request_duration_seconds");
     for (route, class) in classes(sums) {
         let durations = &class.durations;
         for (bound_ns, bound) in EXPOSED {
@@ -77,29 +139,20 @@ fn requests(text: &mut Text, sums: &Sums) {
             .put_as("_sum", &[("route", route)], seconds(durations.sum_ns))
             .put_as("_count", &[("route", route)], count);
     }
-    let mut family = text.counter(
-        "samovar_http_response_body_bytes_total",
-        "Bytes of response bodies passed to the kernel, by outcome of the response.",
-    );
+    let mut family = text.family("samovar_http_response_body_bytes_total");
     for (route, class) in classes(sums) {
         for (outcome, len) in Outcome::NAMES.into_iter().zip(class.body_lens) {
             family.put(&[("route", route), ("outcome", outcome)], len);
         }
     }
-    let mut family = text.counter(
-        "samovar_http_responses_aborted_total",
-        "Incomplete responses: aborted by the client or by the server.",
-    );
+    let mut family = text.family("samovar_http_responses_aborted_total");
     for (route, class) in classes(sums) {
         // Without the complete ones, which come first.
         for (outcome, count) in Outcome::NAMES.into_iter().zip(class.aborted).skip(1) {
             family.put(&[("route", route), ("outcome", outcome)], count);
         }
     }
-    let mut family = text.counter(
-        "samovar_http_protocol_requests_total",
-        "Answered requests by protocol and use of TLS.",
-    );
+    let mut family = text.family("samovar_http_protocol_requests_total");
     for (protocol, counts) in Protocol::NAMES.into_iter().zip(sums.protocols) {
         for (tls, count) in ["no", "yes"].into_iter().zip(counts) {
             family.put(&[("protocol", protocol), ("tls", tls)], count);
@@ -109,16 +162,8 @@ fn requests(text: &mut Text, sums: &Sums) {
 
 fn narinfos(text: &mut Text, sums: &Sums) {
     let of = |status| sums.of(Class::Narinfo).of_status(status);
-    text.counter(
-        "samovar_narinfo_hits_total",
-        "Requests for narinfos that were found.",
-    )
-    .put(&[], of(StatusClass::Success));
-    text.counter(
-        "samovar_narinfo_misses_total",
-        "Requests for narinfos that were not found.",
-    )
-    .put(&[], of(StatusClass::Absent));
+    text.put("samovar_narinfo_hits_total", of(StatusClass::Success));
+    text.put("samovar_narinfo_misses_total", of(StatusClass::Absent));
 }
 
 fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
@@ -129,53 +174,22 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
         (sampled.epoch_age(Instant::now()), sampled.epoch_count)
     };
     let store = site.store;
-    text.gauge(
-        "samovar_catalog_paths",
-        "Paths in the catalog, including paths deleted since it was loaded.",
-    )
-    .put(&[], store.path_count.unwrap_or(0));
-    text.gauge("samovar_catalog_bytes", "Memory used by the catalog.")
-        .put(&[], store.catalog_len);
+    text.put("samovar_catalog_paths", store.path_count.unwrap_or(0));
+    text.put("samovar_catalog_bytes", store.catalog_len);
     if let Some(load_s) = store.load_s {
-        text.gauge(
-            "samovar_catalog_load_seconds",
-            "Duration of the last complete load of the catalog.",
-        )
-        .put(&[], load_s);
+        text.put("samovar_catalog_load_seconds", load_s);
     }
-    text.gauge(
-        "samovar_store_daemon_fallback",
-        "1 if nix-daemon is queried because the database cannot be read, else 0.",
-    )
-    .put(&[], u8::from(store.uses_daemon));
-    text.gauge(
-        "samovar_catalog_age_seconds",
-        "Time since the served state of the store was first seen.",
-    )
-    .put(&[], age.as_secs_f64());
-    text.counter(
-        "samovar_catalog_reloads_total",
-        "States of the store that were loaded.",
-    )
-    .put(&[], epoch_count);
-    let not_ready = metrics.not_ready();
-    text.gauge(
-        "samovar_ready",
-        "1 if the server can answer requests, else 0; /readyz gives the reasons.",
-    )
-    .put(&[], u8::from(not_ready.is_empty()));
-    let mut family = text.counter(
-        "samovar_store_errors_total",
-        "Store outages by kind of error.",
-    );
+    let uses_daemon = u8::from(store.uses_daemon);
+    text.put("samovar_store_daemon_fallback", uses_daemon);
+    text.put("samovar_catalog_age_seconds", age.as_secs_f64());
+    text.put("samovar_catalog_reloads_total", epoch_count);
+    let is_ready = u8::from(metrics.not_ready().is_empty());
+    text.put("samovar_ready", is_ready);
+    let mut family = text.family("samovar_store_errors_total");
     for (kind, count) in metrics.store_errors.counts() {
         family.put(&[("kind", kind)], count);
     }
-    text.gauge(
-        "samovar_quarantined_paths",
-        "Quarantined paths: their files do not match their registration.",
-    )
-    .put(&[], store.quarantined_count);
+    text.put("samovar_quarantined_paths", store.quarantined_count);
     if let Some(status) = &store.scrub {
         scrub(text, status);
     }
@@ -186,147 +200,69 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
 
 /// Background verification.
 fn scrub(text: &mut Text, scrub: &ScrubStatus) {
-    for (name, help, value) in [
-        (
-            "samovar_scrub_paths",
-            "Paths of the current scrub.",
-            scrub.path_count,
-        ),
-        (
-            "samovar_scrub_paths_done",
-            "Paths of the current scrub that are done.",
-            scrub.paths_done,
-        ),
-        (
-            "samovar_scrub_bytes",
-            "Bytes of the current scrub.",
-            scrub.len,
-        ),
-        (
-            "samovar_scrub_bytes_done",
-            "Bytes of the current scrub that are done: read, or verified recently.",
-            scrub.len_done,
-        ),
-        (
-            "samovar_scrub_quarantined_paths",
-            "Paths that the current scrub has quarantined.",
-            scrub.quarantined_count,
-        ),
-        (
-            "samovar_scrub_unreadable_paths",
-            "Paths that the current scrub could not read.",
-            scrub.unreadable_count,
-        ),
-    ] {
-        text.gauge(name, help).put(&[], value);
-    }
-    text.counter("samovar_scrub_rounds_total", "Completed scrubs.")
-        .put(&[], scrub.round_count);
-    text.counter(
-        "samovar_scrub_read_bytes_total",
-        "Bytes read by all scrubs.",
-    )
-    .put(&[], scrub.read_len);
+    text.put("samovar_scrub_paths", scrub.path_count);
+    text.put("samovar_scrub_paths_done", scrub.paths_done);
+    text.put("samovar_scrub_bytes", scrub.len);
+    text.put("samovar_scrub_bytes_done", scrub.len_done);
+    text.put("samovar_scrub_quarantined_paths", scrub.quarantined_count);
+    text.put("samovar_scrub_unreadable_paths", scrub.unreadable_count);
+    text.put("samovar_scrub_rounds_total", scrub.round_count);
+    text.put("samovar_scrub_read_bytes_total", scrub.read_len);
 }
 
 fn caches_of(text: &mut Text, caches: &[CacheStatus]) {
-    type Value = fn(&CacheStatus) -> u64;
-    let put = |mut family: Family<'_>, value: Value| {
+    let mut put = |name, value: fn(&CacheStatus) -> u64| {
+        let mut family = text.family(name);
         for cache in caches {
             family.put(&[("cache", &cache.name)], value(cache));
         }
     };
-    let family = text.gauge("samovar_cache_entries", "Entries of the cache.");
-    put(family, |cache| cache.entry_count);
-    let family = text.gauge("samovar_cache_bytes", "Size of the cache.");
-    put(family, |cache| cache.len);
-    let family = text.gauge("samovar_cache_max_bytes", "Maximum size of the cache.");
-    put(family, |cache| cache.len_max);
-    let help = "Requests answered from the cache.";
-    let family = text.counter("samovar_cache_hits_total", help);
-    put(family, |cache| cache.hit_count);
-    let help = "Requests not answered from the cache.";
-    let family = text.counter("samovar_cache_misses_total", help);
-    put(family, |cache| cache.miss_count);
-    let help = "Entries evicted from the cache.";
-    let family = text.counter("samovar_cache_evictions_total", help);
-    put(family, |cache| cache.eviction_count);
+    put("samovar_cache_entries", |cache| cache.entry_count);
+    put("samovar_cache_bytes", |cache| cache.len);
+    put("samovar_cache_max_bytes", |cache| cache.len_max);
+    put("samovar_cache_hits_total", |cache| cache.hit_count);
+    put("samovar_cache_misses_total", |cache| cache.miss_count);
+    put("samovar_cache_evictions_total", |cache| {
+        cache.eviction_count
+    });
 }
 
 /// Includes events that have not occurred: Prometheus sees no increase in a series that appears
 /// with its first event.
 fn events(text: &mut Text, metrics: &Metrics) {
-    let mut family = text.counter(
-        "samovar_events_total",
-        "Events by name; the error log uses the same names.",
-    );
+    let mut family = text.family("samovar_events_total");
     for (name, count) in metrics.counts() {
         family.put(&[("event", name)], count);
     }
 }
 
 fn load(text: &mut Text, metrics: &Metrics) {
-    text.gauge("samovar_transfers", "NARs being sent, without small ones.")
-        .put(&[], metrics.transfers.count());
+    text.put("samovar_transfers", metrics.transfers.count());
     if let Some(load) = metrics.probe().map(|probe| probe.load()) {
-        text.gauge("samovar_connections", "Open connections.")
-            .put(&[], load.connection_count);
-        text.gauge("samovar_connections_max", "Limit of open connections.")
-            .put(&[], load.connection_count_max);
-        text.counter(
-            "samovar_connections_accepted_total",
-            "Accepted connections, including connections refused at the limit.",
-        )
-        .put(&[], load.accepted_count);
-        text.gauge("samovar_tls_handshakes", "TLS handshakes in progress.")
-            .put(&[], load.handshake_count);
-        text.gauge("samovar_workers_busy", "Workers that run a job.")
-            .put(&[], load.running_count);
-        text.gauge(
-            "samovar_workers_waiting",
-            "Handlers that wait for their client in the middle of a body.",
-        )
-        .put(&[], load.waiting_count);
-        text.gauge("samovar_workers_max", "Worker slots of all lanes.")
-            .put(&[], load.worker_count_max);
-        text.gauge("samovar_workers_queued", "Jobs that wait for a worker.")
-            .put(&[], load.queued_count);
-        text.gauge(
-            "samovar_body_memory_bytes",
-            "Memory used by bodies in progress.",
-        )
-        .put(&[], load.body_memory_len);
-        text.gauge(
-            "samovar_body_memory_max_bytes",
-            "Memory budget of bodies, beside a minimum per client.",
-        )
-        .put(&[], load.body_memory_len_max);
+        text.put("samovar_connections", load.connection_count);
+        text.put("samovar_connections_max", load.connection_count_max);
+        text.put("samovar_connections_accepted_total", load.accepted_count);
+        text.put("samovar_tls_handshakes", load.handshake_count);
+        text.put("samovar_workers_busy", load.running_count);
+        text.put("samovar_workers_waiting", load.waiting_count);
+        text.put("samovar_workers_max", load.worker_count_max);
+        text.put("samovar_workers_queued", load.queued_count);
+        text.put("samovar_body_memory_bytes", load.body_memory_len);
+        text.put("samovar_body_memory_max_bytes", load.body_memory_len_max);
     }
     if let Some((at, lag)) = metrics.sampled().answered {
-        text.gauge(
-            "samovar_io_loop_lag_seconds",
-            "Response time of the slowest I/O thread at the last probe.",
-        )
-        .put(&[], lag.as_secs_f64());
-        text.gauge(
-            "samovar_io_loop_answered_age_seconds",
-            "Time since all I/O threads last responded to a probe.",
-        )
-        .put(&[], at.elapsed().as_secs_f64());
+        text.put("samovar_io_loop_lag_seconds", lag.as_secs_f64());
+        let age_s = at.elapsed().as_secs_f64();
+        text.put("samovar_io_loop_answered_age_seconds", age_s);
     }
     let threads = thread_times();
-    let mut family = text.counter(
-        "samovar_io_thread_busy_seconds_total",
-        "CPU time of an I/O thread.",
-    );
-    for thread in threads.iter().filter(|thread| thread.is_io()) {
+    let io_threads = || threads.iter().filter(|thread| thread.is_io());
+    let mut family = text.family("samovar_io_thread_busy_seconds_total");
+    for thread in io_threads() {
         family.put(&[("thread", &thread.name)], thread.busy_s);
     }
-    let mut family = text.counter(
-        "samovar_io_thread_waited_seconds_total",
-        "Time an I/O thread was runnable but had no CPU.",
-    );
-    for thread in threads.iter().filter(|thread| thread.is_io()) {
+    let mut family = text.family("samovar_io_thread_waited_seconds_total");
+    for thread in io_threads() {
         family.put(&[("thread", &thread.name)], thread.waited_s);
     }
 }
@@ -334,68 +270,31 @@ fn load(text: &mut Text, metrics: &Metrics) {
 /// The standard `process_` metrics of Prometheus client libraries.
 fn process(text: &mut Text) {
     let process = Process::now();
-    text.counter(
-        "process_cpu_seconds_total",
-        "Total user and system CPU time spent in seconds.",
-    )
-    .put(&[], process.cpu_s);
-    text.gauge(
-        "process_resident_memory_bytes",
-        "Resident memory size in bytes.",
-    )
-    .put(&[], process.resident_len);
-    text.gauge(
-        "process_virtual_memory_bytes",
-        "Virtual memory size in bytes.",
-    )
-    .put(&[], process.virtual_len);
-    text.gauge("process_open_fds", "Number of open file descriptors.")
-        .put(&[], process.open_fds);
+    text.put("process_cpu_seconds_total", process.cpu_s);
+    text.put("process_resident_memory_bytes", process.resident_len);
+    text.put("process_virtual_memory_bytes", process.virtual_len);
+    text.put("process_open_fds", process.open_fds);
     if let Some(max_fds) = process.max_fds {
-        text.gauge(
-            "process_max_fds",
-            "Maximum number of open file descriptors.",
-        )
-        .put(&[], max_fds);
+        text.put("process_max_fds", max_fds);
     }
-    text.gauge("process_threads", "Number of OS threads in the process.")
-        .put(&[], process.thread_count);
-    text.gauge(
-        "process_start_time_seconds",
-        "Start time of the process since unix epoch in seconds.",
-    )
-    .put(&[], process.started_s);
+    text.put("process_threads", process.thread_count);
+    text.put("process_start_time_seconds", process.started_s);
 }
 
 fn top_paths(text: &mut Text, metrics: &Metrics) {
-    let (served, bytes, missing) = {
+    let families = {
         let sampled = metrics.sampled();
-        let top = |sketch| sampled.top(sketch);
-        (
-            top(&sampled.served),
-            top(&sampled.bytes),
-            top(&sampled.missing),
-        )
+        [
+            ("samovar_top_served_requests", sampled.top(&sampled.served)),
+            ("samovar_top_served_bytes", sampled.top(&sampled.bytes)),
+            (
+                "samovar_top_missing_requests",
+                sampled.top(&sampled.missing),
+            ),
+        ]
     };
-    let families: [(&'static str, &str, Vec<TopPath>); 3] = [
-        (
-            "samovar_top_served_requests",
-            "Estimated requests for the narinfos requested most, since the start.",
-            served,
-        ),
-        (
-            "samovar_top_served_bytes",
-            "Estimated bytes of the NARs with most bytes sent, since the start.",
-            bytes,
-        ),
-        (
-            "samovar_top_missing_requests",
-            "Estimated requests for the missing paths requested most, since the start.",
-            missing,
-        ),
-    ];
-    for (name, help, paths) in families {
-        let mut family = text.gauge(name, help);
+    for (name, paths) in families {
+        let mut family = text.family(name);
         for path in paths {
             let name = path.name.as_deref().unwrap_or("");
             family.put(&[("hash", &path.hash_part), ("name", name)], path.count);

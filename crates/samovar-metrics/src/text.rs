@@ -6,8 +6,12 @@ use std::fmt::{self, Write as _};
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A text under construction.
-#[derive(Debug, Default)]
-pub(crate) struct Text(String);
+#[derive(Debug)]
+pub(crate) struct Text {
+    /// A line for each metric family: name, type and help.
+    families: &'static str,
+    text: String,
+}
 
 /// A metric family to which samples are added.
 #[derive(Debug)]
@@ -17,21 +21,19 @@ pub(crate) struct Family<'a> {
 }
 
 impl Text {
-    pub(crate) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        debug_assert!(name.ends_with("_total"), "{name}");
-        self.family(name, "counter", help)
+    pub(crate) fn new(families: &'static str) -> Self {
+        let text = String::new();
+        Self { families, text }
     }
 
-    pub(crate) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "gauge", help)
-    }
-
-    pub(crate) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "histogram", help)
-    }
-
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        let text = &mut self.0;
+    /// Begins a family, which must be one of those declared.
+    pub(crate) fn family(&mut self, name: &'static str) -> Family<'_> {
+        let mut families = self.families.lines();
+        let declared =
+            families.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.split_once(' '));
+        debug_assert!(declared.is_some(), "{name} is not declared");
+        let (kind, help) = declared.unwrap_or(("untyped", ""));
+        let text = &mut self.text;
         put(
             text,
             format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"),
@@ -39,8 +41,13 @@ impl Text {
         Family { text, name }
     }
 
+    /// Adds a family of one sample.
+    pub(crate) fn put(&mut self, name: &'static str, value: impl fmt::Display) {
+        self.family(name).put(&[], value);
+    }
+
     pub(crate) fn into_string(self) -> String {
-        self.0
+        self.text
     }
 }
 
@@ -98,8 +105,8 @@ mod tests {
 
     #[test]
     fn labels_cannot_break_out() {
-        let mut text = Text::default();
-        text.gauge("a", "What.")
+        let mut text = Text::new("ab counter Other.\na gauge What.");
+        text.family("a")
             .put(&[], 1)
             .put(&[("b", "x\"} 2\n\\"), ("c", "")], 0.5);
         assert_eq!(
