@@ -3,13 +3,12 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-#[cfg(feature = "tls")]
-use std::sync::atomic::AtomicUsize as HandshakeCount;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 #[cfg(feature = "http2")]
 use crate::body::Blocks;
-use crate::body::{Budget, BufferPool};
+use crate::body::BufferPool;
+use crate::budget::Budget;
 #[cfg(feature = "compression")]
 use crate::compress::Negotiator;
 use crate::exec::{Job, Queue};
@@ -54,7 +53,7 @@ pub(crate) struct Core {
     pub(crate) is_cut_off: AtomicBool,
     /// TLS handshakes in progress.
     #[cfg(feature = "tls")]
-    pub(crate) handshake_count: Arc<HandshakeCount>,
+    pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
     pub(crate) compression: Option<Negotiator>,
 }

@@ -86,6 +86,7 @@ pub mod http;
 pub mod manual;
 
 mod body;
+mod budget;
 mod channel;
 #[cfg(feature = "compression")]
 pub mod compress;

@@ -4,7 +4,7 @@ use crate::exec::Lane;
 use crate::fields::is_settable;
 use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
-use crate::response::{Body, Response};
+use crate::response::Response;
 
 /// Number of a turn of an I/O thread: one batch of requests that were all read before the first of
 /// them is answered. Data that a service finds current for one request of a turn is current for the
@@ -128,11 +128,7 @@ impl Reply<'_> {
             body,
             ..
         } = response;
-        let body = match &body {
-            Body::Bytes(bytes) => bytes,
-            Body::Shared(bytes) => &**bytes,
-            Body::Empty | Body::Source(_) => &[],
-        };
+        let body = body.in_memory().unwrap_or_default();
         encode::status_line(self.out, status);
         self.out.extend_from_slice(&fields);
         let has_body = status.allows_body();

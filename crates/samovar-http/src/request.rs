@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use crate::body::{Budget, Held};
+use crate::budget::{Budget, Held};
 use crate::exec::Lane;
 use crate::extensions::Extensions;
 use crate::fields::is_settable;

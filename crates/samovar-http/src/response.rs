@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -90,10 +90,31 @@ impl Body {
     /// The length in bytes, if known.
     pub fn len(&self) -> Option<u64> {
         match self {
-            Self::Empty => Some(0),
-            Self::Bytes(bytes) => Some(bytes.len() as u64),
-            Self::Shared(bytes) => Some(bytes.len() as u64),
             Self::Source(source) => source.len(),
+            _ => self.in_memory().map(|bytes| bytes.len() as u64),
+        }
+    }
+
+    /// The bytes of a body in memory.
+    pub(crate) fn in_memory(&self) -> Option<&[u8]> {
+        match self {
+            Self::Empty => Some(&[]),
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Shared(bytes) => Some(bytes),
+            Self::Source(_) => None,
+        }
+    }
+
+    pub(crate) fn into_source(self) -> Box<dyn Source> {
+        fn memory(bytes: impl AsRef<[u8]> + Send + 'static) -> Box<dyn Source> {
+            let len = bytes.as_ref().len() as u64;
+            Box::new(sources::Reader::new(Cursor::new(bytes), Some(len)))
+        }
+        match self {
+            Self::Empty => memory([]),
+            Self::Bytes(bytes) => memory(bytes),
+            Self::Shared(bytes) => memory(bytes),
+            Self::Source(source) => source,
         }
     }
 
@@ -151,6 +172,8 @@ pub struct Response {
     pub(crate) status: Status,
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Body,
+    /// Length of the body in bytes, if known.
+    pub(crate) body_len: Option<u64>,
     pub(crate) has_trailers: bool,
     /// Never compressed.
     pub(crate) is_uncompressed: bool,
@@ -167,10 +190,12 @@ pub struct Response {
 impl Response {
     /// A response without header fields.
     pub fn new(status: Status, body: impl Into<Body>) -> Self {
+        let body = body.into();
         Self {
             status,
             fields: Vec::new(),
-            body: body.into(),
+            body_len: body.len(),
+            body,
             has_trailers: false,
             is_uncompressed: false,
             later: None,

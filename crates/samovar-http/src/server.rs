@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::body::{Budget, BufferPool};
+use crate::body::BufferPool;
+use crate::budget::Budget;
 #[cfg(feature = "compression")]
 use crate::compress::{Compression, Negotiator};
 use crate::core::{Core, Shared};
@@ -163,6 +164,8 @@ impl<S: Service> Builder<S> {
                 queue,
                 buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
                 request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
+                #[cfg(feature = "tls")]
+                handshakes: Arc::new(Budget::new(self.limits.handshakes_max)),
                 limits: self.limits,
                 #[cfg(feature = "http2")]
                 is_http2: self.is_http2,
@@ -173,8 +176,6 @@ impl<S: Service> Builder<S> {
                 accepted_count: AtomicU64::new(0),
                 is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
-                #[cfg(feature = "tls")]
-                handshake_count: Arc::default(),
                 #[cfg(feature = "compression")]
                 compression: self.compression.map(Negotiator::new),
             }),
@@ -319,7 +320,7 @@ impl<S: Service> Server<S> {
             connection_count_max: self.shared.limits.connections_max,
             accepted_count: self.shared.accepted_count.load(Ordering::Relaxed),
             #[cfg(feature = "tls")]
-            handshake_count: self.shared.handshake_count.load(Ordering::Relaxed),
+            handshake_count: self.shared.handshakes.used(),
             #[cfg(not(feature = "tls"))]
             handshake_count: 0,
             worker_count: self.shared.queue.slots_max(),
@@ -329,7 +330,7 @@ impl<S: Service> Server<S> {
             waiting_count: workers.waiting_count,
             body_memory_len: self.shared.buffers.used_len(),
             body_memory_len_max: self.shared.limits.body_memory_max,
-            request_memory_len: self.shared.request_memory.used_len(),
+            request_memory_len: self.shared.request_memory.used(),
         }
     }
 

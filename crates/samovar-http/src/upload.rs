@@ -1,7 +1,6 @@
 //! Request bodies that a handler reads while they arrive.
 
 use std::any::Any;
-use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -26,14 +25,17 @@ pub(crate) trait Link: fmt::Debug + Send {
 
 /// Reason why a body could not be read to its end. It is inside the [`io::Error`] that a
 /// [`BodyReader`](crate::BodyReader) returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
     /// The client broke the protocol or exceeded a limit.
+    #[error("{0}")]
     Refused(Refusal),
     /// The client left before the end.
+    #[error("request body is incomplete")]
     Incomplete,
     /// The server is stopping.
+    #[error("server is stopping")]
     Stopped,
 }
 
@@ -53,18 +55,6 @@ impl BodyError {
         error.get_ref()?.downcast_ref().copied()
     }
 }
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Incomplete => f.write_str("request body is incomplete"),
-            Self::Stopped => f.write_str("server is stopping"),
-        }
-    }
-}
-
-impl Error for BodyError {}
 
 impl From<BodyError> for io::Error {
     fn from(error: BodyError) -> Self {

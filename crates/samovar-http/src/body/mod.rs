@@ -6,7 +6,6 @@
 mod batch;
 #[cfg(feature = "http2")]
 mod blocks;
-mod budget;
 #[cfg(feature = "http2")]
 mod outflow;
 mod pool;
@@ -18,7 +17,6 @@ use std::io;
 pub use batch::Batch;
 #[cfg(feature = "http2")]
 pub(crate) use blocks::{Block, Blocks};
-pub(crate) use budget::{Budget, Held};
 #[cfg(feature = "http2")]
 pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};

@@ -1,15 +1,12 @@
 //! Decides whether a response is compressed, and adapts its header fields.
 
-use std::borrow::Cow;
-use std::io::Cursor;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use super::Compression;
 use super::encoder::{Encoder, compress};
 use super::media_type::is_compressible;
-use super::source::{Compressed, Slot};
-use crate::body::{Source, sources};
+use super::source::Compressed;
+use crate::budget::Budget;
 use crate::head::Head;
 use crate::http::accept_encoding::{AcceptEncoding, Coding};
 use crate::http::{Status, Version};
@@ -24,14 +21,15 @@ const WHOLE_LEN_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Negotiator {
     compression: Compression,
-    stream_count: Arc<AtomicUsize>,
+    /// Bodies that are compressed while they are sent.
+    streams: Arc<Budget>,
 }
 
 impl Negotiator {
     pub(crate) fn new(compression: Compression) -> Self {
         Self {
+            streams: Arc::new(Budget::new(compression.streams_max)),
             compression,
-            stream_count: Arc::default(),
         }
     }
 
@@ -46,16 +44,14 @@ impl Negotiator {
 }
 
 /// Compresses a response if the conditions hold. `coding`: result of [`Negotiator::coding`].
-/// `body_len`: length of the body, if known. Returns the response and its new body length.
 pub(crate) fn negotiate(
     negotiator: &Negotiator,
     coding: Option<Coding>,
     version: Version,
     mut response: Response,
-    body_len: Option<u64>,
-) -> (Response, Option<u64>) {
+) -> Response {
     if response.is_uncompressed {
-        return (response, body_len);
+        return response;
     }
     if response.status == Status::NOT_MODIFIED {
         // A 304 has the same fields as the 200 would have (RFC 9110, 15.4.5).
@@ -65,39 +61,32 @@ pub(crate) fn negotiate(
                 response.fields = weakened(&response.fields);
             }
         }
-        return (response, body_len);
+        return response;
     }
-    if !is_worth_it(&negotiator.compression, &response, body_len) {
-        return (response, body_len);
+    if !is_worth_it(&negotiator.compression, &response) {
+        return response;
     }
     vary(&mut response.fields);
     let Some(coding) = coding else {
-        return (response, body_len);
+        return response;
     };
-    let body = match std::mem::replace(&mut response.body, Body::Empty) {
-        Body::Bytes(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, Body::Bytes(bytes)),
-        Body::Shared(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, Body::Shared(bytes)),
+    let compressed = match response.body.in_memory() {
+        Some(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, bytes),
         // The body would end with the connection, so truncation would look like a complete body.
-        body if version == Version::Http10 => Err(body),
-        body => streamed(negotiator, coding, body),
+        _ if version == Version::Http10 => None,
+        _ => streamed(negotiator, coding, &mut response.body),
     };
-    match body {
-        Ok((body, len)) => {
-            response.fields = weakened(&response.fields);
-            let token = coding.token().as_bytes();
-            encode::field(&mut response.fields, "Content-Encoding", token);
-            response.body = body;
-            (response, len)
-        }
-        Err(body) => {
-            response.body = body;
-            (response, body_len)
-        }
+    if let Some(body) = compressed {
+        response.fields = weakened(&response.fields);
+        let token = coding.token().as_bytes();
+        encode::field(&mut response.fields, "Content-Encoding", token);
+        (response.body_len, response.body) = (body.len(), body);
     }
+    response
 }
 
 /// Whether the response may be compressed for some client.
-fn is_worth_it(compression: &Compression, response: &Response, body_len: Option<u64>) -> bool {
+fn is_worth_it(compression: &Compression, response: &Response) -> bool {
     const AGAINST: [&str; 7] = [
         "Content-Encoding",
         "Content-Range",
@@ -108,7 +97,8 @@ fn is_worth_it(compression: &Compression, response: &Response, body_len: Option<
         "Trailer",
     ];
     let fields = &response.fields;
-    let is_long = body_len.is_none_or(|len| len >= compression.len_min.max(1));
+    let len_min = compression.len_min.max(1);
+    let is_long = response.body_len.is_none_or(|len| len >= len_min);
     is_long
         && response.status.allows_body()
         && response.status != Status::PARTIAL_CONTENT
@@ -120,47 +110,22 @@ fn is_worth_it(compression: &Compression, response: &Response, body_len: Option<
         })
 }
 
-/// Compresses a body in memory; returns it unchanged if that is not shorter.
-fn whole(coding: Coding, body: Body) -> Result<(Body, Option<u64>), Body> {
-    let bytes: &[u8] = match &body {
-        Body::Bytes(bytes) => bytes,
-        Body::Shared(bytes) => bytes,
-        Body::Empty | Body::Source(_) => &[],
-    };
-    match compress(coding, bytes) {
-        Ok(short) if short.len() < bytes.len() => {
-            let len = short.len() as u64;
-            Ok((Body::Bytes(Cow::Owned(short)), Some(len)))
-        }
-        // No gain, or no memory to find out.
-        Ok(_) | Err(_) => Err(body),
-    }
+/// Compresses a body in memory; `None` if that is not shorter, or there is no memory to find out.
+fn whole(coding: Coding, bytes: &[u8]) -> Option<Body> {
+    let short = compress(coding, bytes).ok()?;
+    (short.len() < bytes.len()).then(|| short.into())
 }
 
-/// A body compressed on its way, or as it was if that takes more memory than there is.
-fn streamed(
-    negotiator: &Negotiator,
-    coding: Coding,
-    body: Body,
-) -> Result<(Body, Option<u64>), Body> {
-    let max = negotiator.compression.streams_max;
-    let Some(slot) = Slot::take(&negotiator.stream_count, max) else {
-        return Err(body);
-    };
-    let Ok(encoder) = Encoder::new(coding) else {
-        return Err(body);
-    };
-    let inner: Box<dyn Source> = match body {
-        Body::Empty => return Err(body),
-        Body::Bytes(bytes) => Box::new(sources::Reader::new(Cursor::new(bytes), None)),
-        Body::Shared(bytes) => Box::new(sources::Reader::new(Cursor::new(bytes), None)),
-        Body::Source(source) => source,
-    };
+/// Takes a body to compress it while it is sent; `None`, without effect, at a limit of memory.
+fn streamed(negotiator: &Negotiator, coding: Coding, body: &mut Body) -> Option<Body> {
+    let slot = negotiator.streams.take_one()?;
+    let encoder = Encoder::new(coding).ok()?;
+    let inner = std::mem::replace(body, Body::Empty).into_source();
     let source = Compressed::new(inner, encoder, slot);
-    Ok((Body::Source(Box::new(source)), None))
+    Some(Body::Source(Box::new(source)))
 }
 
-/// Lines of rendered fields: name, value, the line whole.
+/// Iterates over rendered fields: name, value, and the whole line.
 fn lines(fields: &[u8]) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
     fields.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let colon = line.iter().position(|&byte| byte == b':');
@@ -180,19 +145,19 @@ fn has(fields: &[u8], name: &str) -> bool {
     values(fields, name).next().is_some()
 }
 
-/// Tells caches that another client may get other bytes (RFC 9110, 12.5.5).
+/// Adds `Vary`: another client may get other bytes (RFC 9110, 12.5.5).
 fn vary(fields: &mut Vec<u8>) {
-    let says_so = values(fields, "Vary").any(|value| {
+    let is_set = values(fields, "Vary").any(|value| {
         let mut names = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
         names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"Accept-Encoding"))
     });
-    if !says_so {
+    if !is_set {
         encode::field(fields, "Vary", b"Accept-Encoding");
     }
 }
 
-/// The fields of bytes that are no longer the handler's own: a strong entity tag becomes weak, for
-/// two clients with other codings would compare equal, and ranges are not offered.
+/// Returns the fields for a body that differs from the handler's: a strong entity tag becomes weak,
+/// because bodies in different codings would have equal tags, and ranges are not offered.
 fn weakened(fields: &[u8]) -> Vec<u8> {
     let mut weak = Vec::with_capacity(fields.len() + 32);
     for (name, value, line) in lines(fields) {

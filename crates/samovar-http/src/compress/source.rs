@@ -1,11 +1,10 @@
 //! A body that is compressed while it is sent.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::encoder::Encoder;
 use crate::body::{Batch, Progress, Source};
+use crate::budget::Held;
 
 /// Bytes passed to the encoder at once.
 const PIECE_LEN: usize = 16 * 1024;
@@ -24,29 +23,11 @@ pub(super) struct Compressed {
     has_unflushed: bool,
     /// Result of the last pull of `inner`.
     progress: Progress,
-    _slot: Slot,
-}
-
-/// A slot for a concurrently compressed body.
-pub(super) struct Slot(Arc<AtomicUsize>);
-
-impl Slot {
-    /// Takes a slot; `None` if all are taken.
-    pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        let slot = Self(Arc::clone(count));
-        // Dropping the slot corrects the count if it exceeds the limit.
-        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(slot)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    _slot: Held,
 }
 
 impl Compressed {
-    pub(super) fn new(inner: Box<dyn Source>, encoder: Encoder, slot: Slot) -> Self {
+    pub(super) fn new(inner: Box<dyn Source>, encoder: Encoder, slot: Held) -> Self {
         Self {
             inner,
             batch: None,

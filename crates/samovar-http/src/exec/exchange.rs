@@ -56,7 +56,7 @@ pub(crate) trait Carrier: Sized {
     fn lane(&self) -> Lane;
 
     /// Renders the answer and sends what can be sent now.
-    fn answer<S: Service>(self, shared: &Shared<S>, response: Response, body_len: Option<u64>);
+    fn answer<S: Service>(self, shared: &Shared<S>, response: Response);
 
     /// Waits for a deferred response, without a thread.
     fn park<S: Service>(self, shared: &Shared<S>, later: Arc<Later>);
@@ -69,26 +69,22 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     mut request: Box<Request>,
 ) {
     let receipt = carrier.lend(shared, &mut request);
-    let handled = catch_unwind(AssertUnwindSafe(|| {
-        let response = shared.service.handle(&mut request);
-        let body_len = response.body.len();
-        (response, body_len)
-    }));
+    let handled = catch_unwind(AssertUnwindSafe(|| shared.service.handle(&mut request)));
     let Some(mut carrier) = C::take_back(shared, receipt, &mut request) else {
         return;
     };
-    let (mut response, body_len) = match handled {
-        Ok((response, body_len)) => match response.requeue {
-            None => (response, body_len),
+    let mut response = match handled {
+        Ok(response) => match response.requeue {
+            None => response,
             Some(lane) => match requeue(shared, carrier, request, lane) {
                 None => return,
                 Some(refused) => {
                     (carrier, request) = refused;
-                    with_len(overload(&shared.service))
+                    overload(&shared.service)
                 }
             },
         },
-        Err(_panic) => with_len(panicked(shared, request.head())),
+        Err(_panic) => panicked(shared, request.head()),
     };
     let preferences = Preferences::of(
         request.head(),
@@ -99,7 +95,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     carrier.begin(preferences, observes.then_some(request));
     match response.later.take() {
         Some(later) => fulfil(shared, carrier, later),
-        None => answer(shared, carrier, response, body_len),
+        None => answer(shared, carrier, response),
     }
 }
 
@@ -129,42 +125,30 @@ pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, lat
         Some(mut response) => {
             // A deferred response cannot be deferred again.
             response.later = None;
-            let body_len = response.body.len();
-            answer(shared, carrier, response, body_len);
+            answer(shared, carrier, response);
         }
         None => carrier.park(shared, later),
     }
 }
 
-fn answer<S: Service, C: Carrier>(
-    shared: &Shared<S>,
-    carrier: C,
-    mut response: Response,
-    body_len: Option<u64>,
-) {
+fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, mut response: Response) {
     let (producer, lane) = (response.producer.take(), carrier.lane());
-    let preferences = carrier.preferences();
-    let (response, body_len) = negotiated(&shared.core, preferences, response, body_len);
-    carrier.answer(shared, response, body_len);
+    let response = negotiated(&shared.core, carrier.preferences(), response);
+    carrier.answer(shared, response);
     if let Some(producer) = producer {
         produce(shared, producer, lane);
     }
 }
 
 /// Compresses the response if the client accepts that.
-fn negotiated(
-    core: &Core,
-    preferences: Preferences,
-    response: Response,
-    body_len: Option<u64>,
-) -> (Response, Option<u64>) {
+fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Response {
     #[cfg(feature = "compression")]
     if let Some(negotiator) = &core.compression {
         let (coding, version) = (preferences.coding, preferences.version);
-        return compress::negotiate(negotiator, coding, version, response, body_len);
+        return compress::negotiate(negotiator, coding, version, response);
     }
     let _unused = (core, preferences);
-    (response, body_len)
+    response
 }
 
 /// Runs the function that writes the body, once the answer has begun. A panic leaves the body
@@ -209,23 +193,12 @@ fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> Response {
     refusal(&shared.service, status, status.reason().into())
 }
 
-/// A response whose body is in memory, with its length.
-pub(super) fn with_len(response: Response) -> (Response, Option<u64>) {
-    let body_len = response.body.len();
-    (response, body_len)
-}
-
 /// Removes the body of a 205, which means that nothing follows (RFC 9110, 15.3.6).
-pub(super) fn without_reset_content(
-    mut response: Response,
-    body_len: Option<u64>,
-) -> (Response, Option<u64>) {
-    if response.status != Status::RESET_CONTENT {
-        return (response, body_len);
+pub(super) fn remove_reset_content(response: &mut Response) {
+    if response.status == Status::RESET_CONTENT {
+        (response.body, response.body_len) = (Body::Empty, Some(0));
+        response.has_trailers = false;
     }
-    response.body = Body::Empty;
-    response.has_trailers = false;
-    (response, Some(0))
 }
 
 /// Reports a body that failed, unless the client caused it by leaving.

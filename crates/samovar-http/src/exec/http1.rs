@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::exchange::{
-    Carrier, finish_head, is_peers_doing, report_failure, unavailable, without_reset_content,
+    Carrier, finish_head, is_peers_doing, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
 use super::lane::Lane;
 use super::preferences::Preferences;
-use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
+use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
 use crate::http::Version;
 use crate::io::conn::{Answer, Conn};
@@ -27,7 +27,7 @@ use crate::later::Later;
 use crate::observer::{End, Exchange};
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
-use crate::response::{Body, Response};
+use crate::response::Response;
 use crate::service::Service;
 
 /// Bodies up to this length, in bytes, are copied behind their head and leave in the same write.
@@ -80,9 +80,9 @@ impl Carrier for Box<Conn> {
         self.answer.lane
     }
 
-    fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response, body_len: Option<u64>) {
+    fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response) {
         self.restart_clock(Instant::now());
-        render(&shared.core, &mut self, response, body_len);
+        render(&shared.core, &mut self, response);
         pump(shared, self);
     }
 
@@ -108,7 +108,7 @@ pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> boo
     let fits = |response: &Response| {
         let is_small = |len| len <= INLINE_BODY_LEN as u64;
         response.is_in_memory()
-            && response.body.len().is_some_and(is_small)
+            && response.body_len.is_some_and(is_small)
             && response.producer.is_none()
             && !response.has_trailers
     };
@@ -117,18 +117,18 @@ pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> boo
     };
     conn.later = None;
     conn.restart_clock(now);
-    let body_len = response.body.len();
-    render(core, conn, response, body_len);
+    render(core, conn, response);
     true
 }
 
 /// Renders the answer: its head into `output`, its body there too or into a transfer.
-fn render(core: &Core, conn: &mut Conn, response: Response, body_len: Option<u64>) {
-    let (response, body_len) = without_reset_content(response, body_len);
+fn render(core: &Core, conn: &mut Conn, mut response: Response) {
+    remove_reset_content(&mut response);
     let Response {
         status,
         fields,
         body,
+        body_len,
         has_trailers,
         upgrade,
         ..
@@ -165,26 +165,17 @@ fn render(core: &Core, conn: &mut Conn, response: Response, body_len: Option<u64
         return;
     }
     let is_plain = matches!(framing, Framing::Length(_));
-    let source: Box<dyn Source> = match body {
-        Body::Empty if is_plain => return,
-        Body::Bytes(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
-            return append(conn, &bytes);
+    match body.in_memory() {
+        Some(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
+            conn.output.extend_from_slice(bytes);
+            conn.answer.memory_len = bytes.len() as u64;
         }
-        Body::Shared(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
-            return append(conn, &bytes);
+        None if is_plain && body_len == Some(0) => {}
+        _ => {
+            let transfer = Transfer::new(body.into_source(), framing, before_len);
+            conn.transfer = Some(Box::new(transfer));
         }
-        Body::Empty => Box::new(Memory { bytes: [], at: 0 }),
-        Body::Bytes(bytes) => Box::new(Memory { bytes, at: 0 }),
-        Body::Shared(bytes) => Box::new(Memory { bytes, at: 0 }),
-        Body::Source(_) if is_plain && body_len == Some(0) => return,
-        Body::Source(source) => source,
-    };
-    conn.transfer = Some(Box::new(Transfer::new(source, framing, before_len)));
-}
-
-fn append(conn: &mut Conn, bytes: &[u8]) {
-    conn.output.extend_from_slice(bytes);
-    conn.answer.memory_len = bytes.len() as u64;
+    }
 }
 
 /// Replaces an answer whose body failed before any of it was sent by a 503; `false` if part of it
@@ -197,9 +188,7 @@ fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
         return false;
     }
     conn.transfer = None;
-    let response = unavailable();
-    let body_len = response.body.len();
-    render(core, conn, response, body_len);
+    render(core, conn, unavailable());
     true
 }
 
@@ -304,28 +293,4 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
 pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
     conn.enter(Stage::Answering);
     conn.answer = Answer::new(lane, keep, now);
-}
-
-/// A source for bytes in memory that are too long to be copied behind their head at once.
-struct Memory<B> {
-    bytes: B,
-    at: usize,
-}
-
-impl<B: AsRef<[u8]> + Send> Source for Memory<B> {
-    fn len(&self) -> Option<u64> {
-        Some(self.bytes.as_ref().len() as u64)
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
-        // `put` takes no more than it is given, so `at` stays within the bytes.
-        let rest = &self.bytes.as_ref()[self.at..];
-        let taken = batch.put(rest);
-        self.at += taken;
-        Ok(if taken == rest.len() {
-            Progress::End
-        } else {
-            Progress::More
-        })
-    }
 }

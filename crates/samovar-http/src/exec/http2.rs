@@ -10,8 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::exchange::{
-    Carrier, finish_head, fulfil, handle, report_failure, unavailable, with_len,
-    without_reset_content,
+    Carrier, finish_head, fulfil, handle, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
 use super::lane::Lane;
@@ -33,13 +32,7 @@ pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
         cancel,
         work,
     } = job;
-    let mut carrier = Stream {
-        stream,
-        cancel,
-        preferences: Preferences::default(),
-        request: None,
-        was_deferred: false,
-    };
+    let mut carrier = Stream::new(stream, cancel);
     match work {
         StreamWork::Handle(_) if carrier.cancel.is_set() => {
             shared.core.send_news(stream, StreamNews::HandlerLost);
@@ -70,6 +63,18 @@ struct Stream {
     /// For the report on the exchange.
     request: Option<Box<Request>>,
     was_deferred: bool,
+}
+
+impl Stream {
+    fn new(stream: StreamRef, cancel: Cancel) -> Self {
+        Self {
+            stream,
+            cancel,
+            preferences: Preferences::default(),
+            request: None,
+            was_deferred: false,
+        }
+    }
 }
 
 impl Carrier for Stream {
@@ -104,14 +109,7 @@ impl Carrier for Stream {
         let StreamWork::Handle(request) = job.work else {
             return None;
         };
-        let carrier = Self {
-            stream: job.stream,
-            cancel: job.cancel,
-            preferences: Preferences::default(),
-            request: None,
-            was_deferred: false,
-        };
-        Some((carrier, request))
+        Some((Self::new(job.stream, job.cancel), request))
     }
 
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>) {
@@ -131,8 +129,8 @@ impl Carrier for Stream {
         self.stream.lane
     }
 
-    fn answer<S: Service>(self, shared: &Shared<S>, response: Response, body_len: Option<u64>) {
-        let mut answer = render(shared, self.stream, self.preferences, response, body_len);
+    fn answer<S: Service>(self, shared: &Shared<S>, response: Response) {
+        let mut answer = render(shared, self.stream, self.preferences, response);
         answer.was_deferred = self.was_deferred;
         let news = StreamNews::Answer(Box::new(answer), self.request);
         shared.core.send_news(self.stream, news);
@@ -150,14 +148,14 @@ fn render<S: Service>(
     shared: &Shared<S>,
     stream: StreamRef,
     preferences: Preferences,
-    response: Response,
-    body_len: Option<u64>,
+    mut response: Response,
 ) -> StreamAnswer {
-    let (response, body_len) = without_reset_content(response, body_len);
+    remove_reset_content(&mut response);
     let Response {
         status,
         fields: mut text,
         body,
+        body_len,
         has_trailers,
         ..
     } = response;
@@ -175,8 +173,7 @@ fn render<S: Service>(
                 Ok(first) => first,
                 Err(error) => {
                     report_failure(shared, &error, false);
-                    let (response, body_len) = with_len(unavailable());
-                    return render(shared, stream, preferences, response, body_len);
+                    return render(shared, stream, preferences, unavailable());
                 }
             }
         }

@@ -160,13 +160,6 @@ impl<J: Task> State<J> {
     }
 }
 
-/// Action needed outside the lock so that a thread takes a queued job.
-enum Help {
-    None,
-    Wake(Thread),
-    Start,
-}
-
 /// Gauges of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
@@ -323,32 +316,21 @@ impl<J: Task> Queue<J> {
 
     /// Wakes or starts a thread if a queued job needs one.
     fn help(&self, mut state: MutexGuard<'_, State<J>>) {
-        let help = if state.is_waking {
-            // The thread that was woken continues.
-            Help::None
-        } else if !state.is_ready() {
-            // The next thread to finish a job takes a queued one.
-            Help::None
-        } else if let Some(thread) = state.idle.pop() {
-            state.is_waking = true;
-            Help::Wake(thread)
-        } else if state.thread_count - state.waiting_count < self.threads_max {
-            state.is_waking = true;
-            Help::Start
-        } else {
-            // A running thread is about to check.
-            Help::None
-        };
+        // The thread that was woken continues, or the next one to finish a job takes a queued one.
+        if state.is_waking || !state.is_ready() {
+            return;
+        }
+        let idle = state.idle.pop();
+        let running_count = state.thread_count - state.waiting_count;
+        // Otherwise a running thread is about to check.
+        state.is_waking = idle.is_some() || running_count < self.threads_max;
+        let is_waking = state.is_waking;
         drop(state);
-        match help {
-            Help::None => {}
-            Help::Wake(thread) => thread.unpark(),
+        if let Some(thread) = idle {
+            thread.unpark();
+        } else if is_waking && self.start_worker().is_err() {
             // Without memory for a thread, the job waits for an existing one.
-            Help::Start => {
-                if self.start_worker().is_err() {
-                    self.lock().is_waking = false;
-                }
-            }
+            self.lock().is_waking = false;
         }
     }
 

@@ -12,8 +12,6 @@ use super::eviction::{Wait, is_evictable, wait_of};
 use super::inbox::Message;
 use super::key::Key;
 use super::link::Link;
-#[cfg(feature = "tls")]
-use super::shaking::Shaking;
 use super::stage::Stage;
 use super::sys;
 use super::thread::IoThread;
@@ -122,14 +120,12 @@ impl<S: Service> IoThread<S> {
 
     #[cfg(feature = "tls")]
     fn admit_tls(&mut self, socket: OwnedFd, peer: Peer, config: &TlsConfig) {
-        let core = &self.cx.shared.core;
-        let shaking = Shaking::begin(&core.handshake_count, core.limits.handshakes_max);
-        let Some(shaking) = shaking else {
+        let Some(handshake) = self.cx.shared.handshakes.take_one() else {
             return self.cx.incident(&Incident::ConnectionsFull);
         };
         let stream = Stream::new(socket, config.server_config(self.cx.speaks_http2()));
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
-            conn.start_handshake(shaking);
+            conn.start_handshake(handshake);
         });
     }
 

@@ -1,28 +1,22 @@
 //! Answers of the engine itself.
 
 use std::borrow::Cow;
-use std::time::{Duration, SystemTime};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Error;
+use crate::head::Head;
 use crate::http::{Status, Version};
-use crate::reply::{Outcome, Reply};
+use crate::observer::{End, Exchange, Incident};
+use crate::reply::{Outcome, Reply, Turn};
 use crate::response::Response;
 use crate::service::Service;
 
 /// Message of a 503 at a limit.
 pub(super) const OVERLOADED: &str = "overloaded, try again";
 
-/// Where such an answer is written, and its form.
-pub(super) struct Form<'a> {
-    pub(super) out: &'a mut Vec<u8>,
-    pub(super) version: Version,
-    pub(super) is_head: bool,
-    pub(super) keep: bool,
-    pub(super) date: &'a Date,
-}
-
-impl Form<'_> {
-    /// Writes an error, rendered by the service or the engine.
+impl Reply<'_> {
+    /// Sends an error, rendered by the service or the engine.
     pub(super) fn refuse(
         self,
         service: &impl Service,
@@ -30,31 +24,66 @@ impl Form<'_> {
         message: impl Into<Cow<'static, str>>,
     ) -> Outcome {
         let response = refusal(service, status, message.into());
-        let reply = Reply {
-            out: self.out,
-            version: self.version,
-            keep: self.keep,
-            is_head: self.is_head,
-            date: self.date.text(),
-        };
-        reply.response(response).0
+        self.response(response).0
     }
 
-    /// Writes a 503.
+    /// Sends a 503.
     pub(super) fn overload(self, service: &impl Service) -> Outcome {
         self.refuse(service, Status::SERVICE_UNAVAILABLE, OVERLOADED)
     }
 }
 
-/// The form of the last answer on an HTTP/1 connection.
-pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> Form<'a> {
-    Form {
+/// The last reply on an HTTP/1 connection.
+pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> Reply<'a> {
+    Reply {
         out,
         version: Version::Http11,
         is_head,
         keep: false,
-        date,
+        date: date.text(),
     }
+}
+
+/// Lets the service answer a request on the I/O thread, and reports the answer. A panic is answered
+/// 500. `received`: when the request was received.
+pub(super) fn answer_inline<S: Service>(
+    service: &S,
+    local: &mut S::Local,
+    turn: Turn,
+    received: Instant,
+    head: Head<'_>,
+    reply: Reply<'_>,
+) -> Outcome {
+    let out_len = reply.out.len();
+    let out = &mut *reply.out;
+    let first = Reply {
+        out: &mut *out,
+        ..reply
+    };
+    let inline = catch_unwind(AssertUnwindSafe(|| {
+        service.inline(local, turn, head, first).0
+    }));
+    let observer = service.observer();
+    let outcome = inline.unwrap_or_else(|_panic| {
+        observer.incident(&Incident::HandlerPanicked { head });
+        out.truncate(out_len);
+        let status = Status::INTERNAL_SERVER_ERROR;
+        let instead = Reply { out, ..reply };
+        instead.refuse(service, status, status.reason())
+    });
+    if let Outcome::Sent(status, body_len) = outcome
+        && observer.observes()
+    {
+        observer.exchanged(&Exchange {
+            head,
+            status,
+            body_len,
+            end: End::Complete,
+            is_inline: true,
+            duration: received.elapsed(),
+        });
+    }
+    outcome
 }
 
 /// An answer in place of a handler's.

@@ -16,29 +16,27 @@ const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// An expired time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Overdue {
-    /// `handshake_time`.
-    Shaking,
+enum Overdue {
+    /// `handshake_time` or `linger_time`.
+    Closing,
     /// `idle_time`.
     Idle,
     /// `head_time`.
     Head,
     /// `stall_time`: the end of a throughput window.
     Window,
-    /// `linger_time`.
-    Linger,
     /// `stall_time`, for a client that has shut down its sending side while its answer waits.
     Left,
 }
 
 impl<S: Service> Context<S> {
-    pub(super) fn overdue(&self, conn: &Conn) -> Option<Overdue> {
-        expired(conn, &self.shared.limits, self.drain, self.now)
-    }
-
-    pub(super) fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
+    /// Checks the time limits of a connection.
+    pub(super) fn check_http1(&mut self, conn: &mut Conn) -> Next {
+        let Some(overdue) = expired(conn, &self.shared.limits, self.drain, self.now) else {
+            return Next::Wait;
+        };
         match overdue {
-            Overdue::Linger | Overdue::Shaking => Next::Close,
+            Overdue::Closing => Next::Close,
             Overdue::Left => self.fail(conn, End::Left),
             Overdue::Idle => {
                 // The next request may have arrived whose event is still queued.
@@ -56,10 +54,7 @@ impl<S: Service> Context<S> {
                 Next::Wait
             }
             Overdue::Window if conn.is_sending() => {
-                self.shared
-                    .service
-                    .observer()
-                    .incident(&Incident::TooSlow { peer: conn.peer });
+                self.incident(&Incident::TooSlow { peer: conn.peer });
                 conn.reset_on_close();
                 self.fail(conn, End::Cut)
             }
@@ -88,10 +83,10 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
                 Some(_) => limits.linger_time.min(limits.handshake_time),
                 None => limits.handshake_time,
             };
-            return (waited >= time).then_some(Overdue::Shaking);
+            return (waited >= time).then_some(Overdue::Closing);
         }
         Stage::Lingering => {
-            return (waited >= limits.linger_time).then_some(Overdue::Linger);
+            return (waited >= limits.linger_time).then_some(Overdue::Closing);
         }
         Stage::Waiting => {
             // The application decides how long, unless the client has shut down its sending
@@ -178,7 +173,7 @@ mod tests {
         check(&limits, limits.stall_time, Overdue::Window, |conn| {
             conn.output = b"unsent".to_vec();
         });
-        check(&limits, limits.linger_time, Overdue::Linger, |conn| {
+        check(&limits, limits.linger_time, Overdue::Closing, |conn| {
             conn.enter(Stage::Lingering);
         });
         check(&limits, limits.stall_time, Overdue::Left, |conn| {

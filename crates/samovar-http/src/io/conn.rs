@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::key::Key;
-#[cfg(feature = "tls")]
-use super::shaking::Shaking;
 use super::stage::Stage;
 use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
+#[cfg(feature = "tls")]
+use crate::budget::Held;
 use crate::exec::{Lane, Preferences};
 use crate::head::{Peer, Session};
 use crate::http::Status;
@@ -53,7 +53,7 @@ pub(crate) struct Conn {
     pub(crate) session: Option<Arc<Session>>,
     /// Counts the TLS handshake while it is in progress.
     #[cfg(feature = "tls")]
-    pub(crate) handshake: Option<Shaking>,
+    pub(crate) handshake: Option<Held>,
     /// The WebSocket that the connection becomes once the answer is sent.
     pub(crate) upgrade: Option<Box<Upgraded>>,
     /// The kernel may have bytes or the end of the stream.
@@ -199,9 +199,9 @@ impl Conn {
 
     /// Starts with a TLS handshake.
     #[cfg(feature = "tls")]
-    pub(super) fn start_handshake(&mut self, shaking: Shaking) {
+    pub(super) fn start_handshake(&mut self, handshake: Held) {
         self.stage = Stage::Handshake;
-        self.handshake = Some(shaking);
+        self.handshake = Some(handshake);
     }
 
     /// Whether `input` has empty lines only, which may precede a request (RFC 9112, 2.2).
@@ -219,14 +219,11 @@ impl Conn {
 
     /// Sends `output`; `true` once the kernel has everything.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
-        while !self.output.is_empty() {
-            match self.transport.send(&self.output, false)? {
-                Some(len) => {
-                    self.moved_len += len as u64;
-                    self.output.drain(..len);
-                }
-                None => return Ok(false),
-            }
+        let sent_len = self.transport.send_all(&self.output)?;
+        self.moved_len += sent_len as u64;
+        self.output.drain(..sent_len);
+        if !self.output.is_empty() {
+            return Ok(false);
         }
         if self.output.capacity() > IDLE_OUTPUT_LEN {
             self.output = Vec::new();

@@ -1,9 +1,8 @@
 //! HTTP/1 on an I/O thread: the reaction to an event in each [`Stage`].
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::answer::{Form, last};
+use super::answer::{answer_inline, last};
 use super::conn::Conn;
 use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT};
 use super::inbox::Verdict;
@@ -11,8 +10,8 @@ use super::stage::Stage;
 use super::sys::Edges;
 use crate::exec::{self, Job};
 use crate::head::Head;
-use crate::http::{Method, Status};
-use crate::observer::{End, Exchange, Incident};
+use crate::http::Method;
+use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
 use crate::proto::head::Framing;
@@ -264,7 +263,6 @@ impl<S: Service> Context<S> {
 
     /// Handles a request head. Answers it, or returns the request for a worker; neither if the body
     /// has to be received first.
-    // Long: one request from its head to its first answer; the borrows of `self` do not split.
     fn on_head(
         &mut self,
         conn: &mut Conn,
@@ -274,8 +272,6 @@ impl<S: Service> Context<S> {
         let keep = self.may_keep(conn);
         let shared = &*self.shared;
         let head = Head::new(raw, &self.index, conn.peer).with_session(conn.session.as_ref());
-        let observes = shared.service.observer().observes();
-        let out_len = self.out.len();
         let reply = Reply {
             out: &mut self.out,
             version: head.version(),
@@ -284,38 +280,8 @@ impl<S: Service> Context<S> {
             date: self.date.text(),
         };
         let (local, turn) = (&mut self.local, Turn(self.turn));
-        let inline = catch_unwind(AssertUnwindSafe(|| {
-            shared.service.inline(local, turn, head, reply).0
-        }));
-        let outcome = inline.unwrap_or_else(|_panic| {
-            shared
-                .service
-                .observer()
-                .incident(&Incident::HandlerPanicked { head });
-            self.out.truncate(out_len);
-            let status = Status::INTERNAL_SERVER_ERROR;
-            let form = Form {
-                out: &mut self.out,
-                version: head.version(),
-                is_head: head.method() == Method::Head,
-                keep,
-                date: &self.date,
-            };
-            form.refuse(&shared.service, status, status.reason())
-        });
-        match outcome {
-            Outcome::Sent(status, body_len) => {
-                if observes {
-                    let duration = self.now.elapsed();
-                    shared.service.observer().exchanged(&Exchange {
-                        head,
-                        status,
-                        body_len,
-                        end: End::Complete,
-                        is_inline: true,
-                        duration,
-                    });
-                }
+        match answer_inline(&shared.service, local, turn, self.now, head, reply) {
+            Outcome::Sent(..) => {
                 conn.needs_linger |= conn.proto.has_body();
                 self.answered(conn, keep);
                 None
@@ -372,8 +338,8 @@ impl<S: Service> Context<S> {
         let request = conn.request.take();
         let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
         conn.needs_linger = true;
-        let form = last(&mut self.out, is_head, &self.date);
-        form.refuse(&self.shared.service, refusal.status(), refusal.to_string());
+        let reply = last(&mut self.out, is_head, &self.date);
+        reply.refuse(&self.shared.service, refusal.status(), refusal.to_string());
     }
 
     /// Refuses a job that the queue has no capacity for; returns its connection.
@@ -393,8 +359,7 @@ impl<S: Service> Context<S> {
         };
         conn.needs_linger |= conn.proto.has_body();
         self.answered(&mut conn, false);
-        let form = last(&mut conn.output, is_head, &self.date);
-        form.overload(&self.shared.service);
+        last(&mut conn.output, is_head, &self.date).overload(&self.shared.service);
         let next = self.send_more(&mut conn);
         Some((conn, next))
     }
@@ -403,17 +368,8 @@ impl<S: Service> Context<S> {
     pub(super) fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
         let mut sent = 0;
         if conn.output.is_empty() {
-            while sent < self.out.len() {
-                let bytes = &self.out[sent..];
-                match conn.transport.send(bytes, false) {
-                    Ok(Some(len)) => sent += len,
-                    Ok(None) => break,
-                    Err(error) => {
-                        self.out.clear();
-                        return Err(error);
-                    }
-                }
-            }
+            let outcome = conn.transport.send_all(&self.out);
+            sent = outcome.inspect_err(|_| self.out.clear())?;
         }
         conn.output.extend_from_slice(&self.out[sent..]);
         self.out.clear();

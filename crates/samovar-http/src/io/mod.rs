@@ -17,8 +17,6 @@ pub(crate) mod inbox;
 pub(crate) mod key;
 mod link;
 pub(crate) mod listener;
-#[cfg(feature = "tls")]
-mod shaking;
 mod slab;
 pub(crate) mod stage;
 #[cfg(feature = "http2")]

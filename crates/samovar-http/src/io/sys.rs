@@ -63,13 +63,11 @@ impl Poll {
 
     pub(crate) fn add_connection(&self, socket: impl AsFd, key: u64) -> io::Result<()> {
         use epoll::EventFlags as Flags;
-        let flags = Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET;
-        Ok(epoll::add(
-            &self.epoll,
+        self.add(
             socket,
-            epoll::EventData::new_u64(key),
-            flags,
-        )?)
+            key,
+            Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET,
+        )
     }
 
     /// `is_shared`: other threads poll the same socket; only one of them is woken.
@@ -80,17 +78,14 @@ impl Poll {
         is_shared: bool,
     ) -> io::Result<()> {
         use epoll::EventFlags as Flags;
-        let flags = if is_shared {
-            Flags::IN | Flags::EXCLUSIVE
-        } else {
-            Flags::IN
-        };
-        Ok(epoll::add(
-            &self.epoll,
-            socket,
-            epoll::EventData::new_u64(key),
-            flags,
-        )?)
+        let mut flags = Flags::IN;
+        flags.set(Flags::EXCLUSIVE, is_shared);
+        self.add(socket, key, flags)
+    }
+
+    fn add(&self, socket: impl AsFd, key: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(key);
+        Ok(epoll::add(&self.epoll, socket, data, flags)?)
     }
 
     pub(crate) fn remove(&self, socket: impl AsFd) -> io::Result<()> {
@@ -135,20 +130,29 @@ pub(crate) fn ready(event: &Event) -> Ready {
     }
 }
 
+/// Makes a system call, again if a signal interrupts it; `None` if it would block.
+fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<Option<T>> {
+    loop {
+        match call() {
+            Ok(result) => return Ok(Some(result)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Accepts a connection; `None` when none waits.
 pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<(OwnedFd, Peer)>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    match rustix::net::acceptfrom_with(listener, flags) {
-        Ok((socket, addr)) => {
-            let peer = match addr.and_then(|addr| SocketAddr::try_from(addr).ok()) {
-                Some(addr) => Peer::Tcp(addr),
-                None => Peer::Unix(unix_peer(&socket)),
-            };
-            Ok(Some((socket, peer)))
-        }
-        Err(Errno::AGAIN) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let accepted = call(|| rustix::net::acceptfrom_with(&listener, flags))?;
+    Ok(accepted.map(|(socket, addr)| {
+        let peer = match addr.and_then(|addr| SocketAddr::try_from(addr).ok()) {
+            Some(addr) => Peer::Tcp(addr),
+            None => Peer::Unix(unix_peer(&socket)),
+        };
+        (socket, peer)
+    }))
 }
 
 fn unix_peer(socket: impl AsFd) -> Option<UnixPeer> {
@@ -161,14 +165,8 @@ fn unix_peer(socket: impl AsFd) -> Option<UnixPeer> {
 
 /// Reads from a socket; `None` when nothing has arrived, `Some(0)` at the end.
 pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match rustix::net::recv(&socket, &mut *buffer, RecvFlags::empty()) {
-            Ok((len, _)) => return Ok(Some(len)),
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let received = call(|| rustix::net::recv(&socket, &mut *buffer, RecvFlags::empty()))?;
+    Ok(received.map(|(len, _)| len))
 }
 
 /// Whether the peer has closed its sending side and everything it sent has been read.
@@ -216,19 +214,9 @@ fn timespec(time: Duration) -> Timespec {
 
 /// Writes to a socket; `None` if it is full. `more`: further bytes follow at once.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
-    let more = if more {
-        SendFlags::MORE
-    } else {
-        SendFlags::empty()
-    };
-    loop {
-        match rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL | more) {
-            Ok(len) => return Ok(Some(len)),
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let mut flags = SendFlags::NOSIGNAL;
+    flags.set(SendFlags::MORE, more);
+    call(|| rustix::net::send(&socket, bytes, flags))
 }
 
 /// Sends from a file; `None` if the socket is full, `Some(0)` at the end of the file.
@@ -241,15 +229,8 @@ pub(crate) fn send_file(
     /// The kernel's limit for one call.
     const CALL_LEN_MAX: u64 = 0x7fff_f000;
     let count = usize::try_from(len.min(CALL_LEN_MAX)).unwrap_or(usize::MAX);
-    loop {
-        let mut at = offset;
-        match rustix::fs::sendfile(&socket, &file, Some(&mut at), count) {
-            Ok(sent) => return Ok(Some(sent as u64)),
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let sent = call(|| rustix::fs::sendfile(&socket, &file, Some(&mut { offset }), count))?;
+    Ok(sent.map(|len| len as u64))
 }
 
 /// Whether [`send_file`] is cheaper for a file range than reading and sending it.

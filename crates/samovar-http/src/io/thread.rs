@@ -313,32 +313,20 @@ impl<S: Service> IoThread<S> {
         let mut keys = Vec::new();
         self.slab.keys_here(&mut keys);
         for key in keys {
-            let overdue = match self.slab.peek(key) {
-                Some(Link::Http1(conn)) => self.cx.overdue(conn),
-                Some(_) => {
-                    self.check(key);
-                    None
-                }
-                None => None,
-            };
-            let Some(overdue) = overdue else { continue };
-            let Some(Link::Http1(mut conn)) = self.slab.take(key) else {
-                continue;
-            };
-            self.guarded(Some(key), |thread| {
-                let next = thread.cx.on_overdue(&mut conn, overdue);
-                thread.settle(conn, next);
-            });
+            self.check(key);
         }
     }
 
-    /// Checks the time limits of a connection that is not HTTP/1.
+    /// Checks the time limits of a connection.
     fn check(&mut self, key: Key) {
         let Some(link) = self.slab.take(key) else {
             return;
         };
         self.guarded(Some(key), |thread| match link {
-            Link::Http1(_) => thread.slab.put(key, link),
+            Link::Http1(mut conn) => {
+                let next = thread.cx.check_http1(&mut conn);
+                thread.settle(conn, next);
+            }
             Link::Ws(mut conn) => {
                 let next = thread.cx.check_socket(&mut conn);
                 thread.settle_socket(conn, next);

@@ -36,6 +36,18 @@ impl Transport {
         }
     }
 
+    /// Sends until everything is sent or the socket is full; returns the bytes sent.
+    pub(crate) fn send_all(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent_len = 0;
+        while sent_len < bytes.len() {
+            match self.send(&bytes[sent_len..], false)? {
+                Some(len) => sent_len += len,
+                None => break,
+            }
+        }
+        Ok(sent_len)
+    }
+
     /// Sends bytes that were accepted but not passed to the kernel yet; `true` once none is left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match self {

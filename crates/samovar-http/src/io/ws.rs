@@ -14,16 +14,18 @@ use std::time::Instant;
 use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, Stay};
 use super::sys::{self, Edges};
+use super::transport::Transport;
 use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
 use crate::observer::Incident;
 use crate::proto::ws::message::Event as Received;
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
-use crate::ws::{Closed, End, Event, Flushed, Message, Owed};
+use crate::ws::{Closed, End, Event, Flushed, Owed};
 
 /// Payload of the engine's own pings.
 const PING: &[u8] = b"there?";
+
 impl<S: Service> Context<S> {
     /// Turns a connection into a WebSocket once the kernel has the 101. `None` if there is no
     /// handler; the connection is closed.
@@ -62,7 +64,8 @@ impl<S: Service> Context<S> {
             return self.linger_on_socket(conn);
         }
         if edges.writable || edges.woken {
-            match conn.socket.flush(&mut self.out) {
+            let flushed = conn.socket.outbound().flush(&mut self.out);
+            match flushed {
                 Err(error) => return self.lose_socket(conn, &error.to_string()),
                 Ok(Flushed::Close) if conn.stage == Stage::Ending => {
                     return self.finish_socket(conn);
@@ -108,7 +111,7 @@ impl<S: Service> Context<S> {
     fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
         let limits = conn.socket.limits().frame_limits();
         if conn.inline.is_some() {
-            conn.socket.cork();
+            conn.socket.outbound().cork();
         }
         let mut at = 0;
         let mut is_paused = false;
@@ -131,7 +134,7 @@ impl<S: Service> Context<S> {
             conn.restart_clock(self.now);
         }
         if conn.inline.is_some() || conn.stage == Stage::Ending {
-            let flushed = conn.socket.flush(&mut self.out);
+            let flushed = conn.socket.outbound().flush(&mut self.out);
             self.out.clear();
             return match flushed {
                 Err(error) => Some(self.lose_socket(conn, &error.to_string())),
@@ -145,24 +148,11 @@ impl<S: Service> Context<S> {
 
     fn on_received(&mut self, conn: &mut SocketConn, event: Received<'_>) {
         match event {
-            Received::Ping(payload) => conn.socket.pong(&payload),
+            Received::Ping(payload) => conn.socket.outbound().pong(&payload),
             Received::Pong(payload) if *payload == *PING => {}
-            Received::Pong(payload) => match &mut conn.inline {
-                None => self.tell(conn, Event::Pong(payload.into_owned())),
-                Some(handler) => {
-                    let socket = &conn.socket;
-                    let is_sound = socket.guarded(|| handler.pong(socket, &payload));
-                    self.check_sound(conn, is_sound);
-                }
-            },
-            Received::Text(text) => match conn.inline {
-                None => self.tell(conn, Event::Text(text.into_owned())),
-                Some(_) => self.message_inline(conn, Message::Text(&text)),
-            },
-            Received::Binary(data) => match conn.inline {
-                None => self.tell(conn, Event::Binary(data.into_owned())),
-                Some(_) => self.message_inline(conn, Message::Binary(&data)),
-            },
+            Received::Pong(payload) => self.tell(conn, Event::Pong(payload)),
+            Received::Text(text) => self.tell(conn, Event::Text(text)),
+            Received::Binary(data) => self.tell(conn, Event::Binary(data)),
             Received::Close(said) => {
                 let code = said.as_ref().map(|(code, _)| *code);
                 conn.stage = Stage::Ending;
@@ -177,20 +167,14 @@ impl<S: Service> Context<S> {
         }
     }
 
-    fn message_inline(&mut self, conn: &mut SocketConn, message: Message<'_>) {
-        if let Some(handler) = &mut conn.inline {
-            let socket = &conn.socket;
-            let is_sound = socket.guarded(|| handler.message(socket, message));
-            self.check_sound(conn, is_sound);
-        }
-    }
-
     /// Passes an event to the handler, here or on a worker.
-    fn tell(&mut self, conn: &mut SocketConn, event: Event) {
+    fn tell(&mut self, conn: &mut SocketConn, event: Event<'_>) {
         if let Some(handler) = &mut conn.inline {
-            let is_sound = conn.socket.handle(handler.as_mut(), event);
-            self.check_sound(conn, is_sound);
-        } else if conn.socket.push(event) {
+            if !conn.socket.handle(handler.as_mut(), event) {
+                let peer = conn.socket.peer();
+                self.incident(&Incident::SocketHandlerPanicked { peer });
+            }
+        } else if conn.socket.push(event.into_owned()) {
             // Unreachable error: the queue accepts every `Job::Events`, one per socket at most.
             drop(self.queue(Job::Events(conn.socket.clone())));
         }
@@ -202,19 +186,10 @@ impl<S: Service> Context<S> {
         }
     }
 
-    fn check_sound(&self, conn: &SocketConn, is_sound: bool) {
-        if !is_sound {
-            let peer = conn.socket.peer();
-            let incident = Incident::SocketHandlerPanicked { peer };
-            self.shared.service.observer().incident(&incident);
-        }
-    }
-
     /// The client has broken the protocol: sends a close frame and ignores further input.
     fn fail_socket(&mut self, conn: &mut SocketConn, failure: Failure) {
         let peer = conn.socket.peer();
-        let incident = Incident::SocketFailed { peer, failure };
-        self.shared.service.observer().incident(&incident);
+        self.incident(&Incident::SocketFailed { peer, failure });
         conn.stage = Stage::Ending;
         let code = failure.close_code();
         let closed = Closed {
@@ -228,7 +203,7 @@ impl<S: Service> Context<S> {
     /// Ends a lost connection.
     pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
         // First, because the handler must not be able to send when it is notified.
-        let transport = conn.socket.end();
+        let transport = conn.socket.outbound().end();
         self.tell_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
             // If the client is still there, a reset shows it that this is no proper close.
@@ -241,7 +216,12 @@ impl<S: Service> Context<S> {
     /// the last one (as RFC 9112, 9.6).
     fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
         self.out.clear();
-        if conn.socket.shutdown_write().is_err() {
+        let shut = conn
+            .socket
+            .outbound()
+            .transport()
+            .map(Transport::shutdown_write);
+        if matches!(shut, Some(Err(_))) {
             return Stay::Close;
         }
         conn.stage = Stage::Lingering;
@@ -273,18 +253,18 @@ impl<S: Service> Context<S> {
                 .close(CloseCode::GOING_AWAY, "the server is stopping");
         }
         let own = *conn.socket.limits();
-        let progress = conn.socket.progress();
-        if progress
-            .closing_since
-            .is_some_and(|since| passed(since) >= own.close_time)
-        {
+        let (closing_since, is_blocked) = {
+            let outbound = conn.socket.outbound();
+            (outbound.closing_since(), outbound.is_blocked())
+        };
+        if closing_since.is_some_and(|since| passed(since) >= own.close_time) {
             return self.lose_socket(conn, "the peer did not answer a close frame");
         }
-        if !progress.is_blocked {
+        if !is_blocked {
             conn.sending_since = now;
         } else if passed(conn.sending_since) >= stall_time {
             conn.sending_since = now;
-            if conn.socket.take_moved_len() < stall_len_min {
+            if conn.socket.outbound().take_moved_len() < stall_len_min {
                 return self.too_slow(conn);
             }
         }

@@ -95,6 +95,6 @@ impl std::fmt::Debug for SocketConn {
 impl Drop for SocketConn {
     /// Closes the descriptor, although handles may live on.
     fn drop(&mut self) {
-        drop(self.socket.end());
+        drop(self.socket.outbound().end());
     }
 }

@@ -1,7 +1,7 @@
 //! TLS configuration of a listener, and its reload.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
@@ -10,6 +10,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 use super::certificate::{self, Certificate, Pem};
 use super::error::{Location, TlsError, TlsErrorKind};
 use super::resolver::Resolver;
+use crate::sync::Lock;
 
 /// Capacity of the session cache, for TLS 1.2 clients without tickets. A session takes some hundred
 /// bytes, more with client certificates.
@@ -50,7 +51,7 @@ pub struct TlsConfig {
 #[derive(Debug)]
 struct Shared {
     recipe: Mutex<TlsBuilder>,
-    loaded: RwLock<Arc<Loaded>>,
+    loaded: Mutex<Arc<Loaded>>,
 }
 
 /// The configuration built from a recipe.
@@ -84,9 +85,9 @@ impl TlsConfig {
     /// As [`TlsBuilder::build`]; then the current configuration stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         // Locked until the end: of two concurrent reloads, the later one wins.
-        let recipe = self.recipe();
+        let recipe = self.shared.recipe.locked();
         let loaded = recipe.load()?;
-        self.put(loaded);
+        *self.shared.loaded.locked() = Arc::new(loaded);
         Ok(())
     }
 
@@ -96,10 +97,10 @@ impl TlsConfig {
     ///
     /// As [`TlsBuilder::build`]; then the current configuration stays in use.
     pub fn replace(&self, recipe: TlsBuilder) -> Result<(), TlsError> {
-        let mut current = self.recipe();
+        let mut current = self.shared.recipe.locked();
         let loaded = recipe.load()?;
         *current = recipe;
-        self.put(loaded);
+        *self.shared.loaded.locked() = Arc::new(loaded);
         Ok(())
     }
 
@@ -114,21 +115,8 @@ impl TlsConfig {
         Arc::clone(if http2 { &loaded.http2 } else { &loaded.http1 })
     }
 
-    fn recipe(&self) -> std::sync::MutexGuard<'_, TlsBuilder> {
-        self.shared
-            .recipe
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn loaded(&self) -> Arc<Loaded> {
-        let loaded = self.shared.loaded.read();
-        Arc::clone(&loaded.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn put(&self, loaded: Loaded) {
-        let current = self.shared.loaded.write();
-        *current.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        Arc::clone(&self.shared.loaded.locked())
     }
 }
 
@@ -205,7 +193,7 @@ impl TlsBuilder {
         Ok(TlsConfig {
             shared: Arc::new(Shared {
                 recipe: Mutex::new(self),
-                loaded: RwLock::new(Arc::new(loaded)),
+                loaded: Mutex::new(Arc::new(loaded)),
             }),
         })
     }

@@ -18,7 +18,7 @@ impl Drop for Accepted {
     /// Ends the socket if the response was never sent, so that sending fails.
     fn drop(&mut self) {
         if !self.is_started {
-            drop(self.socket.end());
+            drop(self.socket.outbound().end());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The queue of events to a socket's handler.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::{CloseCode, Closed, Handler};
@@ -9,11 +10,11 @@ const EVENT_LEN: usize = 64;
 
 /// An event of a socket.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum Event<'a> {
     Open,
-    Text(String),
-    Binary(Vec<u8>),
-    Pong(Vec<u8>),
+    Text(Cow<'a, str>),
+    Binary(Cow<'a, [u8]>),
+    Pong(Cow<'a, [u8]>),
     Close(Box<End>),
 }
 
@@ -35,7 +36,17 @@ pub(crate) enum Owed {
     Failure(CloseCode),
 }
 
-impl Event {
+impl Event<'_> {
+    pub(crate) fn into_owned(self) -> Event<'static> {
+        match self {
+            Self::Open => Event::Open,
+            Self::Text(text) => Event::Text(text.into_owned().into()),
+            Self::Binary(data) => Event::Binary(data.into_owned().into()),
+            Self::Pong(payload) => Event::Pong(payload.into_owned().into()),
+            Self::Close(end) => Event::Close(end),
+        }
+    }
+
     fn len(&self) -> usize {
         let payload_len = match self {
             Self::Open | Self::Close(_) => 0,
@@ -49,7 +60,7 @@ impl Event {
 /// The queue, and the handler while no worker runs it.
 #[derive(Default)]
 pub(super) struct Inbound {
-    events: VecDeque<Event>,
+    events: VecDeque<Event<'static>>,
     len: usize,
     handler: Option<Box<dyn Handler>>,
     /// A worker runs the handler, or will.
@@ -67,7 +78,7 @@ impl Inbound {
     }
 
     /// Adds an event; `true` if the socket must be dispatched to a worker.
-    pub(super) fn push(&mut self, event: Event, len_max: usize) -> bool {
+    pub(super) fn push(&mut self, event: Event<'static>, len_max: usize) -> bool {
         self.len += event.len();
         self.is_paused |= self.len > len_max;
         self.events.push_back(event);
@@ -85,7 +96,7 @@ impl Inbound {
         &mut self,
         handler: &mut Option<Box<dyn Handler>>,
         len_max: usize,
-    ) -> Option<(Event, bool)> {
+    ) -> Option<(Event<'static>, bool)> {
         let Some(event) = self.events.pop_front() else {
             self.is_claimed = false;
             self.handler = handler.take();

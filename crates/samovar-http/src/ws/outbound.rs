@@ -75,7 +75,7 @@ pub(crate) enum Flushed {
 }
 
 #[derive(Debug)]
-pub(super) struct Outbound {
+pub(crate) struct Outbound {
     /// Set from the end of the handshake to the end of the connection.
     transport: Option<Transport>,
     phase: Phase,
@@ -168,17 +168,8 @@ impl Outbound {
         let Some(transport) = &mut self.transport else {
             return 0;
         };
-        let mut sent_len = 0;
-        while sent_len < bytes.len() {
-            let rest = bytes.get(sent_len..).unwrap_or_default();
-            if let Ok(Some(len)) = transport.send(rest, false) {
-                sent_len += len;
-            } else {
-                self.is_blocked = true;
-                break;
-            }
-        }
-        self.is_blocked |= !matches!(transport.flush(), Ok(true));
+        let sent_len = transport.send_all(bytes).unwrap_or(0);
+        self.is_blocked |= sent_len < bytes.len() || !matches!(transport.flush(), Ok(true));
         self.moved_len += sent_len as u64;
         sent_len
     }
@@ -191,14 +182,14 @@ impl Outbound {
         self.put(Outgoing::Slice(&bytes));
     }
 
-    pub(super) fn ping(&mut self, payload: &[u8]) {
+    pub(crate) fn ping(&mut self, payload: &[u8]) {
         if self.phase == Phase::Open {
             self.control(OpCode::Ping, payload);
         }
     }
 
     /// Answers a ping. If the peer does not read, only the last answer is queued.
-    pub(super) fn pong(&mut self, payload: &[u8]) {
+    pub(crate) fn pong(&mut self, payload: &[u8]) {
         if self.phase != Phase::Open {
             return;
         }
@@ -210,7 +201,7 @@ impl Outbound {
     }
 
     /// Queues a close frame.
-    pub(super) fn close(&mut self, reason: Option<(CloseCode, &str)>) {
+    pub(crate) fn close(&mut self, reason: Option<(CloseCode, &str)>) {
         if self.phase != Phase::Open {
             return;
         }
@@ -222,7 +213,7 @@ impl Outbound {
     }
 
     /// Closes a peer that does not read: drops all frames that were not partly written.
-    pub(super) fn overflow(&mut self) {
+    pub(crate) fn overflow(&mut self) {
         let begun = if self.sent_len > 0 { 1 } else { 0 };
         self.queue.truncate(begun);
         self.queued_len = self
@@ -242,7 +233,7 @@ impl Outbound {
     }
 
     /// The connection ends; sending fails from now on.
-    pub(super) fn end(&mut self) -> Option<Transport> {
+    pub(crate) fn end(&mut self) -> Option<Transport> {
         self.phase = Phase::Ended;
         self.queue = VecDeque::new();
         (self.queued_len, self.sent_len) = (0, 0);
@@ -257,24 +248,24 @@ impl Outbound {
         }
     }
 
-    pub(super) fn transport(&mut self) -> Option<&mut Transport> {
+    pub(crate) fn transport(&mut self) -> Option<&mut Transport> {
         self.transport.as_mut()
     }
 
-    pub(super) fn cork(&mut self) {
+    pub(crate) fn cork(&mut self) {
         self.is_corked = true;
     }
 
-    pub(super) fn closing_since(&self) -> Option<Instant> {
+    pub(crate) fn closing_since(&self) -> Option<Instant> {
         self.closing_since
     }
 
     /// Bytes written since the last call.
-    pub(super) fn take_moved_len(&mut self) -> u64 {
+    pub(crate) fn take_moved_len(&mut self) -> u64 {
         std::mem::take(&mut self.moved_len)
     }
 
-    pub(super) fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
@@ -283,7 +274,7 @@ impl Outbound {
     /// # Errors
     ///
     /// Those of the socket.
-    pub(super) fn flush(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
+    pub(crate) fn flush(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.is_corked = false;
         self.is_blocked = false;
         let Some(transport) = &mut self.transport else {

@@ -6,11 +6,11 @@ use std::hash::{Hash, Hasher};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::frame::op_code;
 use super::inbound::Inbound;
-use super::outbound::{Flushed, Outbound, Outgoing};
+use super::outbound::{Outbound, Outgoing};
 use super::{Event, Frame, Handler, Limits, Message, Owed, SendError};
 use crate::head::Peer;
 use crate::io::transport::Transport;
@@ -18,6 +18,7 @@ use crate::io::wake::Waker;
 use crate::proto::ws::CloseCode;
 use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame;
+use crate::sync::Lock;
 
 /// Events that a worker processes for a socket before it requeues the socket.
 const EVENTS_MAX: usize = 64;
@@ -190,18 +191,12 @@ impl Socket {
 
     // For the engine.
 
-    fn outbound(&self) -> MutexGuard<'_, Outbound> {
-        self.0
-            .outbound
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn outbound(&self) -> MutexGuard<'_, Outbound> {
+        self.0.outbound.locked()
     }
 
     fn inbound(&self) -> MutexGuard<'_, Inbound> {
-        self.0
-            .inbound
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.inbound.locked()
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -212,15 +207,6 @@ impl Socket {
     pub(crate) fn start(&self, transport: Transport, waker: Waker) {
         drop(self.0.waker.set(waker));
         self.outbound().start(transport);
-    }
-
-    /// Ends the connection. The first call returns the transport.
-    pub(crate) fn end(&self) -> Option<Transport> {
-        self.outbound().end()
-    }
-
-    pub(crate) fn pong(&self, payload: &[u8]) {
-        self.outbound().pong(payload);
     }
 
     /// Reads once; returns the length, and whether another read may return more.
@@ -238,39 +224,8 @@ impl Socket {
         Ok((len, may_have_more))
     }
 
-    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
-        let mut outbound = self.outbound();
-        outbound
-            .transport()
-            .map_or(Ok(()), Transport::shutdown_write)
-    }
-
-    /// Queues all frames until the next [`flush`](Self::flush).
-    pub(crate) fn cork(&self) {
-        self.outbound().cork();
-    }
-
-    /// Writes the queue.
-    pub(crate) fn flush(&self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
-        self.outbound().flush(scratch)
-    }
-
-    /// Returns the progress of sending.
-    pub(crate) fn progress(&self) -> Progress {
-        let outbound = self.outbound();
-        Progress {
-            closing_since: outbound.closing_since(),
-            is_blocked: outbound.is_blocked(),
-        }
-    }
-
-    /// Returns the bytes written since the last call.
-    pub(crate) fn take_moved_len(&self) -> u64 {
-        self.outbound().take_moved_len()
-    }
-
     /// Queues an event; `true` if the socket must be dispatched to a worker.
-    pub(crate) fn push(&self, event: Event) -> bool {
+    pub(crate) fn push(&self, event: Event<'static>) -> bool {
         self.inbound().push(event, self.0.limits.inbound_len_max)
     }
 
@@ -310,8 +265,9 @@ impl Socket {
         true
     }
 
-    pub(crate) fn handle(&self, handler: &mut dyn Handler, event: Event) -> bool {
-        self.guarded(|| match event {
+    /// Passes an event to the handler. If the handler panics, closes the socket and returns `false`.
+    pub(crate) fn handle(&self, handler: &mut dyn Handler, event: Event<'_>) -> bool {
+        let handled = catch_unwind(AssertUnwindSafe(|| match event {
             Event::Open => handler.open(self),
             Event::Text(text) => handler.message(self, Message::Text(&text)),
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
@@ -327,26 +283,12 @@ impl Socket {
                 }
                 handler.close(self, &end.closed);
             }
-        })
-    }
-
-    /// Calls a handler. If it panics, closes the socket and returns `false`.
-    pub(crate) fn guarded(&self, call: impl FnOnce()) -> bool {
-        let is_sound = catch_unwind(AssertUnwindSafe(call)).is_ok();
-        if !is_sound {
+        }));
+        if handled.is_err() {
             self.close(CloseCode::INTERNAL_ERROR, "");
         }
-        is_sound
+        handled.is_ok()
     }
-}
-
-/// Progress of sending.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
-    /// Time when our close frame was queued.
-    pub(crate) closing_since: Option<std::time::Instant>,
-    /// Whether the queue waits for the peer to read.
-    pub(crate) is_blocked: bool,
 }
 
 impl PartialEq for Socket {

@@ -16,9 +16,8 @@ fn ask(
     version: Version,
     response: Response,
 ) -> Response {
-    let len = response.body.len();
-    let (response, len) = negotiate(negotiator, coding, version, response, len);
-    assert_eq!(response.body.len(), len);
+    let response = negotiate(negotiator, coding, version, response);
+    assert_eq!(response.body.len(), response.body_len);
     response
 }
 

@@ -9,12 +9,11 @@ use super::conn::{H2Conn, StreamState};
 use crate::exec::Job;
 use crate::h2::{ErrorCode, ResponseHead};
 use crate::http::{Status, Version};
-use crate::io::answer::Form;
 use crate::io::context::Context;
 use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::observer::Incident;
 use crate::proto::Refusal;
-use crate::reply::Outcome;
+use crate::reply::{Outcome, Reply};
 use crate::request::Request;
 use crate::service::Service;
 
@@ -45,14 +44,14 @@ impl<S: Service> Context<S> {
         message: impl Into<Cow<'static, str>>,
     ) -> Outcome {
         self.scratch.clear();
-        let form = Form {
+        let reply = Reply {
             out: &mut self.scratch,
             version: Version::Http2,
             is_head,
             keep: true,
-            date: &self.date,
+            date: self.date.text(),
         };
-        form.refuse(&self.shared.service, status, message)
+        reply.refuse(&self.shared.service, status, message)
     }
 
     pub(super) fn refuse_stream(

@@ -207,13 +207,7 @@ impl H2Conn {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let mut sent_len = 0;
         if self.output.is_empty() {
-            while sent_len < bytes.len() {
-                let rest = &bytes[sent_len..];
-                match self.transport.send(rest, false)? {
-                    Some(len) => sent_len += len,
-                    None => break,
-                }
-            }
+            sent_len = self.transport.send_all(bytes)?;
             self.moved_len += sent_len as u64;
         }
         self.output.extend_from_slice(&bytes[sent_len..]);

@@ -1,6 +1,5 @@
 //! Receiving requests.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,10 +11,10 @@ use crate::exec::{Job, Lane};
 use crate::h2::ErrorCode;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
-use crate::io::answer::{Form, OVERLOADED};
+use crate::io::answer::{OVERLOADED, answer_inline};
 use crate::io::context::Context;
 use crate::io::stream::{Cancel, StreamJob, StreamRef, StreamWork};
-use crate::observer::{End, Exchange, Incident};
+use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
 use crate::reply::{Outcome, Reply, Turn};
@@ -34,54 +33,20 @@ const PIECE_LEN_MIN: usize = 16 * 1024;
 impl<S: Service> Context<S> {
     pub(super) fn on_request(&mut self, conn: &mut H2Conn, stream: u32, is_end: bool) {
         self.count_stream(conn);
-        let shared = &*self.shared;
-        let service = &shared.service;
         let (raw, index) = conn.session.head();
         let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
-        let is_head = head.method() == Method::Head;
-        let observes = service.observer().observes();
         self.scratch.clear();
         let reply = Reply {
             out: &mut self.scratch,
             version: Version::Http2,
             keep: true,
-            is_head,
+            is_head: head.method() == Method::Head,
             date: self.date.text(),
         };
+        let service = &self.shared.service;
         let (local, turn) = (&mut self.local, Turn(self.turn));
-        let inline = catch_unwind(AssertUnwindSafe(|| {
-            service.inline(local, turn, head, reply).0
-        }));
-        let outcome = inline.unwrap_or_else(|_panic| {
-            service
-                .observer()
-                .incident(&Incident::HandlerPanicked { head });
-            self.scratch.clear();
-            let status = Status::INTERNAL_SERVER_ERROR;
-            let form = Form {
-                out: &mut self.scratch,
-                version: Version::Http2,
-                is_head,
-                keep: true,
-                date: &self.date,
-            };
-            form.refuse(service, status, status.reason())
-        });
-        match outcome {
-            Outcome::Sent(status, body_len) => {
-                if observes {
-                    let duration = self.now.elapsed();
-                    service.observer().exchanged(&Exchange {
-                        head,
-                        status,
-                        body_len,
-                        end: End::Complete,
-                        is_inline: true,
-                        duration,
-                    });
-                }
-                self.send_scratch(conn, stream, status);
-            }
+        match answer_inline(service, local, turn, self.now, head, reply) {
+            Outcome::Sent(status, _) => self.send_scratch(conn, stream, status),
             Outcome::Dispatch(lane) if is_end => {
                 let request = Box::new(Request::of(head, lane));
                 self.dispatch(conn, stream, request, None, false);
