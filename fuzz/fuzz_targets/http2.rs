@@ -34,16 +34,16 @@ fn act(session: &mut Session<u8>, event: Event, how: u8) {
             }
         }
         Event::Refused { stream, .. } => answer(session, stream, 0),
-        Event::Data { stream, bytes } => {
+        Event::Data(stream, bytes) => {
             if let Some(count) = session.data(stream) {
                 *count = count.wrapping_add(1);
             }
             session.release(stream, bytes.len());
         }
-        Event::End { stream } => answer(session, stream, how),
-        Event::Drained { stream } if how & 32 == 0 => session.send_trailers(stream, b"A: b\r\n"),
-        Event::Drained { stream } => session.send(stream, vec![how; 100].into(), true),
-        Event::Sent { .. } | Event::Reset { .. } => {}
+        Event::End(stream) => answer(session, stream, how),
+        Event::Drained(stream) if how & 32 == 0 => session.send_trailers(stream, b"A: b\r\n"),
+        Event::Drained(stream) => session.send(stream, vec![how; 100].into(), true),
+        Event::Sent(_) | Event::Reset(_) => {}
     }
 }
 

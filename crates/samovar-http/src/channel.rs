@@ -90,7 +90,7 @@ impl Sender {
     ///
     /// [`SendError`], if nothing was queued.
     pub fn try_send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
-        let state = self.0.lock();
+        let state = self.0.state.locked();
         if state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
             return Err(SendError::Full);
         }
@@ -101,7 +101,7 @@ impl Sender {
     /// [`Limits::half_close`](crate::Limits::half_close)) while nothing was left to send. A client
     /// whose machine or network fails is noticed only by sending.
     pub fn is_gone(&self) -> bool {
-        self.0.lock().is_reader_gone
+        self.0.state.locked().is_reader_gone
     }
 
     /// Completes the body.
@@ -115,7 +115,7 @@ impl Sender {
         bytes: Vec<u8>,
         may_wait: impl Fn() -> Result<T, SendError>,
     ) -> Result<(), SendError> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         while state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
             let _place = may_wait()?;
             state = self
@@ -148,7 +148,7 @@ impl Sender {
     }
 
     fn end(&self, end: End) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         if state.end.is_none() {
             state.end = Some(end);
             let waker = state.waker.take();
@@ -176,12 +176,6 @@ impl fmt::Debug for Sender {
     }
 }
 
-impl Pipe {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.locked()
-    }
-}
-
 /// The receiving end of a channel, as the source of a body.
 pub(crate) struct Receiver(Arc<Pipe>);
 
@@ -191,7 +185,7 @@ impl Source for Receiver {
     }
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         while let Some(piece) = state.pieces.front() {
             let rest = &piece[state.taken_len..];
             let len = batch.put(rest);
@@ -221,7 +215,7 @@ impl Source for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         state.is_reader_gone = true;
         state.pieces = VecDeque::new();
         self.0.drained.notify_all();

@@ -7,3 +7,21 @@ pub(crate) fn is_settable(name: &str) -> bool {
     const ENGINE: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
     encode::is_field_name(name) && !ENGINE.iter().any(|field| name.eq_ignore_ascii_case(field))
 }
+
+/// Appends a field line of the application.
+///
+/// # Panics
+///
+/// If the application may not set the field, or the value has a control character.
+#[track_caller]
+pub(crate) fn add(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    assert!(
+        is_settable(name),
+        "{name:?} is not a header field a handler may set"
+    );
+    assert!(
+        encode::is_field_value(value),
+        "control character in the value of {name}"
+    );
+    encode::field(out, name, value);
+}

@@ -105,17 +105,12 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
         .and_then(|_| stream.read(&mut answer))
     {
         Ok(len) => Ok(len == 1 && answer == [READY]),
-        Err(error) if has_gone(&error) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            // The successor has closed its end, before there was a message or without reading it.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(false),
+            _ => Err(error),
+        },
     }
-}
-
-/// Whether the successor has closed its end: before there was a message, or without reading it.
-fn has_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    )
 }
 
 fn too_many() -> io::Error {

@@ -24,11 +24,8 @@ impl Patience {
     }
 
     /// Counts time spent waiting, even if bytes arrived at its end: otherwise a client that sends
-    /// byte by byte would never be late.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Timeout`], if the window is over and too few bytes were received in it.
+    /// byte by byte would never be late. Fails with [`Refusal::Timeout`] if the window is over and
+    /// too few bytes were received in it.
     pub(crate) fn waited(&mut self, time: Duration, limits: &Limits) -> Result<(), BodyError> {
         self.waited += time;
         if self.waited >= limits.stall_time {

@@ -1,7 +1,7 @@
 //! Answers on the I/O thread.
 
 use crate::exec::Lane;
-use crate::fields::is_settable;
+use crate::fields;
 use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
 use crate::response::Response;
@@ -33,15 +33,7 @@ impl Prepared {
         let mut bytes = Vec::with_capacity(160 + body.len());
         encode::status_line(&mut bytes, status);
         for (name, value) in fields {
-            assert!(
-                is_settable(name),
-                "{name:?} is not a header field a handler may set"
-            );
-            assert!(
-                encode::is_field_value(value.as_bytes()),
-                "control character in {name}"
-            );
-            encode::field(&mut bytes, name, value.as_bytes());
+            fields::add(&mut bytes, name, value.as_bytes());
         }
         encode::delimiter(&mut bytes, Delimiter::Length(body.len() as u64));
         let body_start = bytes.len();

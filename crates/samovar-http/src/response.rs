@@ -10,10 +10,9 @@ use std::sync::Arc;
 use crate::body::{Source, sources};
 use crate::channel::{self, Producer, Sender, Writer};
 use crate::exec::Lane;
-use crate::fields::is_settable;
+use crate::fields::{self, is_settable};
 use crate::http::Status;
 use crate::later::{Later, Responder};
-use crate::proto::encode;
 use crate::ws::Upgraded;
 
 /// The body of a response.
@@ -309,16 +308,7 @@ impl Response {
     #[must_use]
     #[track_caller]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        assert!(
-            is_settable(name),
-            "{name:?} is not a header field a handler may set"
-        );
-        let value = value.as_ref();
-        assert!(
-            encode::is_field_value(value),
-            "control character in the value of {name}"
-        );
-        encode::field(&mut self.fields, name, value);
+        fields::add(&mut self.fields, name, value.as_ref());
         self
     }
 

@@ -184,7 +184,7 @@ impl<T: Default> Session<T> {
         if !entry.is_pending() {
             self.pending_count -= 1;
             if !entry.is_last {
-                self.events.push_back(Event::Drained { stream });
+                self.events.push_back(Event::Drained(stream));
             }
         }
         has_pushed

@@ -59,33 +59,16 @@ pub enum Event {
         /// The reason.
         refusal: Refusal,
     },
-    /// Bytes of a request body.
-    Data {
-        /// The stream.
-        stream: u32,
-        /// The bytes; never empty.
-        bytes: Bytes,
-    },
+    /// Bytes of a request body; never empty.
+    Data(u32, Bytes),
     /// The request is complete.
-    End {
-        /// The stream.
-        stream: u32,
-    },
+    End(u32),
     /// The next piece of a response body can be sent.
-    Drained {
-        /// The stream.
-        stream: u32,
-    },
+    Drained(u32),
     /// The last frame of a response is in the output. The next call of `poll` removes the stream.
-    Sent {
-        /// The stream.
-        stream: u32,
-    },
+    Sent(u32),
     /// The stream ended without a complete response. The next call of `poll` removes it.
-    Reset {
-        /// The stream.
-        stream: u32,
-    },
+    Reset(u32),
 }
 
 /// `SETTINGS_MAX_FRAME_SIZE`, in bytes: the minimum of RFC 9113, 4.2. Larger frames would delay
@@ -286,7 +269,7 @@ impl<T: Default> Session<T> {
             };
             match event {
                 Some(event) => {
-                    if let Event::Sent { stream } | Event::Reset { stream } = event {
+                    if let Event::Sent(stream) | Event::Reset(stream) = event {
                         self.done = Some(stream);
                     }
                     return Some(event);
@@ -375,9 +358,7 @@ impl<T: Default> Session<T> {
             if let Some(stream) = streams.find(frame.stream) {
                 stream.sent_len += if is_data { u64::from(frame.len) } else { 0 };
                 if frame.ends_stream() {
-                    events.push_back(Event::Sent {
-                        stream: frame.stream,
-                    });
+                    events.push_back(Event::Sent(frame.stream));
                 }
             }
         });
@@ -439,7 +420,7 @@ impl<T: Default> Session<T> {
             if let Some((stream, entry)) = self.streams.at(self.cursor) {
                 if self.changes.reset && (is_closed || entry.is_reset()) {
                     self.cursor += 1;
-                    return Some(Event::Reset { stream });
+                    return Some(Event::Reset(stream));
                 }
                 if self.changes.data
                     && let Some(event) = entry.poll_body(stream)
@@ -484,15 +465,15 @@ impl<T> Stream<T> {
                 Poll::Pending => None,
                 // Padding, or an empty frame that ends the stream.
                 Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
-                Poll::Ready(Some(Ok(bytes))) => Some(Event::Data { stream, bytes }),
-                Poll::Ready(Some(Err(_))) => Some(Event::Reset { stream }),
+                Poll::Ready(Some(Ok(bytes))) => Some(Event::Data(stream, bytes)),
+                Poll::Ready(Some(Err(_))) => Some(Event::Reset(stream)),
                 Poll::Ready(None) => {
                     // Trailers of requests are discarded, as with HTTP/1.1.
                     let trailers = body.poll_trailers(&mut context);
                     self.body = None;
                     Some(match trailers {
-                        Poll::Ready(Err(_)) => Event::Reset { stream },
-                        _ => Event::End { stream },
+                        Poll::Ready(Err(_)) => Event::Reset(stream),
+                        _ => Event::End(stream),
                     })
                 }
             };

@@ -58,9 +58,8 @@ type Weight = u16;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AcceptEncoding {
-    zstd: Option<Weight>,
-    brotli: Option<Weight>,
-    gzip: Option<Weight>,
+    /// Weights of the codings, in the order of [`Coding`].
+    codings: [Option<Weight>; 3],
     identity: Option<Weight>,
     /// `*`
     others: Option<Weight>,
@@ -85,9 +84,7 @@ impl AcceptEncoding {
 
     fn put(&mut self, coding: &[u8], weight: Weight) {
         let place = match Coding::from_token(coding) {
-            Some(Coding::Zstd) => &mut self.zstd,
-            Some(Coding::Brotli) => &mut self.brotli,
-            Some(Coding::Gzip) => &mut self.gzip,
+            Some(coding) => &mut self.codings[coding as usize],
             None if coding == b"*" => &mut self.others,
             None if coding.eq_ignore_ascii_case(b"identity") => &mut self.identity,
             None => return,
@@ -97,14 +94,9 @@ impl AcceptEncoding {
 
     /// Returns the weight of a coding, in thousandths; 0 means "not acceptable".
     pub fn weight(&self, coding: Coding) -> u16 {
-        let named = match coding {
-            Coding::Zstd => self.zstd,
-            Coding::Brotli => self.brotli,
-            Coding::Gzip => self.gzip,
-        };
         // Without a field every coding is acceptable (rule 1), but in practice such a client
         // decodes none.
-        named.or(self.others).unwrap_or(0)
+        self.codings[coding as usize].or(self.others).unwrap_or(0)
     }
 
     /// Returns the coding with the highest weight, and among equals the first of `ours`. `None`:

@@ -154,14 +154,8 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     for word in words {
         *word = (u64::from_le_bytes(*word) ^ wide).to_le_bytes();
     }
-    for (byte, key) in rest.iter_mut().zip(key) {
+    for (byte, key) in rest.iter_mut().zip(wide.to_le_bytes()) {
         *byte ^= key;
-    }
-    // Up to seven bytes remain after the words; `zip` ends with them.
-    if let Some(rest) = rest.get_mut(4..) {
-        for (byte, key) in rest.iter_mut().zip(key) {
-            *byte ^= key;
-        }
     }
 }
 

@@ -177,10 +177,6 @@ impl Batch {
     }
 
     /// Sends until everything is sent or the socket is full; returns the bytes sent.
-    ///
-    /// # Errors
-    ///
-    /// Those of the socket and the files. A full socket is not an error.
     pub(crate) fn send(&mut self, transport: &mut Transport) -> io::Result<u64> {
         let mut sent_len = 0;
         while !self.is_sent() {
@@ -224,10 +220,6 @@ impl Batch {
     }
 
     /// Takes bytes out in order; 0 once none is left. For bodies that are not sent as they are.
-    ///
-    /// # Errors
-    ///
-    /// Those of the files.
     #[cfg_attr(
         not(any(feature = "compression", feature = "http2")),
         expect(dead_code, reason = "HTTP/1 sends bytes as they are")

@@ -38,11 +38,7 @@ impl Outflow {
         }
     }
 
-    /// Pulls the next piece, of about `piece_len` bytes if the source has them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the source and its files, and a wrong number of bytes. All are final.
+    /// Pulls the next piece, of about `piece_len` bytes if the source has them. Errors are final.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
         let mut block = waker.host().blocks().take(piece_len);
         if self.progress == Progress::Wait {

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use crate::sync::Lock;
 
@@ -48,7 +48,9 @@ impl BufferPool {
             SMALL_LEN
         };
         self.used_len.fetch_add(len, Ordering::Relaxed);
-        let free = (len == LARGE_LEN).then(|| self.free().pop()).flatten();
+        let free = (len == LARGE_LEN)
+            .then(|| self.free.locked().pop())
+            .flatten();
         Buffer {
             bytes: free.unwrap_or_else(|| vec![0; len].into_boxed_slice()),
             pool: Arc::clone(self),
@@ -68,17 +70,13 @@ impl BufferPool {
     pub(crate) fn used_len(&self) -> usize {
         self.used_len.load(Ordering::Relaxed)
     }
-
-    fn free(&self) -> MutexGuard<'_, Vec<Box<[u8]>>> {
-        self.free.locked()
-    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         self.pool.used_len.fetch_sub(bytes.len(), Ordering::Relaxed);
-        let mut free = self.pool.free();
+        let mut free = self.pool.free.locked();
         if bytes.len() == LARGE_LEN && free.len() < self.pool.free_max {
             free.push(bytes);
         }
@@ -113,7 +111,7 @@ mod tests {
         drop((third, first));
         assert_eq!(pool.take().len(), LARGE_LEN);
         drop(second);
-        assert_eq!(pool.free().len(), 1);
+        assert_eq!(pool.free.locked().len(), 1);
         assert_eq!(pool.used_len.load(Ordering::Relaxed), 0);
     }
 }

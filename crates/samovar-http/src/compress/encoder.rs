@@ -39,9 +39,7 @@ pub(super) enum Encoder {
 }
 
 impl Encoder {
-    /// # Errors
-    ///
-    /// If zstd cannot allocate memory.
+    /// Fails if zstd cannot allocate memory.
     pub(super) fn new(coding: Coding) -> io::Result<Self> {
         let out = Vec::new();
         Ok(match coding {

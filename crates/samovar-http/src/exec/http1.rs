@@ -257,7 +257,7 @@ pub(super) fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
 pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     // First: a report may panic.
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-    conn.reset_on_close();
+    conn.transport.reset_on_close();
     drop(fail(shared, &mut conn, End::Cut));
 }
 

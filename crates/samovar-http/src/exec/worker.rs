@@ -19,44 +19,43 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     let mut finished = None;
     while let Some(job) = shared.queue.pop(finished) {
         finished = Some(job.lane());
-        let origin = Origin::of(&job);
+        let lost = Lost::with(&job);
         // Panics of handlers and body sources are caught where they are called. This catches those
         // of an observer, and of `Drop` in an application's values.
         if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
-            match origin {
-                Origin::None => {}
-                Origin::Conn(home, key) => lose(shared, (home, key)),
+            match lost {
+                Lost::None => {}
+                Lost::Conn(home, key) => lose(shared, (home, key)),
                 #[cfg(feature = "http2")]
-                Origin::Stream(stream, true) => {
-                    shared.core.send_news(stream, StreamNews::HandlerLost)
-                }
-                #[cfg(feature = "http2")]
-                Origin::Stream(stream, false) => {
-                    shared.core.send_news(stream, StreamNews::BodyFailed)
-                }
+                Lost::Stream(stream, news) => shared.core.send_news(stream, news),
             }
         }
     }
 }
 
-/// The connection or stream to notify if a job panics.
-enum Origin {
+/// The connection or stream to give up if a job panics.
+enum Lost {
     None,
     Conn(usize, Key),
-    /// `true`: the job was a handler.
     #[cfg(feature = "http2")]
-    Stream(StreamRef, bool),
+    Stream(StreamRef, StreamNews),
 }
 
-impl Origin {
-    fn of(job: &Job) -> Self {
+impl Lost {
+    fn with(job: &Job) -> Self {
         match job {
             Job::Handle(conn, _) | Job::Pump(conn) => Self::Conn(conn.home, conn.key),
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => Self::Conn(conn.home, conn.key),
             Job::Events(_) | Job::Discard(_) => Self::None,
             #[cfg(feature = "http2")]
-            Job::Stream(job) => Self::Stream(job.stream, matches!(job.work, StreamWork::Handle(_))),
+            Job::Stream(job) => Self::Stream(
+                job.stream,
+                match job.work {
+                    StreamWork::Handle(_) => StreamNews::HandlerLost,
+                    StreamWork::Fulfil(..) | StreamWork::Pull(_) => StreamNews::BodyFailed,
+                },
+            ),
         }
     }
 }

@@ -12,27 +12,16 @@ const LISTENER_KEY: u64 = u64::MAX - 1;
 /// Listeners, and a reserve descriptor for the case that no other is free.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    listeners: Vec<Listening>,
+    listeners: Vec<Socket>,
     reserve: Option<OwnedFd>,
     /// Accepting failed for lack of descriptors, and has not succeeded since.
     is_short: bool,
 }
 
-#[derive(Debug)]
-struct Listening {
-    socket: Socket,
-    /// Whether it is registered with the poll; not while descriptors are exhausted.
-    is_polled: bool,
-}
-
 impl Acceptor {
     pub(super) fn new(sockets: Vec<Socket>) -> io::Result<Self> {
-        let listeners = sockets.into_iter().map(|socket| Listening {
-            socket,
-            is_polled: false,
-        });
         Ok(Self {
-            listeners: listeners.collect(),
+            listeners: sockets,
             reserve: Some(sys::wake_descriptor()?),
             is_short: false,
         })
@@ -43,7 +32,7 @@ impl Acceptor {
     }
 
     pub(super) fn socket(&self, index: usize) -> Option<&Socket> {
-        self.listeners.get(index).map(|listener| &listener.socket)
+        self.listeners.get(index)
     }
 
     /// Returns the index of the listener with this poll key.
@@ -60,8 +49,8 @@ impl Acceptor {
     pub(super) fn poll(&mut self, poll: &Poll) -> io::Result<()> {
         for (listener, index) in self.listeners.iter_mut().zip(0..) {
             if !listener.is_polled {
-                let is_shared = listener.socket.is_shared;
-                poll.add_listener(&listener.socket, LISTENER_KEY - index, is_shared)?;
+                let is_shared = listener.is_shared;
+                poll.add_listener(&*listener, LISTENER_KEY - index, is_shared)?;
                 listener.is_polled = true;
             }
         }
@@ -73,7 +62,7 @@ impl Acceptor {
     pub(super) fn pause(&mut self, poll: &Poll) {
         for listener in &mut self.listeners {
             if listener.is_polled {
-                listener.is_polled = poll.remove(&listener.socket).is_err();
+                listener.is_polled = poll.remove(&*listener).is_err();
             }
         }
     }

@@ -231,7 +231,7 @@ impl<S: Service> IoThread<S> {
         }
         self.cx.incident(&Incident::GaveWay { peer: conn.peer });
         if conn.is_sending() {
-            conn.reset_on_close();
+            conn.transport.reset_on_close();
             drop(exec::fail(&self.cx.shared, &mut conn, End::Cut));
         }
         self.close(conn);
@@ -250,7 +250,7 @@ impl<S: Service> IoThread<S> {
             self.guarded(Some(key), |thread| match thread.slab.take(key) {
                 Some(Link::Http1(mut conn)) => {
                     if conn.is_sending() {
-                        conn.reset_on_close();
+                        conn.transport.reset_on_close();
                         drop(exec::fail(&thread.cx.shared, &mut conn, End::Cut));
                     }
                     thread.close(conn);

@@ -55,7 +55,7 @@ impl<S: Service> Context<S> {
             }
             Overdue::Window if conn.is_sending() => {
                 self.incident(&Incident::TooSlow { peer: conn.peer });
-                conn.reset_on_close();
+                conn.transport.reset_on_close();
                 self.fail(conn, End::Cut)
             }
             // The answer was sent; a second one would be taken for that of the next request.

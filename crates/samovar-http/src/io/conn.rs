@@ -253,12 +253,6 @@ impl Conn {
             .map_or(self.answer.memory_len, |transfer| transfer.body_len())
     }
 
-    /// Makes the next close a reset, so that the client does not take a part for the whole.
-    pub(crate) fn reset_on_close(&self) {
-        // If this fails, the answer still ends before its announced length.
-        drop(sys::reset_on_close(&self.transport));
-    }
-
     /// Excludes the time that a worker had the connection from the present wait: the worker may
     /// have waited for a disk, for which the client is not responsible.
     pub(crate) fn forgive(&mut self, now: Instant) {

@@ -24,7 +24,7 @@ impl<S: Service> Context<S> {
     pub(super) fn on_return(&mut self, conn: &mut Conn, verdict: Verdict, edges: Edges) -> Next {
         match verdict {
             Verdict::Reset => {
-                conn.reset_on_close();
+                conn.transport.reset_on_close();
                 Next::Close
             }
             // The socket may have become writable while the connection was away.

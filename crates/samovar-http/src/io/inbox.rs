@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::conn::Conn;
@@ -119,7 +119,7 @@ impl Inbox {
 
     /// Adds a message; returns it if the thread is gone.
     pub(crate) fn push(&self, message: Message) -> Result<(), Message> {
-        let mut guard = self.lock();
+        let mut guard = self.mail.locked();
         let Some(mail) = &mut *guard else {
             return Err(message);
         };
@@ -135,7 +135,7 @@ impl Inbox {
 
     /// Moves all messages into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
-        if let Some(mail) = &mut *self.lock() {
+        if let Some(mail) = &mut *self.mail.locked() {
             // A sender wakes after adding its message, which may have been taken by then. A wake-up
             // that is not reset would end every wait from then on.
             mail.is_woken = true;
@@ -146,7 +146,7 @@ impl Inbox {
     /// Moves all messages into `messages`, because an event has arrived for a connection that is
     /// away. If the connection is not among them, its return becomes urgent.
     pub(crate) fn miss(&self, key: Key, messages: &mut Vec<Message>) {
-        if let Some(mail) = &mut *self.lock() {
+        if let Some(mail) = &mut *self.mail.locked() {
             let is_back = |message: &Message| match message {
                 Message::Returned(conn, _) => conn.key == key,
                 // It does not return, so it would stay noted for ever.
@@ -169,11 +169,7 @@ impl Inbox {
 
     /// Accepts no more messages; returns those that are left.
     pub(crate) fn close(&self) -> Vec<Message> {
-        self.lock().take().unwrap_or_default().messages
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Mail>> {
-        self.mail.locked()
+        self.mail.locked().take().unwrap_or_default().messages
     }
 }
 
@@ -201,7 +197,7 @@ mod tests {
         let mut messages = Vec::new();
         inbox.miss(key, &mut messages);
         assert_eq!(messages.len(), 1);
-        assert!(inbox.lock().as_ref().unwrap().missed.is_empty());
+        assert!(inbox.mail.locked().as_ref().unwrap().missed.is_empty());
     }
 
     #[test]

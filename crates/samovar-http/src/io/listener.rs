@@ -42,6 +42,17 @@ struct Address {
     backlog: u32,
 }
 
+impl Address {
+    fn new(addr: SocketAddr, backlog: u32) -> Self {
+        Self {
+            addr,
+            v6_only: false,
+            is_shared: false,
+            backlog,
+        }
+    }
+}
+
 impl Listener {
     /// Binds a TCP address and listens. `backlog` limits the connections that wait to be accepted.
     /// `[::]` accepts IPv4 connections too.
@@ -51,12 +62,7 @@ impl Listener {
     /// `AddrInUse` if another socket listens there, even with `SO_REUSEPORT`; others from the
     /// system.
     pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
-        Self::bind(Address {
-            addr,
-            v6_only: false,
-            is_shared: false,
-            backlog,
-        })
+        Self::bind(Address::new(addr, backlog))
     }
 
     /// As [`tcp`](Self::tcp), but an IPv6 address does not accept IPv4 connections.
@@ -66,10 +72,8 @@ impl Listener {
     /// As [`tcp`](Self::tcp).
     pub fn tcp_v6_only(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address {
-            addr,
             v6_only: true,
-            is_shared: false,
-            backlog,
+            ..Address::new(addr, backlog)
         })
     }
 
@@ -82,10 +86,8 @@ impl Listener {
     /// `AddrInUse` if a socket listens there that is not shared; others from the system.
     pub fn tcp_shared(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address {
-            addr,
-            v6_only: false,
             is_shared: true,
-            backlog,
+            ..Address::new(addr, backlog)
         })
     }
 
@@ -114,19 +116,15 @@ impl Listener {
         let _lock = lock_directory(path);
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
             if !metadata.file_type().is_socket() {
-                return Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "a file that is no socket",
-                ));
+                let message = "a file that is no socket";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
             }
             match knock(path) {
                 Err(Errno::CONNREFUSED) => {}
                 // A full backlog, a datagram socket, no permission: it is in use.
                 Ok(()) | Err(_) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::AddrInUse,
-                        "another server listens there",
-                    ));
+                    let message = "another server listens there";
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
                 }
             }
             std::fs::remove_file(path)?;
@@ -246,6 +244,7 @@ impl Listener {
         Socket {
             socket,
             is_shared,
+            is_polled: false,
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         }
@@ -257,6 +256,8 @@ impl Listener {
 pub(crate) struct Socket {
     socket: OwnedFd,
     pub(crate) is_shared: bool,
+    /// Whether it is registered with the poll; not while descriptors are exhausted.
+    pub(super) is_polled: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<TlsConfig>,
 }

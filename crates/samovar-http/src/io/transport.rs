@@ -115,6 +115,12 @@ impl Transport {
         }
     }
 
+    /// Makes the next close a reset, so that the client does not take a part for the whole.
+    pub(crate) fn reset_on_close(&self) {
+        // If this fails, the answer still ends prematurely.
+        drop(sys::reset_on_close(self));
+    }
+
     /// Sends `close_notify` before a regular close, if the connection uses TLS. Best effort: it is
     /// lost if the socket is full.
     pub(crate) fn say_goodbye(&mut self) {

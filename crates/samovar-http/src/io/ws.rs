@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, Stay};
-use super::sys::{self, Edges};
+use super::sys::Edges;
 use super::transport::Transport;
 use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
@@ -207,7 +207,7 @@ impl<S: Service> Context<S> {
         self.tell_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
             // If the client is still there, a reset shows it that this is no proper close.
-            drop(sys::reset_on_close(&transport));
+            transport.reset_on_close();
         }
         Stay::Close
     }

@@ -1,18 +1,6 @@
-//! Route patterns, parsed when a route is registered.
+//! Route patterns, parsed when a route is registered. [`Router`](crate::Router) documents them.
 //!
-//! | segment | matches | captured |
-//! |---|---|---|
-//! | `text` | itself | |
-//! | `{id}` | one non-empty segment | as `id` |
-//! | `{id}.json`, `v{major}` | one segment with that suffix or prefix, and at least one more byte | as `id` |
-//! | `*` | one non-empty segment | |
-//! | `*.json`, `page_*`, `a*z` | one segment with that prefix and suffix | |
-//! | `*cat*` | one segment with that substring | |
-//! | `{*rest}` | one or more segments, the first not empty | as `rest`, with slashes |
-//! | `**` | the same | |
-//!
-//! Literal text is compared with the *decoded* path. It may be percent-encoded: `%2A` is a star and
-//! `%7B` a brace.
+//! Literal text is compared with the *decoded* path, and may be percent-encoded itself.
 
 use std::fmt;
 

@@ -223,11 +223,7 @@ impl Stream {
 
     /// Accepts plaintext; `None` if the socket must be writable first. A piece of at most
     /// [`SEND_LEN`] bytes is accepted as a whole or not at all. `more`: further bytes follow at
-    /// once.
-    ///
-    /// # Errors
-    ///
-    /// Those of the socket; `NotConnected` outside of a connection.
+    /// once. Outside of a connection, the error is `NotConnected`.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         let mut taken = 0;
         while self.flush()? {
@@ -243,10 +239,6 @@ impl Stream {
     }
 
     /// Sends pending records; `true` if none remain.
-    ///
-    /// # Errors
-    ///
-    /// Those of the socket.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while let Some(rest) = self.outgoing.get(self.outgoing_at..)
             && !rest.is_empty()
@@ -272,10 +264,6 @@ impl Stream {
 
     /// Sends `close_notify` and shuts down the writing side; the peer may still write. Records that
     /// the socket does not accept now must be flushed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the socket.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         if matches!(self.state, State::Over) {
             return Ok(());

@@ -270,10 +270,6 @@ impl Outbound {
     }
 
     /// Writes the queue. `scratch`: buffer for joining small pieces.
-    ///
-    /// # Errors
-    ///
-    /// Those of the socket.
     pub(crate) fn flush(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.is_corked = false;
         self.is_blocked = false;

@@ -142,39 +142,17 @@ impl Socket {
 
     /// Like [`send`](Self::send), for a message to many sockets.
     pub fn send_frame(&self, frame: &Frame) {
-        if self.try_send_frame(frame) == Err(SendError::Full) {
-            self.outbound().overflow();
-        }
-    }
-
-    /// Like [`try_send`](Self::try_send), for a message to many sockets. Lets slow receivers miss
-    /// messages instead of disconnecting them:
-    ///
-    /// ```
-    /// use samovar_http::ws::{Frame, SendError, Socket};
-    ///
-    /// /// Returns the number of clients that missed the update.
-    /// fn broadcast(clients: &[Socket], update: &str) -> usize {
-    ///     let frame = Frame::new(update);
-    ///     let results = clients.iter().map(|client| client.try_send_frame(&frame));
-    ///     results.filter(|result| *result == Err(SendError::Full)).count()
-    /// }
-    /// # assert_eq!(broadcast(&[], "x"), 0);
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// If the queue to the peer is full, or the socket is closing.
-    pub fn try_send_frame(&self, frame: &Frame) -> Result<(), SendError> {
         let deflated = match self.0.window_bits {
             Some(WINDOW_BITS_MAX) if frame.payload().len() >= DEFLATED_LEN_MIN => frame.deflated(),
             _ => None,
         };
         let bytes = deflated.unwrap_or(frame.plain());
         let mut outbound = self.outbound();
-        outbound.check_room(frame.plain().len(), self.0.limits.outbound_len_max)?;
-        outbound.put(Outgoing::Shared(bytes));
-        Ok(())
+        match outbound.check_room(frame.plain().len(), self.0.limits.outbound_len_max) {
+            Ok(()) => outbound.put(Outgoing::Shared(bytes)),
+            Err(SendError::Full) => outbound.overflow(),
+            Err(SendError::Closed) => {}
+        }
     }
 
     /// Sends a ping; a payload of more than 125 bytes is truncated. [`Handler::pong`] receives the
@@ -265,7 +243,7 @@ impl Socket {
         true
     }
 
-    /// Passes an event to the handler. If the handler panics, closes the socket and returns `false`.
+    /// Passes an event to the handler; `false`, and the socket is closed, if the handler panics.
     pub(crate) fn handle(&self, handler: &mut dyn Handler, event: Event<'_>) -> bool {
         let handled = catch_unwind(AssertUnwindSafe(|| match event {
             Event::Open => handler.open(self),

@@ -97,7 +97,7 @@ fn a_request_and_its_answer() {
     assert_eq!(text, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     client.respond(1, false);
     client.session.send(1, Bytes::from_static(b"hello"), true);
-    assert_eq!(client.events(), [Event::Sent { stream: 1 }]);
+    assert_eq!(client.events(), [Event::Sent(1)]);
     assert_eq!(client.session.stream_count(), 0);
     let frames = client.frames();
     assert_eq!((frames[0].kind, frames[1].kind, frames[1].len), (1, 0, 5));
@@ -122,13 +122,7 @@ fn reading_a_body_opens_the_windows() {
     client.session.read(1, true);
     let events = client.events();
     assert_eq!(events.len(), 16);
-    assert_eq!(
-        events[0],
-        Event::Data {
-            stream: 1,
-            bytes: Bytes::from(vec![7; 16384])
-        }
-    );
+    assert_eq!(events[0], Event::Data(1, Bytes::from(vec![7; 16384])));
     assert_eq!(client.frames(), []);
     client.session.release(1, 10 * 16384);
     assert_eq!(client.events(), []);
@@ -141,7 +135,7 @@ fn reading_a_body_opens_the_windows() {
         1
     );
     client.send(&frame(0, 1, 1, b""));
-    assert_eq!(client.events(), [Event::End { stream: 1 }]);
+    assert_eq!(client.events(), [Event::End(1)]);
 }
 
 #[test]
@@ -154,7 +148,7 @@ fn more_than_the_window_is_an_error() {
     client.send(&frame(0, 0, 1, &[7; 16384]));
     assert_eq!(client.events().len(), 1);
     client.send(&frame(0, 0, 1, b"x"));
-    assert_eq!(client.events(), [Event::Reset { stream: 1 }]);
+    assert_eq!(client.events(), [Event::Reset(1)]);
     assert_eq!(client.frames()[0].kind, 3);
 }
 
@@ -181,11 +175,11 @@ fn a_response_respects_the_peers_window() {
     // A stream without a window does not block others.
     client.respond(3, false);
     client.session.send(3, Bytes::from_static(b"small"), true);
-    assert_eq!(client.events(), [Event::Sent { stream: 3 }]);
+    assert_eq!(client.events(), [Event::Sent(3)]);
     client.send(&frame(8, 0, 1, &100_u32.to_be_bytes()));
-    assert_eq!(client.events(), [Event::Drained { stream: 1 }]);
+    assert_eq!(client.events(), [Event::Drained(1)]);
     client.session.send_trailers(1, b"X: y\r\n");
-    assert_eq!(client.events(), [Event::Sent { stream: 1 }]);
+    assert_eq!(client.events(), [Event::Sent(1)]);
 }
 
 #[test]
@@ -200,7 +194,7 @@ fn output_is_bounded() {
     loop {
         client.session.send(1, Bytes::from(vec![7; 65536]), false);
         given_len += 65536;
-        if client.events() != [Event::Drained { stream: 1 }] {
+        if client.events() != [Event::Drained(1)] {
             break;
         }
     }
@@ -214,7 +208,7 @@ fn output_is_bounded() {
             .map(|f| f.len)
             .sum();
         out_len += sent as usize;
-        if client.events() == [Event::Drained { stream: 1 }] {
+        if client.events() == [Event::Drained(1)] {
             break;
         }
     }
@@ -239,12 +233,12 @@ fn rapid_resets_end_the_connection() {
         client.send(&get(stream));
         assert_eq!(client.events().len(), 1);
         client.send(&reset(stream));
-        assert_eq!(client.events(), [Event::Reset { stream }]);
+        assert_eq!(client.events(), [Event::Reset(stream)]);
     }
     client.send(&get(11));
     assert_eq!(client.events().len(), 1);
     client.send(&reset(11));
-    assert_eq!(client.events(), [Event::Reset { stream: 11 }]);
+    assert_eq!(client.events(), [Event::Reset(11)]);
     assert_eq!(client.expect_gone(), CALM);
     assert_eq!(client.session.abused(), Some(Abuse::Resets));
     client.send(&get(13));
@@ -271,7 +265,7 @@ fn provoked_resets_count() {
         client.send(&frame(1, 4, stream, &block));
         assert_eq!(client.events().len(), 1);
         client.send(&frame(0, 0, stream, b"xx"));
-        assert_eq!(client.events(), [Event::Reset { stream }]);
+        assert_eq!(client.events(), [Event::Reset(stream)]);
     }
     assert_eq!(client.expect_gone(), CALM);
 }
@@ -356,7 +350,7 @@ fn go_away_is_sent_twice_before_the_end() {
     let again = client.frames();
     assert_eq!((again.len(), again[0].kind), (1, 7));
     client.respond(1, true);
-    assert_eq!(client.events(), [Event::Sent { stream: 1 }]);
+    assert_eq!(client.events(), [Event::Sent(1)]);
     assert_eq!(client.events(), []);
     assert!(client.session.is_closed());
 }
@@ -380,7 +374,7 @@ fn any_split_gives_the_same_events() {
             while let Some(event) = session.poll() {
                 match event {
                     Event::Request { stream, .. } => session.read(stream, true),
-                    Event::Data { bytes, .. } => body.extend(bytes),
+                    Event::Data(_, bytes) => body.extend(bytes),
                     other => ends.push(other),
                 }
             }
@@ -388,7 +382,7 @@ fn any_split_gives_the_same_events() {
         (body, ends)
     };
     let whole = run(&[]);
-    assert_eq!(whole, (b"helloyo".to_vec(), vec![Event::End { stream: 1 }]));
+    assert_eq!(whole, (b"helloyo".to_vec(), vec![Event::End(1)]));
     for split in 0..bytes.len() {
         assert_eq!(run(&[split]), whole, "split at {split}");
     }

@@ -34,7 +34,7 @@ impl<S: Service> Context<S> {
         }
         if self.is_stuck(conn) {
             self.incident(&Incident::TooSlow { peer: conn.peer });
-            conn.reset_on_close();
+            conn.transport.reset_on_close();
             return Stay::Close;
         }
         let (linger_time, idle_time, head_time) =

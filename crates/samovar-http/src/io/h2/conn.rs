@@ -12,7 +12,7 @@ use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
 use crate::io::key::Key;
 use crate::io::stream::Cancel;
-use crate::io::sys::{self, Edges};
+use crate::io::sys::Edges;
 use crate::io::transport::Transport;
 use crate::later::Later;
 use crate::request::Request;
@@ -221,11 +221,5 @@ impl H2Conn {
         }
         let output = std::mem::take(&mut self.output);
         self.send(&output)
-    }
-
-    /// Makes the next close a reset, so that the client does not take a part for the whole.
-    pub(crate) fn reset_on_close(&self) {
-        // If this fails, the answers still end prematurely.
-        drop(sys::reset_on_close(&self.transport));
     }
 }

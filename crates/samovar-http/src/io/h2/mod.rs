@@ -60,7 +60,7 @@ impl<S: Service> Context<S> {
     /// Aborts a connection.
     pub(super) fn cut_off_h2(&mut self, conn: &mut H2Conn) {
         if conn.session.stream_count() > 0 || !conn.output.is_empty() {
-            conn.reset_on_close();
+            conn.transport.reset_on_close();
         }
         self.fail_h2(conn, End::Cut);
     }
@@ -70,8 +70,8 @@ impl<S: Service> Context<S> {
         conn.session.abort(ErrorCode::CANCEL);
         while let Some(event) = conn.session.poll() {
             match event {
-                Event::Sent { stream } => Self::gather_report(conn, stream),
-                Event::Reset { stream } => self.report_failure(conn, stream, end),
+                Event::Sent(stream) => Self::gather_report(conn, stream),
+                Event::Reset(stream) => self.report_failure(conn, stream, end),
                 _ => {}
             }
         }
@@ -150,17 +150,9 @@ impl<S: Service> Context<S> {
     /// windows allow, because it may still read.
     fn end_input(&mut self, conn: &mut H2Conn) {
         conn.has_ended = true;
-        let is_receiving =
-            |stream: &Stream| stream.state == StreamState::Receiving || stream.inflow.is_some();
-        let incomplete: Vec<_> = conn
-            .session
-            .streams()
-            .filter(|(_, stream)| is_receiving(stream))
-            .map(|(id, _)| id)
-            .collect();
-        for id in incomplete {
-            self.drop_stream(conn, id, ErrorCode::CANCEL);
-        }
+        self.drop_streams(conn, |stream| {
+            stream.state == StreamState::Receiving || stream.inflow.is_some()
+        });
     }
 
     /// Gives up the answers of a client that has shut down its sending side: those that wait for
@@ -168,21 +160,21 @@ impl<S: Service> Context<S> {
     /// because it cannot open them any more. Called once everything the windows allow is sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
         let may_wait = self.shared.limits.half_close;
-        let is_blocked = |stream: &Stream| match stream.state {
+        self.drop_streams(conn, |stream| match stream.state {
             StreamState::Sending => true,
             StreamState::Waiting => !may_wait,
             StreamState::Receiving | StreamState::Away => false,
-        };
-        let blocked: Vec<_> = conn
-            .session
-            .streams()
-            .filter(|(_, stream)| is_blocked(stream))
-            .map(|(id, _)| id)
-            .collect();
-        for id in &blocked {
+        })
+    }
+
+    /// Gives up these streams of a client that has left; `true` if there are any.
+    fn drop_streams(&mut self, conn: &mut H2Conn, which: impl Fn(&Stream) -> bool) -> bool {
+        let streams = conn.session.streams().filter(|(_, stream)| which(stream));
+        let ids: Vec<_> = streams.map(|(id, _)| id).collect();
+        for id in &ids {
             self.drop_stream(conn, *id, ErrorCode::CANCEL);
         }
-        !blocked.is_empty()
+        !ids.is_empty()
     }
 
     /// Handles all events and sends the output; `true` once the kernel has it.
@@ -258,14 +250,14 @@ impl<S: Service> Context<S> {
                 self.count_stream(conn);
                 self.refuse_stream(conn, stream, refusal, is_head);
             }
-            Event::Data { stream, bytes } => self.on_data(conn, stream, bytes),
-            Event::End { stream } => self.on_end(conn, stream),
-            Event::Drained { stream } => self.on_drained(conn, stream),
-            Event::Sent { stream } => {
+            Event::Data(stream, bytes) => self.on_data(conn, stream, bytes),
+            Event::End(stream) => self.on_end(conn, stream),
+            Event::Drained(stream) => self.on_drained(conn, stream),
+            Event::Sent(stream) => {
                 Self::gather_report(conn, stream);
                 conn.since = self.now;
             }
-            Event::Reset { stream } => {
+            Event::Reset(stream) => {
                 conn.since = self.now;
                 self.report_failure(conn, stream, End::Left);
             }
