@@ -25,15 +25,11 @@
 //!
 //! # Threading model
 //!
-//! *I/O threads* each own a listener, an epoll instance and their connections; they share nothing
-//! while they answer requests. A pool of *workers* runs handlers and all other code that may block
-//! on disks, databases or locks. A connection belongs to exactly one thread at any time. It moves,
-//! in the sense of Rust, from the I/O thread to a worker with the request and back with the
-//! response, so no lock guards it.
-//!
-//! Bodies larger than memory are read and written as streams. A slow client holds no worker slot;
-//! it holds a thread only where a handler, a [`Body::reader`] or a [`Response::push`] waits for it.
-//! See [`manual::threads`].
+//! *I/O threads* answer what is in memory; *workers* run handlers and all other code that may
+//! block. A connection belongs to exactly one thread at any time: it moves, in the sense of Rust,
+//! to a worker with the request and back with the response, so no lock guards it. A slow client
+//! holds no worker slot; it holds a thread only where a handler, a [`Body::reader`] or a
+//! [`Response::push`] waits for it. See [`manual::threads`].
 //!
 //! # Services
 //!

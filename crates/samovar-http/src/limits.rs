@@ -9,7 +9,7 @@ use crate::proto::head::HeadLimits;
 /// Limits of a server. The defaults suit a server on the public internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Limits of a request head; beyond them 414 or 431.
+    /// Limits of a request head, more than browsers send; beyond them 414 or 431.
     pub head: HeadLimits,
     /// Open connections, over all I/O threads. At the limit a new connection evicts one that waits
     /// for its client, or gets 503. Default: 16384. Never more than the process may have
@@ -20,7 +20,8 @@ pub struct Limits {
     /// connections. Applies at `connections_max` only. Default: 1 s; [`Duration::MAX`] turns
     /// eviction off.
     pub rest_time_min: Duration,
-    /// Requests that wait for a worker in one lane; beyond them 503. Default: 4096.
+    /// Requests that wait for a worker in one lane; beyond them 503. Default: 4096; clients give up
+    /// before a longer queue is served.
     pub queue_len_max: usize,
     /// Handlers that wait for their client in the middle of a body without occupying a worker slot;
     /// beyond them a request with a streamed body gets 503. Each costs a thread. Default: 512.
@@ -28,16 +29,20 @@ pub struct Limits {
     /// Time from accepting a connection to the end of its TLS handshake; then the connection is
     /// closed. Default: 10 s.
     pub handshake_time: Duration,
-    /// TLS handshakes in progress; beyond them a new connection is closed. Default: 4096.
+    /// TLS handshakes in progress, each some milliseconds for a worker; beyond them a new connection
+    /// is closed. Default: 4096.
     pub handshakes_max: usize,
-    /// Time from the first to the last byte of a head; then 408. Default: 10 s.
+    /// Time from the first to the last byte of a head; then 408. Default: 10 s, for what fits into
+    /// one or two packets.
     pub head_time: Duration,
-    /// Time between two requests on a connection; then the connection is closed. Default: 60 s.
+    /// Time between two requests on a connection; then the connection is closed. Default: 60 s,
+    /// shorter than the keep-alive time of most proxies.
     pub idle_time: Duration,
     /// Window over which the minimum throughput of a client is measured. Default: 30 s.
     pub stall_time: Duration,
     /// Minimum throughput: bytes of a body that a client must send, or of an answer that it must
-    /// read, within one `stall_time`. Slower clients are disconnected. Default: 4096.
+    /// read, within one `stall_time`. Slower clients are disconnected. Default: 4096, slower than a
+    /// modem.
     pub stall_len_min: u64,
     /// Whether a client that shuts down its sending side can still wait for an answer that the
     /// application [defers](crate::Response::later) or writes to a
@@ -51,7 +56,7 @@ pub struct Limits {
     /// How long a closing connection is still read, so that the client can see the last answer.
     /// Default: 2 s.
     pub linger_time: Duration,
-    /// Memory for response bodies in progress, in bytes; beyond it they leave in small pieces.
+    /// Memory for response bodies in progress, in bytes; beyond it they leave in pieces of 16 KiB.
     /// Default: 64 MiB.
     pub body_memory_max: usize,
     /// Memory for request bodies that are received before their handlers start, in bytes for all of

@@ -39,18 +39,3 @@
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |
 //! | log | [`Observer`](crate::Observer) | `logHandler` | tracing | `Logger` |
 //! | stop | [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |
-//!
-//! # From Mummy
-//!
-//! The model is the same, including the order of WebSocket events. Differences: the most specific
-//! route wins instead of the first, so order does not matter; a handler returns its response;
-//! compression is opt-in; closing the server completes the responses in progress; `*` and
-//! parameters do not match empty segments.
-//!
-//! # From axum or actix-web
-//!
-//! Remove `async` and `.await`. Extractors become method calls on the request. Replace asynchronous
-//! connection pools by blocking ones (`r2d2`, `postgres`, `rusqlite`). Replace spawned tasks by
-//! threads; most become unnecessary, because a handler may block. If one pattern matches the path
-//! but has no route for the method, other patterns are tried: 405 is answered only if no pattern
-//! has one.

@@ -1,16 +1,4 @@
-//! A tour, from the smallest server to graceful shutdown.
-//!
-//! # Hello
-//!
-//! ```no_run
-//! use samovar_http::Router;
-//!
-//! fn main() -> std::io::Result<()> {
-//!     Router::new()
-//!         .get("/", |_| "Hello\n")
-//!         .serve("127.0.0.1:8080")
-//! }
-//! ```
+//! A tour, from handlers to graceful shutdown.
 //!
 //! # Handlers
 //!

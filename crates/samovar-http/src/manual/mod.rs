@@ -1,8 +1,8 @@
 //! The manual: documentation without code of its own.
 //!
-//! * [`guide`]: a tour, from the smallest server to graceful shutdown.
+//! * [`guide`]: a tour, from handlers to graceful shutdown.
 //! * [`threads`]: the threading model, and what may block.
-//! * [`bounds`]: all limits with their defaults and reasons; the memory of an idle connection.
+//! * [`bounds`]: where the limits are; the fixed ones; the memory of an idle connection.
 //! * [`attacks`]: past attacks on HTTP servers, and the countermeasures here.
 //! * [`coming_from`]: terms of Mummy, axum and actix-web, and the ones used here.
 
