@@ -1,4 +1,4 @@
-//! Rules for links between documents, and for the book's table of contents.
+//! Rules for links and paths in documents, and for the book's table of contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,24 @@ use super::{Finding, Text};
 const BOOK: &str = "docs/book/";
 const SUMMARY: &str = "docs/book/SUMMARY.md";
 
-/// Checks that links have existing targets, and that every page of the book is linked.
+/// Documents whose paths in backquotes are checked too.
+const OVERVIEWS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "COMPAT.md"];
+
+/// Beginnings of such paths.
+const FOLDERS: [&str; 9] = [
+    "crates/",
+    "docs/",
+    "xtask/",
+    "bench/",
+    "testdata/",
+    "fuzz/",
+    "conformance/",
+    "examples/",
+    ".ci/",
+];
+
+/// Checks that links have existing targets, that paths in [`OVERVIEWS`] exist, and that every page
+/// of the book is linked.
 pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let documents = texts.iter().filter(|text| text.path.ends_with(".md"));
     let documents: BTreeMap<&str, &Text> =
@@ -38,6 +55,14 @@ pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Findin
             if document.path == SUMMARY && !named.insert(path.clone()) {
                 let message = format!("names {path} twice: a page has one place in the book");
                 findings.push(Finding::new(SUMMARY, line, message));
+            }
+        }
+    }
+    for document in OVERVIEWS.iter().filter_map(|path| documents.get(path)) {
+        for (index, line) in document.content.lines().enumerate() {
+            for path in quoted_paths(line).filter(|path| !exists(path)) {
+                let message = format!("names {path}, which does not exist");
+                findings.push(Finding::new(&document.path, index + 1, message));
             }
         }
     }
@@ -75,6 +100,14 @@ fn targets(content: &str) -> Vec<(usize, &str)> {
         }
     }
     targets
+}
+
+/// Returns the paths in backquotes. Patterns and commands are no paths.
+fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    quoted
+        .filter(|text| FOLDERS.iter().any(|folder| text.starts_with(folder)))
+        .filter(|text| !text.contains([' ', '*', '{', '<', '…', '$']))
 }
 
 /// Returns the lines outside code fences, numbered from 1.
@@ -174,6 +207,16 @@ mod tests {
                 "`v[0](x)` is code, [`this`](gone.md) is not\n```\n[x](y)\n```",
             )],
             &[("a.md", 1, "leads to gone.md, which does not exist")],
+        );
+    }
+
+    #[test]
+    fn paths_in_an_overview_exist() {
+        let text = "`docs/gone.md` `docs` `crates/*/src` `cargo run docs/`";
+        let message = "names docs/gone.md, which does not exist";
+        check_texts(
+            &[("README.md", text), ("docs/notes.md", text)],
+            &[("README.md", 1, message)],
         );
     }
 

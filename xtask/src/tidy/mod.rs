@@ -9,16 +9,12 @@
 //! | [`words`] | texts for users are free of the project's private words |
 //! | [`sources`] | `proto/` is pure, `unsafe` stays where it is, width, size, `TODO` |
 //! | [`manifests`] | each direct dependency has a reason beside it |
-//! | [`dependencies`] | licences, duplicates and sources of all dependencies |
-//! | [`documents`] | files that README, ARCHITECTURE and COMPAT name exist |
-//! | [`links`] | links between documents have targets, and the book links all its pages |
+//! | [`links`] | links and paths in documents have targets, and the book links all its pages |
 //!
 //! A rule is a function from text to findings. Its message includes the reason, so that no other
 //! document is needed.
 
 mod arrows;
-mod dependencies;
-mod documents;
 mod functions;
 mod imports;
 mod lexer;
@@ -73,11 +69,8 @@ struct Text {
     content: String,
 }
 
-/// Checks every rule below `repository`; prints the findings.
-///
-/// # Errors
-///
-/// Returns an error if a rule is broken, or the tree cannot be read.
+/// Checks every rule below `repository`; prints the findings. Fails if a rule is broken, or the
+/// tree cannot be read.
 pub(crate) fn check(repository: &Path) -> Result<()> {
     let mut texts = Vec::new();
     read_texts(repository, "", &mut texts)?;
@@ -98,11 +91,7 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     findings.extend(words::check(&texts));
     findings.extend(sources::check(&texts, &read("xtask/ratchet.txt")));
     findings.extend(manifests::check(&texts));
-    let packages = dependencies::of_workspace(&metadata);
-    findings.extend(dependencies::check(&read("deny.toml"), &packages));
-    let exists = |path: &str| repository.join(path).exists();
-    findings.extend(documents::check(&texts, exists));
-    findings.extend(links::check(&texts, exists));
+    findings.extend(links::check(&texts, |path| repository.join(path).exists()));
 
     for finding in &findings {
         println!("{finding}");
@@ -110,11 +99,7 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     if !findings.is_empty() {
         bail!("tidy: {} findings", findings.len());
     }
-    println!(
-        "tidy: {} files and {} packages are in order",
-        texts.len(),
-        packages.len()
-    );
+    println!("tidy: {} files are in order", texts.len());
     Ok(())
 }
 
