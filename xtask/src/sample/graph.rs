@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
+use testkit::random::SplitMix64;
 
-use super::random::Random;
 use super::store::{Derivation, Import, Store};
 use super::trees;
 
@@ -50,13 +50,13 @@ pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
 
 /// Generates `count` packages with up to 20 references each, to packages shortly before them.
 pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     (0..count)
         .map(|index| {
             let near = index.min(200);
-            let wanted = if near == 0 { 0 } else { random.place(21) };
+            let wanted = if near == 0 { 0 } else { random.index(21) };
             let mut inputs: Vec<usize> = (0..wanted)
-                .map(|_| index - 1 - random.place(near))
+                .map(|_| index - 1 - random.index(near))
                 .collect();
             inputs.sort_unstable();
             inputs.dedup();

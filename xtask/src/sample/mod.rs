@@ -44,11 +44,8 @@ pub(crate) enum Kind {
 /// Manifest: maps names to paths, lists of paths, and counts.
 pub(crate) type Manifest = Map<String, Value>;
 
-/// Creates a sample store in `dir`, unless a complete one exists.
-///
-/// # Errors
-///
-/// Returns an error if `dir` contains something else, Nix is missing or fails, or the disk is full.
+/// Creates a sample store in `dir`, unless a complete one exists. Fails if `dir` contains something
+/// else, Nix is missing or fails, or the disk is full.
 pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,

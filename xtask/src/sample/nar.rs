@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::random::Random;
+use testkit::random::SplitMix64;
+
+use super::random::{write_noise, write_prose};
 
 /// File system object of a NAR.
 #[derive(Debug, Clone)]
@@ -50,8 +52,8 @@ impl Content {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         match self {
             Self::Bytes(bytes) => out.write_all(bytes),
-            Self::Noise { seed, len } => Random::new(*seed).write_noise(*len, out),
-            Self::Prose { seed, len } => Random::new(*seed).write_prose(*len, out),
+            Self::Noise { seed, len } => write_noise(SplitMix64::new(*seed), *len, out),
+            Self::Prose { seed, len } => write_prose(SplitMix64::new(*seed), *len, out),
         }
     }
 }

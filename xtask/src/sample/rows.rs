@@ -7,10 +7,11 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
+use testkit::random::SplitMix64;
 
 use super::graph::{self, Recipe};
 use super::nar::Node;
-use super::random::Random;
+use super::random::file_len;
 use super::store::{STORE_DIR, Store};
 use super::{Manifest, trees};
 use crate::command::{feed, progress};
@@ -90,7 +91,7 @@ struct Package {
 /// Writes rows, each after the rows that it refers to.
 #[derive(Debug)]
 struct Rows {
-    random: Random,
+    random: SplitMix64,
     left: u64,
     next_id: u64,
     paths: Batch,
@@ -104,7 +105,7 @@ struct Rows {
 impl Rows {
     fn new(count: u64) -> Self {
         Self {
-            random: Random::new(1),
+            random: SplitMix64::new(1),
             left: count,
             // Beyond the ids that Nix has assigned.
             next_id: 1000,
@@ -162,11 +163,11 @@ impl Rows {
             if packages.len() > POPULAR {
                 let near = packages.len().min(NEAR);
                 // Six on average, nineteen at most.
-                let wanted = self.random.place(20).min(self.random.place(20));
+                let wanted = self.random.index(20).min(self.random.index(20));
                 for _ in 0..wanted {
-                    let place = match self.random.below(4) {
-                        0 => self.random.place(POPULAR),
-                        _ => packages.len() - 1 - self.random.place(near),
+                    let place = match self.random.between(0, 4) {
+                        0 => self.random.index(POPULAR),
+                        _ => packages.len() - 1 - self.random.index(near),
                     };
                     inputs.push(packages[place]);
                 }
@@ -178,7 +179,7 @@ impl Rows {
 
     fn package(&mut self, inputs: &[Package], out: &mut dyn Write) -> io::Result<Package> {
         let name = self.name();
-        if self.random.below(10) == 0 {
+        if self.random.between(0, 10) == 0 {
             let row = Row {
                 content_address: Some("fixed:r:sha256:"),
                 ..Row::of_output(self.path(&format!("{name}-source")), None, Vec::new())
@@ -193,7 +194,7 @@ impl Rows {
         let output_path = self.path(&name);
         let mut derivation = None;
         // The derivation of a substituted path is rarely present.
-        let is_built = self.random.below(2) == 0;
+        let is_built = self.random.between(0, 2) == 0;
         if is_built && self.left > 1 {
             let row = Row {
                 path: derivation_path.clone(),
@@ -207,7 +208,7 @@ impl Rows {
             derivation = Some(id);
         }
         let mut references: Vec<u64> = inputs.iter().map(|input| input.output).collect();
-        if self.random.below(4) == 0 {
+        if self.random.between(0, 4) == 0 {
             // Many outputs refer to themselves.
             references.push(self.next_id);
         }
@@ -227,7 +228,7 @@ impl Rows {
             .map(|()| format!("{:016x}", self.random.next()))
             .concat();
         let time = 1_600_000_000 + id * 60;
-        let nar_size = 120 + 8 * self.random.file_len();
+        let nar_size = 120 + 8 * file_len(&mut self.random);
         let quoted = |text: &Option<String>| match text {
             Some(text) => format!("'{text}'"),
             None => "null".to_owned(),
@@ -279,8 +280,8 @@ impl Rows {
             "unwrapped",
             "json",
         ];
-        let [one, other] = [(); 2].map(|()| WORDS[self.random.place(WORDS.len())]);
-        let [major, minor, patch] = [9, 30, 100].map(|bound| self.random.below(bound));
+        let [one, other] = [(); 2].map(|()| WORDS[self.random.index(WORDS.len())]);
+        let [major, minor, patch] = [9, 30, 100].map(|bound| self.random.between(0, bound));
         format!("{one}-{other}-{major}.{minor}.{patch}")
     }
 
@@ -291,7 +292,7 @@ impl Rows {
     /// Returns random digits of an alphabet of at most 64.
     fn text(&mut self, alphabet: &[u8], len: usize) -> String {
         (0..len)
-            .map(|_| char::from(alphabet[self.random.place(alphabet.len())]))
+            .map(|_| char::from(alphabet[self.random.index(alphabet.len())]))
             .collect()
     }
 }

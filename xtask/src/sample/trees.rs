@@ -1,12 +1,14 @@
 //! Contents of the paths in a sample store.
 
+use testkit::random::SplitMix64;
+
 use super::nar::{Content, Node};
-use super::random::Random;
+use super::random::file_len;
 
 /// Generates a tree of about `files` small files like a `node_modules` folder: packages, each with
-/// a few nested folders of ten files. Sizes are those of [`Random::file_len`], divided by `shrink`.
+/// a few nested folders of ten files. Sizes are those of [`file_len`], divided by `shrink`.
 pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut left = files;
     let mut packages = Vec::new();
     while left > 0 {
@@ -14,14 +16,14 @@ pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
         left -= 1;
         for folder in ["dist", "lib", "src", "types"]
             .iter()
-            .take(1 + random.place(4))
+            .take(1 + random.index(4))
         {
-            let depth = if random.below(4) == 0 {
-                random.below(4)
+            let depth = if random.between(0, 4) == 0 {
+                random.between(0, 4)
             } else {
                 0
             };
-            let count = left.min(5 + random.below(16));
+            let count = left.min(5 + random.between(0, 16));
             left -= count;
             let mut node = Node::dir((0..count).map(|index| {
                 (
@@ -34,7 +36,7 @@ pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
             }
             package.push((folder.as_bytes().to_vec(), node));
         }
-        if random.below(8) == 0 {
+        if random.between(0, 8) == 0 {
             let cli = Node::program("#!/usr/bin/env node\n");
             package.push((b"bin".to_vec(), Node::dir([("cli.js", cli)])));
             left = left.saturating_sub(1);
@@ -44,8 +46,8 @@ pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
     Node::dir(packages)
 }
 
-fn small_file(random: &mut Random, shrink: u64) -> Node {
-    let len = random.file_len() / shrink;
+fn small_file(random: &mut SplitMix64, shrink: u64) -> Node {
+    let len = file_len(random) / shrink;
     Node::File {
         content: Content::Prose {
             seed: random.next(),
@@ -118,9 +120,8 @@ pub(crate) fn deep(components: u32) -> Node {
 /// Generates the contents of a small package: an executable and a manual that mention its
 /// references, a link to the first reference, and text. One in three mentions itself too; one in
 /// seven is a single file.
-/// seven is a single file.
 pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
-    let mut random = Random::new(index ^ 0x5a5a_0000);
+    let mut random = SplitMix64::new(index ^ 0x5a5a_0000);
     let mut text = format!("package {index}\n");
     for reference in references {
         text.push_str(reference);
@@ -134,7 +135,7 @@ pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     } else {
         format!("#!/bin/sh\n{text}")
     };
-    let len = random.file_len();
+    let len = file_len(&mut random);
     let page = Node::File {
         content: Content::Prose {
             seed: random.next(),
