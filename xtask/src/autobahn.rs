@@ -30,11 +30,8 @@ const WITHOUT_COMPRESSION: [&str; 9] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
 ];
 
-/// Runs the suite with the arguments after `autobahn`.
-///
-/// # Errors
-///
-/// Returns an error if it cannot be run, or a result differs from the committed one.
+/// Runs the suite with the arguments after `autobahn`. Fails if it cannot be run, or a result
+/// differs from the committed one.
 pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     let (updates, is_quick) = match words {
         [] => (false, false),

@@ -41,10 +41,7 @@ const PEERS: [(&str, &str, [&str; 2]); 2] = [
 ];
 
 /// Creates the stores, builds everything with the release profile, and measures with `options`.
-///
-/// # Errors
-///
-/// Returns an error if a store cannot be created, something does not build, or a measurement fails.
+/// Fails if a store cannot be created, something does not build, or a measurement fails.
 pub(crate) fn measure(options: &[&str]) -> Result<()> {
     let repository = repository();
     let store = repository.join(".samovar/bench");

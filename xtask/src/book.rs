@@ -8,11 +8,8 @@ use std::io;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Reads the book in mdBook's format (`[context, book]`) and writes the processed book.
-///
-/// # Errors
-///
-/// Returns an error if the input has another format.
+/// Reads the book in mdBook's format (`[context, book]`) and writes the processed book. Fails if
+/// the input has another format.
 pub(crate) fn preprocess() -> Result<()> {
     let mut said: Value = serde_json::from_reader(io::stdin().lock())?;
     let book = said.get_mut(1).context("mdBook sends no book")?;

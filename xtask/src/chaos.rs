@@ -13,11 +13,8 @@ use crate::serve;
 /// Duration of the load under valgrind, in seconds.
 const LEAKS_SECONDS: &str = "15";
 
-/// Runs chaos for `seconds`, with a given seed or a new one.
-///
-/// # Errors
-///
-/// Returns an error if something does not build, or there are findings.
+/// Runs chaos for `seconds`, with a given seed or a new one. Fails if something does not build, or
+/// there are findings.
 pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
     let programs = build()?;
     let mut words = vec!["--seconds", seconds];
@@ -28,12 +25,8 @@ pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
 }
 
 /// Runs a soak of this many requests on the release build; writes the chart and its figures to
-/// `docs/`.
-///
-/// # Errors
-///
-/// Returns an error if something does not build, a response is wrong, or the server's resource
-/// usage rises.
+/// `docs/`. Fails if something does not build, a response is wrong, or the server's resource usage
+/// rises.
 pub(crate) fn run_soak(requests: &str) -> Result<()> {
     let programs = build()?;
     let words = ["--requests", requests];
@@ -45,11 +38,8 @@ pub(crate) fn run_soak(requests: &str) -> Result<()> {
     found
 }
 
-/// Runs the release build under valgrind and requests all routes.
-///
-/// # Errors
-///
-/// Returns an error if something does not build, or memory is lost.
+/// Runs the release build under valgrind and requests all routes. Fails if something does not
+/// build, or memory is lost.
 pub(crate) fn find_leaks() -> Result<()> {
     if find("valgrind").is_none() {
         bail!("valgrind is missing: `make setup-test` installs it");

@@ -12,11 +12,8 @@ pub(crate) fn progress(line: &str) {
     eprintln!("samovar: {line}");
 }
 
-/// Runs `command` with its output on the terminal.
-///
-/// # Errors
-///
-/// Returns an error if it cannot be started or does not exit with 0.
+/// Runs `command` with its output on the terminal. Fails if it cannot be started or does not exit
+/// with 0.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -27,21 +24,14 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it wrote to stdout, without the newline at the end.
-///
-/// # Errors
-///
-/// Returns an error if it cannot be started or does not exit with 0; it contains standard error.
+/// Runs `command` and returns what it wrote to stdout, without the newline at the end. Fails if it
+/// cannot be started or does not exit with 0; it contains standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     feed(command, |_| Ok(()))
 }
 
-/// Like [`output`], but writes to the command's stdin by `write`.
-///
-/// # Errors
-///
-/// Returns the errors of [`output`]; a failure of the command takes precedence over its closed
-/// stdin.
+/// Like [`output`], but writes to the command's stdin by `write`. Returns the errors of [`output`];
+/// a failure of the command takes precedence over its closed stdin.
 pub(crate) fn feed(
     command: &mut Command,
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send,
@@ -81,11 +71,7 @@ pub(crate) fn feed(
 }
 
 /// Builds targets with the flags of `cargo test --workspace`, so that artifacts are shared. Returns
-/// the folder of programs.
-///
-/// # Errors
-///
-/// Returns an error if they do not build.
+/// the folder of programs. Fails if they do not build.
 pub(crate) fn build_as_tested(targets: &[&str]) -> Result<PathBuf> {
     progress("building (the first time: some minutes)");
     run(Command::new("cargo")

@@ -9,11 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::command::{output, run};
 
-/// Builds the programs and writes the package to `out`.
-///
-/// # Errors
-///
-/// Returns an error if something cannot be built, or `dpkg-deb` is missing.
+/// Builds the programs and writes the package to `out`. Fails if something cannot be built, or
+/// `dpkg-deb` is missing.
 pub(crate) fn make(out: &Path) -> Result<()> {
     let repository = crate::command::repository();
     let mut build = Command::new("cargo");

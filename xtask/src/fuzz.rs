@@ -25,11 +25,8 @@ const FLAGS: [&str; 8] = [
     "-Ccodegen-units=1",
 ];
 
-/// Runs the targets with these names; all if there are none.
-///
-/// # Errors
-///
-/// Returns an error if a target does not build, or finds something.
+/// Runs the targets with these names; all if there are none. Fails if a target does not build, or
+/// finds something.
 pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
     let folder = repository().join("fuzz");
     let manifest = fs::read_to_string(folder.join("Cargo.toml"))?;

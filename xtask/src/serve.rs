@@ -25,12 +25,8 @@ struct Served {
     example: String,
 }
 
-/// Builds the server and replaces this process by it. Returns only on errors.
-///
-/// # Errors
-///
-/// Returns an error if the server does not build, or the sample store or the server cannot be
-/// started.
+/// Builds the server and replaces this process by it. Returns only on errors. Fails if the server
+/// does not build, or the sample store or the server cannot be started.
 pub(crate) fn serve(port: u16) -> Result<()> {
     let server = build()?;
     let served = prepare_store()?;
@@ -45,11 +41,8 @@ pub(crate) fn serve(port: u16) -> Result<()> {
     Err(error).with_context(|| format!("cannot start {}", server.display()))
 }
 
-/// Prints the output of [`serve`] without serving.
-///
-/// # Errors
-///
-/// Returns an error if the sample store or the key is missing and cannot be created.
+/// Prints the output of [`serve`] without serving. Fails if the sample store or the key is missing
+/// and cannot be created.
 pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     let served = prepare_store()?;
     let key = signing_key()?;
@@ -57,11 +50,7 @@ pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Builds nix-serve with the release profile; returns its path.
-///
-/// # Errors
-///
-/// Returns an error if it does not build.
+/// Builds nix-serve with the release profile; returns its path. Fails if it does not build.
 pub(crate) fn build() -> Result<PathBuf> {
     progress("building the server (the first time: some minutes)");
     let repository = repository();

@@ -62,11 +62,7 @@ const TESTING: &[Need] = &[
     ("c++", "g++"),
 ];
 
-/// Installs what `purpose` needs.
-///
-/// # Errors
-///
-/// Returns an error if something is missing and cannot be installed.
+/// Installs what `purpose` needs. Fails if something is missing and cannot be installed.
 pub(crate) fn install(purpose: For) -> Result<()> {
     let needs = match purpose {
         For::Serving => SERVING,

@@ -40,11 +40,8 @@ struct Options<'a> {
     names: Vec<&'a str>,
 }
 
-/// Runs suites with the arguments after `suites`.
-///
-/// # Errors
-///
-/// Returns an error if a suite cannot be run, or our results differ from the committed ones.
+/// Runs suites with the arguments after `suites`. Fails if a suite cannot be run, or our results
+/// differ from the committed ones.
 pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
     let options = parse(words)?;
     let own = match options.address {

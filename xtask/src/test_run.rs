@@ -42,11 +42,8 @@ struct Summary {
     ignored: u32,
 }
 
-/// Runs all tests and doctests of the workspace, even after a failure.
-///
-/// # Errors
-///
-/// Returns an error if a test fails or does not build.
+/// Runs all tests and doctests of the workspace, even after a failure. Fails if a test fails or
+/// does not build.
 pub(crate) fn run() -> Result<()> {
     let started = Instant::now();
     // Doctests take longest, so they start first.

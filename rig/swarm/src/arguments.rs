@@ -56,9 +56,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// # Errors
-    ///
-    /// Returns an error if an argument is wrong; also for `--help`, whose text the error carries.
+    /// Parses the command line. The error for `--help` carries its text.
     pub(crate) fn parse(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {

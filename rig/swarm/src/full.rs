@@ -21,11 +21,7 @@ const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// Number of refused connections after which the server counts as full.
 const TURNED_AWAY: usize = 20;
 
-/// Runs the goal; returns what the server missed.
-///
-/// # Errors
-///
-/// Returns an error if the load cannot be run.
+/// Runs the goal; returns what the server missed. Fails if the load cannot be run.
 pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<String>> {
     let mut missed = Vec::new();
     let connections = if arguments.is_connections_given {

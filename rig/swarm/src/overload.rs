@@ -27,11 +27,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Memory limit of the server, in bytes.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// Runs the goal; returns what the server missed.
-///
-/// # Errors
-///
-/// Returns an error if the load cannot be run.
+/// Runs the goal; returns what the server missed. Fails if the load cannot be run.
 pub(crate) fn run(
     arguments: &Arguments,
     address: SocketAddr,

@@ -49,11 +49,8 @@ struct Row {
     status_line: &'static str,
 }
 
-/// Measures all rows and compares them with the recorded budgets; `--renew` records them.
-///
-/// # Errors
-///
-/// Returns an error if a measurement fails, or a row exceeds its budget.
+/// Measures all rows and compares them with the recorded budgets; `--renew` records them. Fails if
+/// a measurement fails, or a row exceeds its budget.
 pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     let renews = match words {
         [] => false,

@@ -93,11 +93,8 @@ impl Server {
         Ok(Client(Connection::try_connect(&self.address)?))
     }
 
-    /// Waits until all threads are idle.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if they do not become idle, or there is more than one I/O thread.
+    /// Waits until all threads are idle. Fails if they do not become idle, or there is more than
+    /// one I/O thread.
     pub(super) fn settle(&self) -> Result<()> {
         let mut names = Vec::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -126,11 +123,8 @@ impl Server {
         Ok(Mark(fs::metadata(self.log())?.len()))
     }
 
-    /// Returns the work of the I/O thread since `mark`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if another thread has responded too, whose work would not be counted.
+    /// Returns the work of the I/O thread since `mark`. Fails if another thread has responded too,
+    /// whose work would not be counted.
     pub(super) fn since(&self, mark: Mark) -> Result<Counts> {
         let instructions = self.take()?;
         let mut log = fs::File::open(self.log())?;
