@@ -29,11 +29,8 @@ pub(crate) struct Dumps {
 
 type Hash = sha2::digest::Output<Sha256>;
 
-/// Compares responses of `server` with Nix's information; returns remarks for the report.
-///
-/// # Errors
-///
-/// Returns an error if a response is wrong.
+/// Compares responses of `server` with Nix's information; returns remarks for the report. Fails if
+/// a response is wrong.
 pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Vec<String>> {
     let mut client = Client::new(server.address);
     let mut signed = false;
@@ -106,11 +103,8 @@ fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<Stri
     }))
 }
 
-/// Checks that all servers send the same signature, because Ed25519 is deterministic.
-///
-/// # Errors
-///
-/// Returns an error if a signature is missing or differs from the previous server's.
+/// Checks that all servers send the same signature, because Ed25519 is deterministic. Fails if a
+/// signature is missing or differs from the previous server's.
 pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<()> {
     let mut client = Client::new(server.address);
     for (path, info) in sample(store) {

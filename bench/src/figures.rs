@@ -30,67 +30,97 @@ pub(crate) enum Quantity {
     PeakMib,
     /// System calls per response.
     Calls,
+    /// CPU time of the server per WebSocket message, in microseconds.
+    ServerCpuPerMessage,
+    /// CPU time of the server per receiver of a broadcast message, in microseconds.
+    ServerCpuPerDelivery,
+    /// Anonymous memory per idle connection.
+    KibPerConnection,
+    /// Growth of anonymous memory.
+    GrowthMib,
+    /// Rate as a percentage of the possible one.
+    PercentOfLimit,
 }
 
 impl Quantity {
+    /// Returns the title for tables, the name for sentences, the key in JSON, and the unit.
+    fn texts(self) -> [&'static str; 4] {
+        match self {
+            Self::ServerCpuUs => [
+                "Server CPU per answer, µs",
+                "server CPU",
+                "server_cpu_us",
+                " µs",
+            ],
+            Self::Rate => ["Answers per second", "rate", "rate", ""],
+            Self::P50Us => ["Latency, p50, µs", "p50", "p50_us", " µs"],
+            Self::P99Us => ["Latency, p99, µs", "p99", "p99_us", " µs"],
+            Self::ServerCpuPerGb => [
+                "Server CPU per GB, s",
+                "server CPU",
+                "server_cpu_s_per_gb",
+                " s/GB",
+            ],
+            Self::BothCpuPerGb => [
+                "Server and client CPU per GB, s",
+                "server and client CPU",
+                "both_cpu_s_per_gb",
+                " s/GB",
+            ],
+            Self::MbPerSecond => ["MB of NAR per second", "rate", "mb_per_s", ""],
+            Self::WallMs => ["Time, ms", "time", "wall_ms", " ms"],
+            Self::ServerCpuMs => ["Server CPU, ms", "server CPU", "server_cpu_ms", " ms"],
+            Self::ClientCpuMs => ["Client CPU, ms", "client CPU", "client_cpu_ms", " ms"],
+            Self::PssMib => ["Memory (PSS), MiB", "memory", "pss_mib", " MiB"],
+            Self::RssMib => ["Memory (RSS), MiB", "memory", "rss_mib", " MiB"],
+            Self::PeakMib => ["Largest memory so far, MiB", "memory", "peak_mib", " MiB"],
+            Self::Calls => ["System calls per answer", "system calls", "calls", ""],
+            Self::ServerCpuPerMessage => [
+                "Server CPU per message, µs",
+                "server CPU",
+                "message_us",
+                " µs",
+            ],
+            Self::ServerCpuPerDelivery => [
+                "Server CPU per delivery, µs",
+                "server CPU",
+                "delivery_us",
+                " µs",
+            ],
+            Self::KibPerConnection => [
+                "Memory per connection, KiB",
+                "memory",
+                "connection_kib",
+                " KiB",
+            ],
+            Self::GrowthMib => ["Growth of memory, MiB", "memory", "growth_mib", " MiB"],
+            Self::PercentOfLimit => ["Rate, % of the possible", "rate", "percent", " %"],
+        }
+    }
+
     /// Returns the title for tables.
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::ServerCpuUs => "Server CPU per answer, µs",
-            Self::Rate => "Answers per second",
-            Self::P50Us => "Latency, p50, µs",
-            Self::P99Us => "Latency, p99, µs",
-            Self::ServerCpuPerGb => "Server CPU per GB of NAR, s",
-            Self::BothCpuPerGb => "Server and client CPU per GB of NAR, s",
-            Self::MbPerSecond => "MB of NAR per second",
-            Self::WallMs => "Time, ms",
-            Self::ServerCpuMs => "Server CPU, ms",
-            Self::ClientCpuMs => "Client CPU, ms",
-            Self::PssMib => "Memory (PSS), MiB",
-            Self::RssMib => "Memory (RSS), MiB",
-            Self::PeakMib => "Largest memory so far, MiB",
-            Self::Calls => "System calls per answer",
-        }
+        self.texts()[0]
     }
 
     /// Returns the name for use in a sentence.
     pub(crate) fn short(self) -> &'static str {
-        match self {
-            Self::ServerCpuUs | Self::ServerCpuPerGb | Self::ServerCpuMs => "server CPU",
-            Self::Rate | Self::MbPerSecond => "rate",
-            Self::P50Us => "p50",
-            Self::P99Us => "p99",
-            Self::BothCpuPerGb => "server and client CPU",
-            Self::WallMs => "time",
-            Self::ClientCpuMs => "client CPU",
-            Self::PssMib | Self::RssMib | Self::PeakMib => "memory",
-            Self::Calls => "system calls",
-        }
+        self.texts()[1]
     }
 
     /// Returns the key in JSON.
     pub(crate) fn key(self) -> &'static str {
-        match self {
-            Self::ServerCpuUs => "server_cpu_us",
-            Self::Rate => "rate",
-            Self::P50Us => "p50_us",
-            Self::P99Us => "p99_us",
-            Self::ServerCpuPerGb => "server_cpu_s_per_gb",
-            Self::BothCpuPerGb => "both_cpu_s_per_gb",
-            Self::MbPerSecond => "mb_per_s",
-            Self::WallMs => "wall_ms",
-            Self::ServerCpuMs => "server_cpu_ms",
-            Self::ClientCpuMs => "client_cpu_ms",
-            Self::PssMib => "pss_mib",
-            Self::RssMib => "rss_mib",
-            Self::PeakMib => "peak_mib",
-            Self::Calls => "calls",
-        }
+        self.texts()[2]
+    }
+
+    /// Returns the unit, to be appended to a value.
+    pub(crate) fn unit(self) -> &'static str {
+        self.texts()[3]
     }
 
     /// Returns whether a larger value is better.
     pub(crate) fn is_more_better(self) -> bool {
-        matches!(self, Self::Rate | Self::MbPerSecond)
+        matches!(self, Self::Rate | Self::MbPerSecond | Self::PercentOfLimit)
     }
 }
 
@@ -108,11 +138,13 @@ pub(crate) enum Section {
     Start,
     Memory,
     Calls,
+    /// HTTP engines instead of caches.
+    Engine,
 }
 
 impl Section {
     /// All sections, in the order of the report.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::NixServeNg,
         Self::Requests,
         Self::Bulk,
@@ -121,6 +153,7 @@ impl Section {
         Self::Start,
         Self::Memory,
         Self::Calls,
+        Self::Engine,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -133,6 +166,7 @@ impl Section {
             Self::Start => "Start",
             Self::Memory => "Memory",
             Self::Calls => "System calls",
+            Self::Engine => "HTTP engines",
         }
     }
 
@@ -165,6 +199,10 @@ impl Section {
                 "All processes of a server. *after the load*: when all rows are measured."
             }
             Self::Calls => "One connection, counted by strace in a run of its own.",
+            Self::Engine => {
+                "`cN`: N connections. *One core*: a server with one thread shares the core with its \
+                 client."
+            }
         }
     }
 
@@ -192,6 +230,18 @@ impl Section {
             Self::Start => &[Quantity::WallMs, Quantity::ServerCpuMs],
             Self::Memory => &[Quantity::PssMib, Quantity::RssMib, Quantity::PeakMib],
             Self::Calls => &[Quantity::Calls],
+            Self::Engine => &[
+                Quantity::ServerCpuUs,
+                Quantity::ServerCpuPerGb,
+                Quantity::ServerCpuPerMessage,
+                Quantity::ServerCpuPerDelivery,
+                Quantity::KibPerConnection,
+                Quantity::GrowthMib,
+                Quantity::PercentOfLimit,
+                Quantity::Rate,
+                Quantity::P50Us,
+                Quantity::P99Us,
+            ],
         }
     }
 }
@@ -203,6 +253,11 @@ pub(crate) enum Gap {
     NotAsked(String),
     /// The server failed or responded incorrectly.
     Failed(String),
+}
+
+/// Turns a measurement's error into a gap in the table, so that the run continues.
+pub(crate) fn failed<T>(result: anyhow::Result<T>) -> Result<T, Gap> {
+    result.map_err(|error| Gap::Failed(format!("{error:#}")))
 }
 
 /// Measurements of one server in one row.
@@ -245,11 +300,13 @@ pub(crate) struct Row {
 /// Role of a server in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The first server; the summary shows its ratios to the others.
+    /// Samovar; the summary shows its ratios to the others.
     Ours,
     Peer,
     /// nginx with static files, which performs no look-ups.
     Anchor,
+    /// A server that parses nothing: the lower bound of the cost.
+    Floor,
 }
 
 /// Results of a run.

@@ -53,11 +53,8 @@ impl Client {
         }
     }
 
-    /// Requests `path` and passes the body to `take` in pieces.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the connection fails, or the response is malformed or incomplete.
+    /// Requests `path` and passes the body to `take` in pieces. Fails if the connection fails, or
+    /// the response is malformed or incomplete.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let reused = self.is_open;
         let (answer, keeps_alive) = match self.send(path).and_then(|()| self.head()) {
@@ -72,11 +69,8 @@ impl Client {
         self.body(answer, keeps_alive, take)
     }
 
-    /// Sends a request, whose response is read by [`Client::receive`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the connection fails.
+    /// Sends a request, whose response is read by [`Client::receive`]. Fails if the connection
+    /// fails.
     pub(crate) fn send(&mut self, path: &str) -> io::Result<()> {
         if !self.is_open {
             let stream = TcpStream::connect(self.address)?;
@@ -95,11 +89,8 @@ impl Client {
         self.connection()?.try_send(request)
     }
 
-    /// Receives the response to the previously sent request.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the connection fails, or the response is malformed or incomplete.
+    /// Receives the response to the previously sent request. Fails if the connection fails, or the
+    /// response is malformed or incomplete.
     pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         match self.head() {
             Ok((answer, keeps_alive)) => self.body(answer, keeps_alive, take),

@@ -50,10 +50,9 @@ mod summary;
 mod table;
 mod wrk;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::arguments::Arguments;
 use crate::contender::{Contender, Places, Setting, gap_error};
@@ -91,7 +90,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let places = Places {
         store: store.dir.clone(),
         big_store: big_store.as_ref().map(|big| big.dir.clone()),
-        key: make_key(scratch.path())?,
+        key: testkit::nix::key_pair(scratch.path(), check::KEY_NAME).0,
         scratch: scratch.path().to_owned(),
     };
 
@@ -151,20 +150,6 @@ fn check(store: &Store, contenders: &[Contender]) -> Result<Vec<String>> {
         }
     }
     Ok(remarks)
-}
-
-/// Generates a signing key; returns its file.
-fn make_key(scratch: &Path) -> Result<PathBuf> {
-    let (secret, public) = (scratch.join("key.secret"), scratch.join("key.public"));
-    let status = Command::new("nix-store")
-        .arg("--store")
-        .arg(scratch)
-        .args(["--generate-binary-cache-key", check::KEY_NAME])
-        .args([&secret, &public])
-        .status()
-        .context("cannot start nix-store")?;
-    ensure!(status.success(), "nix-store makes no key");
-    Ok(secret)
 }
 
 /// Prints one line of progress.

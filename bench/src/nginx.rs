@@ -138,36 +138,48 @@ fn configure(files: &Path, variant: Variant) -> String {
         Variant::Sendfile => "sendfile on; tcp_nopush on;",
         Variant::NoSendfile => "sendfile off; output_buffers 2 256k;",
     };
-    format!(
-        "# Files below the scratch folder are the starter's own; so is root, if it is root.
-{user}
-daemon off;
-worker_processes 2;
-pid @folder@/pid;
-error_log @folder@/error.log crit;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    log_not_found off;
+    let http = format!(
+        "log_not_found off;
     {sending}
-    keepalive_requests 1000000000;
     open_file_cache max=20000 inactive=600s;
     open_file_cache_valid 600s;
     types {{ text/x-nix-narinfo narinfo; application/x-nix-nar nar; }}
+    server {{ listen 127.0.0.1:@port@ backlog=1024; root {files}; }}"
+    );
+    configuration("@folder@", 2, 4096, &http)
+}
+
+/// Returns a configuration whose state is below `folder`; `http` is specific to the benchmark.
+pub(crate) fn configuration(
+    folder: &str,
+    workers: usize,
+    connections: usize,
+    http: &str,
+) -> String {
+    // Files below the scratch folder belong to root if root runs the benchmark.
+    let user = if rustix::process::geteuid().is_root() {
+        "user root;"
+    } else {
+        ""
+    };
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("    {name}_temp_path {folder}/{name};\n"))
+        .concat();
+    format!(
+        "{user}
+daemon off;
+worker_processes {workers};
+worker_rlimit_nofile 20000;
+pid {folder}/pid;
+error_log {folder}/error.log crit;
+events {{ worker_connections {connections}; }}
+http {{
+    access_log off;
+    keepalive_requests 1000000000;
     default_type text/plain;
-    client_body_temp_path @folder@/body;
-    proxy_temp_path @folder@/proxy;
-    fastcgi_temp_path @folder@/fastcgi;
-    uwsgi_temp_path @folder@/uwsgi;
-    scgi_temp_path @folder@/scgi;
-    server {{ listen 127.0.0.1:@port@ backlog=1024; root {files}; }}
+{temporary}    {http}
 }}
-",
-        user = if rustix::process::geteuid().is_root() {
-            "user root;"
-        } else {
-            ""
-        }
+"
     )
 }
 

@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Restricts all its threads to `cores`.
-    pub(crate) fn pin(&self, cores: &CpuSet) {
+    fn pin(&self, cores: &CpuSet) {
         for process in self.processes() {
             for thread in procfs::threads(process) {
                 // The thread may have ended.
@@ -136,12 +136,6 @@ impl Server {
     pub(crate) fn anonymous_len(&self) -> u64 {
         let of_process = |pid| procfs::memory(pid, "status", "RssAnon");
         self.processes().into_iter().filter_map(of_process).sum()
-    }
-
-    /// Returns the number of open descriptors of all its processes.
-    pub(crate) fn descriptor_count(&self) -> usize {
-        let pids = self.processes().into_iter();
-        pids.filter_map(procfs::descriptor_count).sum()
     }
 
     /// Returns the PIDs of the started process and of its descendants.
@@ -188,12 +182,12 @@ pub(crate) fn ended_children_cpu() -> Duration {
 }
 
 /// Restricts this thread, and threads that it starts, to `cores`.
-pub(crate) fn pin_own_thread(cores: &CpuSet) {
+fn pin_own_thread(cores: &CpuSet) {
     sched_setaffinity(None, cores).ok();
 }
 
 /// Returns the cores that this process may use, and a set of the first one alone.
-pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
+fn cores() -> Result<(CpuSet, CpuSet)> {
     let all = sched_getaffinity(None).context("cannot see the cores")?;
     let mut first = CpuSet::new();
     first.set(
@@ -202,6 +196,20 @@ pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
             .unwrap_or(0),
     );
     Ok((all, first))
+}
+
+/// Runs `measurement` with the server, this thread and its children restricted to one core.
+pub(crate) fn on_one_core<T>(
+    server: &Server,
+    measurement: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let (all, first) = cores()?;
+    server.pin(&first);
+    pin_own_thread(&first);
+    let measured = measurement();
+    pin_own_thread(&all);
+    server.pin(&all);
+    measured
 }
 
 /// Returns the CPU time of a process and of its ended children. The scheduler's count has

@@ -1,4 +1,4 @@
-//! Summary: the first server against the best peer, row by row, and where it loses.
+//! Summary: Samovar against the best peer, row by row, and where it loses.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,16 @@ use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
 /// Quantities for the cost of a row; the first one present counts.
-const COSTS: [Quantity; 5] = [
+const COSTS: [Quantity; 9] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
     Quantity::ServerCpuMs,
     Quantity::PssMib,
     Quantity::Calls,
+    Quantity::ServerCpuPerMessage,
+    Quantity::ServerCpuPerDelivery,
+    Quantity::KibPerConnection,
+    Quantity::GrowthMib,
 ];
 
 /// Quantities for the speed of a row; the first one present counts.
@@ -31,14 +35,19 @@ struct Ratio {
 
 /// Renders the table and the list; empty without a peer.
 pub(crate) fn render(results: &Results) -> String {
-    let (Some(ours), Some(_)) = (results.first(Part::Ours), results.first(Part::Peer)) else {
+    if results.first(Part::Peer).is_none() {
         return String::new();
-    };
-    let name = results.servers.get(ours).map_or("", |(name, _)| name);
+    }
+    let ours = results
+        .servers
+        .iter()
+        .filter(|(_, part)| *part == Part::Ours);
+    let name: Vec<&str> = ours.map(|(name, _)| name.as_str()).collect();
+    let name = name.join("/");
     let mut lines = Vec::new();
     let mut ratios = Vec::new();
     for row in &results.rows {
-        if let Some(line) = Line::new(results, row, ours) {
+        if let Some(line) = Line::new(results, row) {
             ratios.extend(line.to_peer.iter().flatten().cloned());
             lines.push(line);
         }
@@ -54,7 +63,7 @@ pub(crate) fn render(results: &Results) -> String {
         text.push_str(&line.render(worst));
     }
     text.push('\n');
-    text.push_str(&losses(name, &ratios));
+    text.push_str(&losses(&name, &ratios));
     text
 }
 
@@ -70,15 +79,15 @@ struct Line<'row> {
 }
 
 impl<'row> Line<'row> {
-    fn new(results: &Results, row: &'row Row, ours: usize) -> Option<Self> {
-        let cell = row.cells.get(ours)?;
+    fn new(results: &Results, row: &'row Row) -> Option<Self> {
+        let ours = |quantity| Some(results.best(row, quantity, Part::Ours)?.0);
         let first_of = |quantities: &[Quantity]| {
             let mut found = quantities.iter().copied();
-            found.find(|&quantity| cell.median(quantity).is_some())
+            found.find(|&quantity| ours(quantity).is_some())
         };
         let ratio = |quantity: Option<Quantity>, part| {
             let quantity = quantity?;
-            let mine = cell.median(quantity)?;
+            let mine = ours(quantity)?;
             let (theirs, other) = results.best(row, quantity, part)?;
             let (over, under) = if quantity.is_more_better() {
                 (theirs, mine)
@@ -97,7 +106,7 @@ impl<'row> Line<'row> {
         let best = results.best(row, unit, Part::Peer);
         Some(Self {
             row: &row.name,
-            ours: cell.median(unit)?,
+            ours: ours(unit)?,
             unit,
             peer: best.map(|(value, name)| (value, name.to_owned())),
             to_anchor: ratio(Some(unit), Part::Anchor).map(|ratio| ratio.value),
@@ -115,7 +124,7 @@ impl<'row> Line<'row> {
             "| {} | {}{} |",
             self.row,
             number(self.ours),
-            unit(self.unit)
+            self.unit.unit()
         );
         match &self.peer {
             Some((value, name)) => write!(text, " {} ({name}) |", number(*value)).ok(),
@@ -139,16 +148,6 @@ fn shown(ratio: Option<&Ratio>, worst: f64) -> String {
         None => "–".into(),
         Some(ratio) if ratio.value >= worst => format!("**{:.2}**", ratio.value),
         Some(ratio) => format!("{:.2}", ratio.value),
-    }
-}
-
-fn unit(quantity: Quantity) -> &'static str {
-    match quantity {
-        Quantity::ServerCpuUs => " µs",
-        Quantity::ServerCpuPerGb => " s/GB",
-        Quantity::ServerCpuMs => " ms",
-        Quantity::PssMib => " MiB",
-        _ => "",
     }
 }
 

@@ -1,13 +1,15 @@
 //! Many small requests on many connections: wrk with a script of our own.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+use crate::figures::{Quantity, Values, to_f64};
+use crate::process::Server;
 
 /// wrk script that requests random targets from a file and prints its results as JSON. It renders
 /// requests once in advance, so that the client's share stays small.
@@ -31,11 +33,11 @@ end
 
 /// Results of wrk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) requests: u64,
-    pub(crate) duration: Duration,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
+struct Seen {
+    requests: u64,
+    duration: Duration,
+    p50: Duration,
+    p99: Duration,
 }
 
 /// List of request targets, and the status that their responses must have.
@@ -70,12 +72,28 @@ impl Load {
         }
     }
 
-    /// Runs wrk for `seconds` on `connections` connections.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if wrk fails, the server broke a connection, or a status differs.
-    pub(crate) fn run(&self, address: SocketAddr, connections: u32, seconds: f64) -> Result<Seen> {
+    /// Runs wrk for `seconds` on `connections` connections; returns rate, latencies and CPU time of
+    /// the server. Fails if wrk fails, the server broke a connection, or a status differs.
+    pub(crate) fn measure(
+        &self,
+        server: &Server,
+        connections: u32,
+        seconds: f64,
+    ) -> Result<Values> {
+        let before = server.cpu();
+        let seen = self.run(server, connections, seconds)?;
+        let cpu = server.cpu().saturating_sub(before);
+        let micros = |duration: Duration| duration.as_secs_f64() * 1e6;
+        let requests = to_f64(seen.requests);
+        Ok(Values::from([
+            (Quantity::Rate, requests / seen.duration.as_secs_f64()),
+            (Quantity::ServerCpuUs, micros(cpu) / requests),
+            (Quantity::P50Us, micros(seen.p50)),
+            (Quantity::P99Us, micros(seen.p99)),
+        ]))
+    }
+
+    fn run(&self, server: &Server, connections: u32, seconds: f64) -> Result<Seen> {
         // wrk accepts whole seconds only.
         let seconds = seconds.max(1.0).round();
         let threads = connections.min(2);
@@ -87,14 +105,18 @@ impl Load {
             .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
             .args(["-d", &format!("{seconds}s"), "--timeout", "10s", "-s"])
             .arg(&self.script)
-            .arg(format!("http://{address}"))
+            .arg(format!("http://{}", server.address))
             .arg("--")
             .arg(&self.targets)
             .output()
             .context("cannot start wrk")?;
         let said = String::from_utf8_lossy(&done.stdout);
-        let (seen, others, broken) = parse(&said)
-            .with_context(|| format!("wrk said {said}{}", String::from_utf8_lossy(&done.stderr)))?;
+        let (seen, others, broken) = parse(&said).with_context(|| {
+            format!(
+                "output of wrk: {said}{}",
+                String::from_utf8_lossy(&done.stderr)
+            )
+        })?;
         let wrong = if self.found {
             others
         } else {
@@ -134,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_prints_is_read() {
+    fn the_results_of_the_script_are_parsed() {
         let said = "Running 1s test\n\n{\"requests\":10,\"micros\":1000,\"p50\":5,\"p99\":9,\
                     \"status\":2,\"broken\":1}\n";
         let (seen, others, broken) = parse(said).unwrap();

@@ -1,11 +1,12 @@
 //! HTTP servers in the comparison, and a check that they respond alike.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use testkit::random::SplitMix64;
 
+use crate::figures::Part;
 use crate::http::Client;
 use crate::nginx;
 use crate::process::{Server, free_port};
@@ -71,6 +72,16 @@ impl Kind {
         }
     }
 
+    /// Returns the role in the comparison.
+    pub(crate) fn part(self) -> Part {
+        match self {
+            Self::Floor => Part::Floor,
+            Self::Inline | Self::Worker => Part::Ours,
+            Self::Hyper | Self::Axum | Self::Actix => Part::Peer,
+            Self::Nginx => Part::Anchor,
+        }
+    }
+
     /// Returns whether this server has an ability. Rows that use workers in either mode measure
     /// samovar-http once.
     pub(crate) fn can(self, ability: Ability) -> bool {
@@ -131,15 +142,8 @@ impl Files {
             big: dir.join("big"),
         };
         // Random bytes, in case zeros are treated specially on the way.
-        let mut number = 1_u64;
-        let mut out = std::io::BufWriter::new(File::create(&files.file)?);
-        for _ in 0..FILE_LEN / 8 {
-            number = number
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            out.write_all(&number.to_le_bytes())?;
-        }
-        out.flush()?;
+        let bytes = SplitMix64::new(1).bytes(usize::try_from(FILE_LEN)?);
+        fs::write(&files.file, bytes)?;
         File::create(&files.big)?.set_len(BIG_LEN)?;
         Ok(files)
     }
@@ -148,43 +152,22 @@ impl Files {
         let folder = self.dir.join(format!("nginx-{port}"));
         fs::create_dir_all(&folder)?;
         let (files, folder_name) = (self.dir.display(), folder.display());
-        let text = "x".repeat(500);
-        let user = if rustix::process::geteuid().is_root() {
-            "user root;"
-        } else {
-            ""
-        };
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|name| format!("    {name}_temp_path {folder_name}/{name};\n"))
-            .concat();
-        let configuration = format!(
-            "{user}
-daemon off;
-worker_processes {workers};
-worker_rlimit_nofile 20000;
-pid {folder_name}/pid;
-error_log {folder_name}/error.log crit;
-events {{ worker_connections 16384; }}
-http {{
-    access_log off;
-    sendfile on;
-    tcp_nopush on;
-    keepalive_requests 1000000000;
+        let http = format!(
+            "sendfile on; tcp_nopush on;
     keepalive_timeout 600s;
     client_max_body_size 0;
     open_file_cache max=100 inactive=600s;
-    default_type text/plain;
-{temporary}    server {{
+    server {{
         listen 127.0.0.1:{port} backlog=1024;
         root {files};
         location = /text {{ return 200 \"Hello, World!\"; }}
         location = /text500 {{ return 200 \"{text}\"; }}
         location = /json {{ return 200 '{{\"message\":\"Hello, World!\"}}'; }}
         location = /upload {{ return 200 \"read\\n\"; }}
-    }}
-}}
-"
+    }}",
+            text = "x".repeat(500)
         );
+        let configuration = nginx::configuration(&folder_name.to_string(), workers, 16_384, &http);
         let file = folder.join("nginx.conf");
         fs::write(&file, configuration)?;
         Ok(file)

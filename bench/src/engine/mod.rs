@@ -9,27 +9,25 @@
 
 mod contender;
 mod rows;
-mod soak;
 mod standing;
-mod table;
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::machine;
+use self::contender::{Ability, Kind};
+use crate::figures::{Cell, Gap, Results, Row, Section, failed};
+use crate::{machine, summary, table};
 
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench engine [options]
-       samovar-bench engine soak [--requests N]
 
   --rounds N      measure each figure N times and take the median (3)
   --seconds S     for so long each time (2)
   --rows TEXT     only rows whose name holds TEXT
   --only NAMES    only these servers, by comma: floor,inline,worker,hyper,axum,actix,nginx
-  --quick         three rounds of a second
-  --requests N    of a soak (10000000)";
+  --quick         three rounds of a second";
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,8 +38,6 @@ pub(crate) struct Options {
     pub(crate) rows: String,
     /// Names of the servers to measure; empty for all.
     pub(crate) only: Vec<String>,
-    is_soak: bool,
-    requests: u64,
 }
 
 impl Options {
@@ -51,8 +47,6 @@ impl Options {
             seconds: 2.0,
             rows: String::new(),
             only: Vec::new(),
-            is_soak: false,
-            requests: 10_000_000,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -62,13 +56,11 @@ impl Options {
                     .with_context(|| format!("{word} needs a value"))
             };
             match word.as_str() {
-                "soak" => options.is_soak = true,
                 "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
                 "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
                 "--rows" => options.rows.clone_from(value()?),
                 "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
                 "--quick" => options.seconds = 1.0,
-                "--requests" => options.requests = value()?.parse().context("--requests")?,
                 _ => bail!("unknown option {word}\n\n{USAGE}"),
             }
         }
@@ -77,13 +69,38 @@ impl Options {
         }
         Ok(options)
     }
+
+    /// Returns the servers to measure.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let is_wanted =
+            |kind: &Kind| self.only.is_empty() || self.only.iter().any(|name| name == kind.name());
+        Kind::ALL.into_iter().filter(is_wanted).collect()
+    }
 }
 
-/// Runs the engine mode with the arguments after its name.
-///
-/// # Errors
-///
-/// Returns an error if a server does not build, start or respond correctly.
+/// Returns a row without measurements.
+fn row(name: &str, server_count: usize) -> Row {
+    Row {
+        name: name.into(),
+        section: Section::Engine,
+        cells: vec![Cell::default(); server_count],
+    }
+}
+
+/// Performs a measurement with a server that has the required ability.
+fn attempt<T>(kind: Kind, ability: Ability, measure: impl FnOnce() -> Result<T>) -> Result<T, Gap> {
+    if !kind.can(ability) {
+        return Err(Gap::NotAsked("no part of this row".into()));
+    }
+    let outcome = failed(measure());
+    if let Err(Gap::Failed(why)) = &outcome {
+        crate::progress(&format!("{}: {why}", kind.name()));
+    }
+    outcome
+}
+
+/// Runs the engine mode with the arguments after its name. Fails if a server does not build, start
+/// or respond correctly.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = Options::parse(words)?;
     if !machine::is_inside_namespace() {
@@ -94,18 +111,21 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         .prefix("samovar-bench-")
         .tempdir()?;
     let files = contender::Files::make(scratch.path())?;
-    if options.is_soak {
-        return soak::run(&files, options.requests);
-    }
     let load_before = machine::load();
-    let mut tables = rows::measure(&options, &files)?;
-    tables.extend(standing::measure(&options, &files)?);
+    let mut rows = rows::measure(&options, &files, scratch.path())?;
+    rows.extend(standing::measure(&options, &files, scratch.path())?);
+    let kinds = options.kinds().into_iter();
+    let servers = kinds.map(|kind| (kind.name().to_owned(), kind.part()));
+    let results = Results {
+        servers: servers.collect(),
+        rows,
+    };
     let how = format!(
         "{} rounds of {} s, medians",
         options.rounds, options.seconds
     );
     println!("{}", machine::describe(&how, &load_before));
-    println!("{}", table::render(&tables));
+    println!("{}{}", summary::render(&results), table::render(&results));
     Ok(())
 }
 
@@ -159,7 +179,6 @@ mod tests {
             (options.rounds, &options.only[..]),
             (5, &["hyper".into(), "axum".into()][..])
         );
-        assert!(Options::parse(&words("soak --requests 5")).unwrap().is_soak);
         assert!(Options::parse(&words("--rounds 0")).is_err());
         assert!(Options::parse(&words("--what")).is_err());
     }

@@ -1,15 +1,16 @@
 //! Rows that are measured in interleaved rounds.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
-use super::Options;
 use super::contender::{Ability, BLOCKING_THREADS, FILE_LEN, Files, Kind, check};
-use super::table::{Cell, Table, Unit};
+use super::{Options, attempt, row};
+use crate::figures::{Quantity, Row, Values, to_f64};
 use crate::http::Client;
-use crate::load::{Seen, echo, upload};
-use crate::process::{self, Server};
+use crate::load::{Seen, echo, on_threads, upload};
+use crate::process::{Server, on_one_core};
 use crate::wrk::Load;
 
 /// Length of a WebSocket message, in bytes.
@@ -19,9 +20,9 @@ const MESSAGE_LEN: u16 = 32;
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
 
-/// Row of a table.
+/// Row to measure.
 #[derive(Debug)]
-struct Row {
+struct Plan {
     name: String,
     what: What,
     /// Whether server and client share a core.
@@ -50,50 +51,33 @@ impl What {
             Self::Echo(_) | Self::Broadcast => Ability::WebSocket,
         }
     }
-
-    fn unit(self) -> Unit {
-        match self {
-            Self::Small(..) => Unit::MicrosPerRequest,
-            Self::Download(_) | Self::Upload(_) => Unit::SecondsPerGigabyte,
-            Self::Echo(_) => Unit::MicrosPerMessage,
-            Self::Broadcast => Unit::MicrosPerDelivery,
-        }
-    }
 }
 
-fn all() -> Vec<Row> {
-    let mut rows = Vec::new();
-    for is_pinned in [true, false] {
-        let place = if is_pinned { "one core" } else { "all cores" };
-        let mut add = |name: String, what| {
-            let name = format!("{name}, {place}");
-            rows.push(Row {
-                name,
-                what,
-                is_pinned,
-            });
-        };
-        for count in [1, 64, 256] {
-            add(
-                format!("text c{count}"),
-                What::Small("/text", Ability::Text, count),
-            );
-        }
-        add(
-            "text500 c64".into(),
-            What::Small("/text500", Ability::Text, 64),
-        );
-        add("JSON c64".into(), What::Small("/json", Ability::Json, 64));
-        for count in [1, 16] {
-            add(format!("file of 10 MB c{count}"), What::Download(count));
-            add(format!("upload of 10 MB c{count}"), What::Upload(count));
-        }
-        for count in [1, 64, 256] {
-            add(format!("WebSocket echo c{count}"), What::Echo(count));
-        }
-        add(format!("broadcast to {BROADCAST_SOCKETS}"), What::Broadcast);
+fn plans() -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for (is_pinned, place) in [(true, "one core"), (false, "all cores")] {
+        let kinds = [
+            ("text c1", What::Small("/text", Ability::Text, 1)),
+            ("text c64", What::Small("/text", Ability::Text, 64)),
+            ("text c256", What::Small("/text", Ability::Text, 256)),
+            ("text500 c64", What::Small("/text500", Ability::Text, 64)),
+            ("JSON c64", What::Small("/json", Ability::Json, 64)),
+            ("file of 10 MB c1", What::Download(1)),
+            ("upload of 10 MB c1", What::Upload(1)),
+            ("file of 10 MB c16", What::Download(16)),
+            ("upload of 10 MB c16", What::Upload(16)),
+            ("WebSocket echo c1", What::Echo(1)),
+            ("WebSocket echo c64", What::Echo(64)),
+            ("WebSocket echo c256", What::Echo(256)),
+            ("broadcast to 5000", What::Broadcast),
+        ];
+        plans.extend(kinds.map(|(name, what)| Plan {
+            name: format!("{name}, {place}"),
+            what,
+            is_pinned,
+        }));
     }
-    rows
+    plans
 }
 
 /// Server in the comparison.
@@ -106,19 +90,14 @@ struct Contender {
 }
 
 /// Measures all rows.
-pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
-    let rows: Vec<Row> = all()
-        .into_iter()
-        .filter(|row| row.name.contains(&options.rows))
-        .collect();
-    if rows.is_empty() {
+pub(crate) fn measure(options: &Options, files: &Files, scratch: &Path) -> Result<Vec<Row>> {
+    let mut plans = plans();
+    plans.retain(|plan| plan.name.contains(&options.rows));
+    if plans.is_empty() {
         return Ok(Vec::new());
     }
     let mut contenders = Vec::new();
-    for kind in Kind::ALL {
-        if !options.only.is_empty() && !options.only.iter().any(|name| name == kind.name()) {
-            continue;
-        }
+    for kind in options.kinds() {
         crate::progress(&format!("starting {}", kind.name()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let single = kind.start(files, 1, BLOCKING_THREADS)?;
@@ -127,144 +106,89 @@ pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
         check(kind, &full)?;
         contenders.push(Contender { kind, single, full });
     }
-    let scratch = tempfile::Builder::new()
-        .prefix("samovar-bench-")
-        .tempdir()?;
-    let bench = Bench {
-        seconds: options.seconds,
-        texts: Load::new(scratch.path(), "text", &["/text".into()], true)?,
-        texts_500: Load::new(scratch.path(), "text500", &["/text500".into()], true)?,
-        jsons: Load::new(scratch.path(), "json", &["/json".into()], true)?,
-    };
-    let mut table = Table::new(
-        &rows
-            .iter()
-            .map(|row| (row.name.clone(), row.what.unit()))
-            .collect::<Vec<_>>(),
-    );
+    let names = plans.iter().map(|plan| &*plan.name);
+    let mut rows: Vec<Row> = names.map(|name| row(name, contenders.len())).collect();
     for round in 1..=options.rounds {
-        for (index, row) in rows.iter().enumerate() {
-            crate::progress(&format!("round {round}: {}", row.name));
-            for contender in contenders.iter().filter(|c| c.kind.can(row.what.ability())) {
-                let cell = bench.cell(row, contender);
-                if let Err(error) = &cell {
-                    crate::progress(&format!("{}: {error:#}", contender.kind.name()));
-                }
-                table.add(index, contender.kind, cell.ok());
+        for (plan, row) in plans.iter().zip(&mut rows) {
+            crate::progress(&format!("round {round}: {}", plan.name));
+            for (contender, cell) in contenders.iter().zip(&mut row.cells) {
+                let measure = || plan.measure(contender, options.seconds, scratch);
+                cell.add(attempt(contender.kind, plan.what.ability(), measure));
             }
         }
     }
-    Ok(vec![table])
+    Ok(rows)
 }
 
-struct Bench {
-    seconds: f64,
-    texts: Load,
-    texts_500: Load,
-    jsons: Load,
-}
-
-impl Bench {
-    fn cell(&self, row: &Row, contender: &Contender) -> Result<Cell> {
-        if !row.is_pinned {
-            return self.cell_anywhere(row, &contender.full);
+impl Plan {
+    fn measure(&self, contender: &Contender, seconds: f64, scratch: &Path) -> Result<Values> {
+        if self.is_pinned {
+            let server = &contender.single;
+            on_one_core(server, || self.what.measure(server, seconds, scratch))
+        } else {
+            self.what.measure(&contender.full, seconds, scratch)
         }
-        let (all, first) = process::cores()?;
-        contender.single.pin(&first);
-        process::pin_own_thread(&first);
-        let cell = self.cell_anywhere(row, &contender.single);
-        process::pin_own_thread(&all);
-        contender.single.pin(&all);
-        cell
     }
+}
 
-    fn cell_anywhere(&self, row: &Row, server: &Server) -> Result<Cell> {
+impl What {
+    fn measure(self, server: &Server, seconds: f64, scratch: &Path) -> Result<Values> {
         let mut before = server.cpu();
         let address = server.address;
-        let seen = match row.what {
-            What::Small(target, _, count) => {
-                let load = match target {
-                    "/text" => &self.texts,
-                    "/text500" => &self.texts_500,
-                    _ => &self.jsons,
-                };
-                let seen = load.run(address, count, self.seconds)?;
-                let cpu = server.cpu().saturating_sub(before);
-                return Ok(Cell {
-                    cost: micros(cpu) / to_f64(seen.requests),
-                    rate: to_f64(seen.requests) / seen.duration.as_secs_f64(),
-                    p50_us: micros(seen.p50),
-                    p99_us: micros(seen.p99),
-                });
+        let (cost, unit_count, seen) = match self {
+            Self::Small(target, _, count) => {
+                let load = Load::new(scratch, "engine", &[target.into()], true)?;
+                return load.measure(server, count, seconds);
             }
-            What::Download(count) => download(server, count, self.seconds)?,
-            What::Upload(count) => {
-                let len = usize::try_from(FILE_LEN)?;
-                upload::run(address, count, len, self.seconds)?
+            Self::Download(count) => {
+                let seen = download(server, count, seconds)?;
+                (Quantity::ServerCpuPerGb, to_f64(FILE_LEN) / 1e15, seen)
             }
-            What::Echo(count) => echo::echo(address, count, MESSAGE_LEN, self.seconds)?,
-            What::Broadcast => {
+            Self::Upload(count) => {
+                let seen = upload::run(address, count, usize::try_from(FILE_LEN)?, seconds)?;
+                (Quantity::ServerCpuPerGb, to_f64(FILE_LEN) / 1e15, seen)
+            }
+            Self::Echo(count) => {
+                let seen = echo::echo(address, count, MESSAGE_LEN, seconds)?;
+                (Quantity::ServerCpuPerMessage, 1.0, seen)
+            }
+            Self::Broadcast => {
+                let (sockets, messages) = (BROADCAST_SOCKETS, BROADCAST_MESSAGES);
                 let begin = || before = server.cpu();
-                echo::broadcast(
-                    address,
-                    BROADCAST_SOCKETS,
-                    MESSAGE_LEN,
-                    BROADCAST_MESSAGES,
-                    begin,
-                )?
+                let seen = echo::broadcast(address, sockets, MESSAGE_LEN, messages, begin)?;
+                (Quantity::ServerCpuPerDelivery, to_f64(sockets as u64), seen)
             }
         };
-        let cpu = server.cpu().saturating_sub(before);
+        let cpu_us = server.cpu().saturating_sub(before).as_secs_f64() * 1e6;
         let count = to_f64(seen.count);
-        let cost = match row.what {
-            What::Download(_) | What::Upload(_) => {
-                cpu.as_secs_f64() / (count * to_f64(FILE_LEN)) * 1e9
-            }
-            What::Broadcast => micros(cpu) / count / to_f64(BROADCAST_SOCKETS as u64),
-            What::Small(..) | What::Echo(_) => micros(cpu) / count,
-        };
-        Ok(Cell {
-            cost,
-            rate: count / seen.duration.as_secs_f64(),
-            p50_us: seen.percentile_us(50),
-            p99_us: seen.percentile_us(99),
-        })
+        let mut values = Values::from([
+            (cost, cpu_us / count / unit_count),
+            (Quantity::Rate, count / seen.duration.as_secs_f64()),
+        ]);
+        if !seen.latencies_us.is_empty() {
+            values.insert(Quantity::P50Us, seen.percentile_us(50));
+            values.insert(Quantity::P99Us, seen.percentile_us(99));
+        }
+        Ok(values)
     }
 }
 
 fn download(server: &Server, count: usize, seconds: f64) -> Result<Seen> {
     let started = Instant::now();
-    let one = || -> Result<u64> {
+    let count = on_threads(count, || {
         let mut client = Client::new(server.address);
         let mut count = 0;
         while count < 2 || started.elapsed().as_secs_f64() < seconds {
             let answer = client.get("/file", |_| ())?;
-            if answer.body_len != FILE_LEN {
-                anyhow::bail!("a file of {} bytes", answer.body_len);
-            }
+            let len = answer.body_len;
+            ensure!(len == FILE_LEN, "a file of {len} bytes");
             count += 1;
         }
         Ok(count)
-    };
-    let counts: Vec<Result<u64>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(one)).collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined
-            .map(|count| count.ok().context("a client panicked").flatten())
-            .collect()
-    });
+    })?;
     Ok(Seen {
-        count: counts.into_iter().sum::<Result<u64>>()?,
+        count,
         duration: started.elapsed(),
         latencies_us: Vec::new(),
     })
-}
-
-fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn to_f64(count: u64) -> f64 {
-    count as f64
 }

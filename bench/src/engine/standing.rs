@@ -1,14 +1,17 @@
 //! Rows with long-lived connections: idle connections, slow readers, sleeping handlers. Each uses a
 //! fresh server.
 
+use std::io;
+use std::net::TcpStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Options;
 use super::contender::{Ability, BLOCKING_THREADS, Files, Kind};
-use super::table::{Cell, Table, Unit};
+use super::{Options, attempt, row};
+use crate::figures::{Quantity, Row, Values, to_f64};
 use crate::load::{echo, idle, slow};
 use crate::process::Server;
 use crate::wrk::Load;
@@ -27,98 +30,74 @@ const GOOD_COUNT: u32 = 16;
 const SLEEP_CONNECTIONS: u32 = 100;
 const SLEEP_THREADS: usize = 50;
 
-type Measure = fn(Kind, &Files, &Load, &Options) -> Result<Vec<Cell>>;
+/// Measures the values of two rows with a server of this kind.
+type Measure = fn(Kind, &Files, &Load, &Options) -> Result<[Values; 2]>;
 
-/// Names and units of the rows, required ability, and measurement.
-type Subject = (&'static [(&'static str, Unit)], Ability, Measure);
+/// Names of two rows, required ability, target of the ordinary requests, and measurement.
+type Subject = ([&'static str; 2], Ability, &'static str, Measure);
 
-/// Measures all subjects, each of which fills one or more rows.
-// Long: a table of subjects.
-pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
-    let subjects: [Subject; 4] = [
-        (
-            &[
-                ("10,000 idle connections", Unit::KibibytesPerConnection),
-                ("good requests beside them", Unit::MicrosPerRequest),
-            ],
-            Ability::Json,
-            idle_connections,
-        ),
-        (
-            &[
-                ("10,000 idle WebSockets", Unit::KibibytesPerConnection),
-                (
-                    "good requests beside the WebSockets",
-                    Unit::MicrosPerRequest,
-                ),
-            ],
-            Ability::WebSocket,
-            idle_websockets,
-        ),
-        (
-            &[
-                ("500 slow readers of 1 GiB, growth", Unit::Mebibytes),
-                ("good requests beside the readers", Unit::MicrosPerRequest),
-            ],
-            Ability::Bodies,
-            slow_readers,
-        ),
-        (
-            &[
-                ("handler of 10 ms, 50 threads c100", Unit::PartOfLimit),
-                ("its CPU", Unit::MicrosPerRequest),
-            ],
-            Ability::Sleep,
-            sleeping,
-        ),
-    ];
-    let scratch = tempfile::Builder::new()
-        .prefix("samovar-bench-")
-        .tempdir()?;
-    let text = Load::new(scratch.path(), "text", &["/text".into()], true)?;
-    let naps = tempfile::Builder::new()
-        .prefix("samovar-bench-")
-        .tempdir()?;
-    let naps = (
-        Load::new(naps.path(), "sleep", &["/sleep".into()], true)?,
-        naps,
-    );
-    let mut tables = Vec::new();
-    for (rows, ability, measure) in subjects {
-        if !rows.iter().any(|(name, _)| name.contains(&options.rows)) {
+const SUBJECTS: [Subject; 4] = [
+    (
+        ["10,000 idle connections", "good requests beside them"],
+        Ability::Json,
+        "/text",
+        idle_connections,
+    ),
+    (
+        [
+            "10,000 idle WebSockets",
+            "good requests beside the WebSockets",
+        ],
+        Ability::WebSocket,
+        "/text",
+        idle_websockets,
+    ),
+    (
+        [
+            "500 slow readers of 1 GiB, growth",
+            "good requests beside the readers",
+        ],
+        Ability::Bodies,
+        "/text",
+        slow_readers,
+    ),
+    (
+        ["handler of 10 ms, 50 threads c100", "its CPU"],
+        Ability::Sleep,
+        "/sleep",
+        sleeping,
+    ),
+];
+
+/// Measures all subjects.
+pub(crate) fn measure(options: &Options, files: &Files, scratch: &Path) -> Result<Vec<Row>> {
+    let kinds = options.kinds();
+    let mut all = Vec::new();
+    for (names, ability, target, measure) in SUBJECTS {
+        if !names.iter().any(|name| name.contains(&options.rows)) {
             continue;
         }
-        let names: Vec<_> = rows
-            .iter()
-            .map(|&(name, unit)| (name.to_owned(), unit))
-            .collect();
-        let mut table = Table::new(&names);
-        let wanted = |kind: &Kind| {
-            let is_asked = options.only.is_empty() || options.only.iter().any(|n| n == kind.name());
-            is_asked && kind.can(ability)
-        };
-        for kind in Kind::ALL.into_iter().filter(wanted) {
-            let load = if ability == Ability::Sleep {
-                &naps.0
-            } else {
-                &text
-            };
+        let load = Load::new(scratch, "standing", &[target.into()], true)?;
+        let [mut first, mut second] = names.map(|name| row(name, kinds.len()));
+        let cells = first.cells.iter_mut().zip(&mut second.cells);
+        for (&kind, (first, second)) in kinds.iter().zip(cells) {
             for _ in 0..options.rounds {
-                let name = rows.first().map_or("", |row| row.0);
-                crate::progress(&format!("{name}: {}", kind.name()));
-                let cells = measure(kind, files, load, options);
-                if let Err(error) = &cells {
-                    crate::progress(&format!("{}: {error:#}", kind.name()));
-                }
-                for index in 0..rows.len() {
-                    let cell = cells.as_ref().ok().and_then(|cells| cells.get(index));
-                    table.add(index, kind, cell.copied());
+                crate::progress(&format!("{}: {}", names[0], kind.name()));
+                match attempt(kind, ability, || measure(kind, files, &load, options)) {
+                    Ok([one, other]) => {
+                        first.add(Ok(one));
+                        second.add(Ok(other));
+                    }
+                    Err(gap) => {
+                        first.add(Err(gap.clone()));
+                        second.add(Err(gap));
+                    }
                 }
             }
         }
-        tables.push(table);
+        all.extend([first, second]);
     }
-    Ok(tables)
+    Ok(all)
 }
 
 fn start(kind: Kind, files: &Files, blocking: usize) -> Result<Server> {
@@ -126,55 +105,47 @@ fn start(kind: Kind, files: &Files, blocking: usize) -> Result<Server> {
     kind.start(files, cores, blocking)
 }
 
-/// Measures CPU, rate and latencies of ordinary requests.
-fn good(server: &Server, load: &Load, options: &Options) -> Result<Cell> {
-    let before = server.cpu();
-    let seen = load.run(server.address, GOOD_COUNT, options.seconds)?;
-    let cpu = server.cpu().saturating_sub(before);
-    Ok(Cell {
-        cost: cpu.as_secs_f64() * 1e6 / to_f64(seen.requests),
-        rate: to_f64(seen.requests) / seen.duration.as_secs_f64(),
-        p50_us: seen.p50.as_secs_f64() * 1e6,
-        p99_us: seen.p99.as_secs_f64() * 1e6,
-    })
-}
-
-fn grown(server: &Server, before: u64) -> f64 {
-    to_f64(server.anonymous_len().saturating_sub(before))
-}
-
-fn cost(cost: f64) -> Cell {
-    Cell {
-        cost,
-        ..Cell::default()
-    }
-}
-
 fn idle_connections(
     kind: Kind,
     files: &Files,
     load: &Load,
     options: &Options,
-) -> Result<Vec<Cell>> {
+) -> Result<[Values; 2]> {
     let server = start(kind, files, BLOCKING_THREADS)?;
+    let open = |count| idle::open(server.address, "/text", count);
+    idle(&server, load, options, open)
+}
+
+fn idle_websockets(
+    kind: Kind,
+    files: &Files,
+    load: &Load,
+    options: &Options,
+) -> Result<[Values; 2]> {
+    let server = start(kind, files, BLOCKING_THREADS)?;
+    let open = |count| echo::open(server.address, "/ws", count);
+    idle(&server, load, options, open)
+}
+
+fn idle(
+    server: &Server,
+    load: &Load,
+    options: &Options,
+    open: impl Fn(usize) -> io::Result<Vec<TcpStream>>,
+) -> Result<[Values; 2]> {
     // Exclude what the server allocates once, on its first connections.
-    drop(idle::open(server.address, "/text", 100)?);
+    drop(open(100)?);
     let before = server.anonymous_len();
-    let connections = idle::open(server.address, "/text", IDLE_COUNT)?;
-    let each = cost(grown(&server, before) / 1024.0 / to_f64(connections.len() as u64));
-    Ok(vec![each, good(&server, load, options)?])
+    let connections = open(IDLE_COUNT)?;
+    let grown = server.anonymous_len().saturating_sub(before);
+    let each = to_f64(grown) / 1024.0 / to_f64(connections.len() as u64);
+    Ok([
+        Values::from([(Quantity::KibPerConnection, each)]),
+        load.measure(server, GOOD_COUNT, options.seconds)?,
+    ])
 }
 
-fn idle_websockets(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
-    let server = start(kind, files, BLOCKING_THREADS)?;
-    drop(echo::open(server.address, "/ws", 100)?);
-    let before = server.anonymous_len();
-    let sockets = echo::open(server.address, "/ws", IDLE_COUNT)?;
-    let each = cost(grown(&server, before) / 1024.0 / to_f64(sockets.len() as u64));
-    Ok(vec![each, good(&server, load, options)?])
-}
-
-fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<[Values; 2]> {
     // With send buffers of 4 MB each, these readers would exhaust the kernel's TCP memory, and
     // ordinary requests would wait for it with any server.
     let _small_buffers = crate::machine::SendBuffers::limit(256 << 10);
@@ -182,42 +153,32 @@ fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Re
     let before = server.anonymous_len();
     let mut readers = slow::Readers::open(server.address, "/big", SLOW_COUNT)?;
     let is_done = AtomicBool::new(false);
-    let (peak, good, sipped) = std::thread::scope(|scope| {
-        let sipping = scope.spawn(|| readers.sip(&is_done));
+    let (peak, good, read) = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| readers.sip(&is_done));
         let mut peak = 0;
         for _ in 0..SLOW_SECONDS {
             std::thread::sleep(Duration::from_secs(1));
             peak = server.anonymous_len().max(peak);
         }
-        let good = good(&server, load, options);
+        let good = load.measure(&server, GOOD_COUNT, options.seconds);
         peak = server.anonymous_len().max(peak);
         is_done.store(true, Ordering::Relaxed);
-        (peak, good, sipping.join())
+        (peak, good, reading.join())
     });
-    sipped
-        .ok()
+    read.ok()
         .context("the readers panicked")?
         .context("slow readers")?;
-    Ok(vec![
-        cost(to_f64(peak.saturating_sub(before)) / 1024.0 / 1024.0),
-        good?,
-    ])
+    let grown = to_f64(peak.saturating_sub(before)) / f64::from(1 << 20);
+    Ok([Values::from([(Quantity::GrowthMib, grown)]), good?])
 }
 
-fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<[Values; 2]> {
     let server = start(kind, files, SLEEP_THREADS)?;
-    let before = server.cpu();
-    let seen = load.run(server.address, SLEEP_CONNECTIONS, options.seconds.max(3.0))?;
-    let cpu = server.cpu().saturating_sub(before);
-    let rate = to_f64(seen.requests) / seen.duration.as_secs_f64();
+    let values = load.measure(&server, SLEEP_CONNECTIONS, options.seconds.max(3.0))?;
+    let rate = values.get(&Quantity::Rate).copied().unwrap_or_default();
     let limit = to_f64(SLEEP_THREADS as u64) / nap()?.as_secs_f64();
-    let cell = Cell {
-        cost: cpu.as_secs_f64() * 1e6 / to_f64(seen.requests),
-        rate,
-        p50_us: seen.p50.as_secs_f64() * 1e6,
-        p99_us: seen.p99.as_secs_f64() * 1e6,
-    };
-    Ok(vec![cost(100.0 * rate / limit), cell])
+    let part = Values::from([(Quantity::PercentOfLimit, 100.0 * rate / limit)]);
+    Ok([part, values])
 }
 
 /// Measures how long a sleep of 10 ms really takes when all threads sleep: the excess is the
@@ -240,9 +201,4 @@ fn nap() -> Result<Duration> {
     });
     let naps = naps.context("a sleeper panicked")?;
     Ok(naps.iter().sum::<Duration>() / u32::try_from(naps.len())?)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn to_f64(count: u64) -> f64 {
-    count as f64
 }

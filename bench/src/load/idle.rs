@@ -4,11 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// Opens `count` connections and requests `path` once on each, so that the server has allocated all
-/// that it needs for them.
-///
-/// # Errors
-///
-/// Returns an error if a response is not 200.
+/// that it needs for them. Fails if a response is not 200.
 pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Vec<TcpStream>> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
     let mut buffer = [0; 4096];

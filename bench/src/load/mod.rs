@@ -8,7 +8,10 @@ pub(crate) mod slow;
 pub(crate) mod upload;
 pub(crate) mod websocket;
 
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
+
+use anyhow::{Context, Result};
 
 /// Results of a load generator.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,4 +29,15 @@ impl Seen {
         let at = self.latencies_us.len() * part / 100;
         self.latencies_us.get(at).copied().unwrap_or_default()
     }
+}
+
+/// Runs `client` on `count` threads; returns the sum of their results.
+pub(crate) fn on_threads(count: usize, client: impl Fn() -> Result<u64> + Sync) -> Result<u64> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(&client)).collect();
+        let joined = threads.into_iter().map(ScopedJoinHandle::join);
+        joined
+            .map(|count| count.ok().context("a client panicked").flatten())
+            .sum()
+    })
 }

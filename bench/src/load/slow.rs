@@ -38,11 +38,7 @@ impl Readers {
         (0..count).map(one).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Reads slowly until `is_done`; returns the number of bytes read.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a connection ends.
+    /// Reads slowly until `is_done`; returns the number of bytes read. Fails if a connection ends.
     pub(crate) fn sip(&mut self, is_done: &AtomicBool) -> io::Result<u64> {
         let mut sip = [0; SIP_LEN];
         let mut read_len = 0;

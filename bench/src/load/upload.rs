@@ -4,36 +4,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use anyhow::Result;
 use testkit::http1::Connection;
 
-use super::Seen;
+use super::{Seen, on_threads};
 
 /// Bytes per write.
 const PIECE_LEN: usize = 256 << 10;
 
 /// Uploads bodies of `body_len` bytes to `/upload` on `count` connections until `seconds` have
-/// passed.
-///
-/// # Errors
-///
-/// Returns an error if a response is not 200.
+/// passed. Fails if a response is not 200.
 pub(crate) fn run(
     address: SocketAddr,
     count: usize,
     body_len: usize,
     seconds: f64,
-) -> io::Result<Seen> {
+) -> Result<Seen> {
     let started = Instant::now();
-    let counts: Vec<io::Result<u64>> = std::thread::scope(|scope| {
-        let one = || one(address, body_len, started, seconds);
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(one)).collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined
-            .map(|count| count.unwrap_or_else(|_| Err(io::Error::other("a client panicked"))))
-            .collect()
-    });
+    let count = on_threads(count, || Ok(one(address, body_len, started, seconds)?))?;
     Ok(Seen {
-        count: counts.into_iter().sum::<io::Result<u64>>()?,
+        count,
         duration: started.elapsed(),
         latencies_us: Vec::new(),
     })

@@ -6,11 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use testkit::http1::Connection;
 use testkit::websocket::{TEXT, frame, handshake};
 
-/// Opens a WebSocket at `path`.
-///
-/// # Errors
-///
-/// Returns an error if the server does not switch protocols.
+/// Opens a WebSocket at `path`. Fails if the server does not switch protocols.
 pub(crate) fn open(address: SocketAddr, path: &str) -> io::Result<TcpStream> {
     let mut connection = Connection::try_connect(address)?;
     connection.try_send(handshake(path, ""))?;

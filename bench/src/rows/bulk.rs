@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::{Bench, Encoding, failed};
+use super::{Bench, Encoding};
 use crate::contender::{Contender, Setting};
-use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
+use crate::load::on_threads;
 use crate::process::{self, Server};
 
 impl Bench<'_> {
@@ -17,12 +18,14 @@ impl Bench<'_> {
         url: &str,
         path: &str,
         server: &Server,
-        connections: u32,
+        connections: usize,
         encoding: Encoding,
     ) -> Result<Values> {
         let nar_size = self.store.info(path)?.nar_size;
         let seconds = self.seconds;
-        let fetch = || -> Result<u64> {
+        let (server_before, client_before) = (server.cpu(), process::own_cpu());
+        let started = Instant::now();
+        let count = on_threads(connections, || {
             let mut client = match encoding {
                 Encoding::Plain => Client::new(server.address),
                 Encoding::ZstdAccepted => Client::taking_zstd(server.address),
@@ -34,18 +37,8 @@ impl Bench<'_> {
                 count += 1;
             }
             Ok(count)
-        };
-        let (server_before, client_before) = (server.cpu(), process::own_cpu());
-        let started = Instant::now();
-        let counts: Vec<Result<u64>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..connections).map(|_| scope.spawn(fetch)).collect();
-            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-            joined
-                .map(|count| count.unwrap_or_else(|_| bail!("a client panicked")))
-                .collect()
-        });
+        })?;
         let elapsed = started.elapsed();
-        let count: u64 = counts.into_iter().sum::<Result<u64>>()?;
         let server_cpu = server.cpu().saturating_sub(server_before);
         let client_cpu = process::own_cpu().saturating_sub(client_before);
         Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))

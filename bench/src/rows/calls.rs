@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
 
-use super::{Bench, Target, Urls, failed};
+use super::{Bench, Target, Urls};
 use crate::contender::{Contender, Setting};
-use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{self, Server};
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Bench, failed, first_of, micros, millis, narinfo_target, on_one_core};
-use crate::figures::{Gap, Quantity, Values, to_f64};
+use super::{Bench, first_of, micros, millis, narinfo_target};
+use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
-use crate::process::Server;
+use crate::process::{Server, on_one_core};
 
 /// Requests for NARs, or narinfos, in one iteration.
 const REPEATS: usize = 10;

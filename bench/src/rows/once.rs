@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
 
-use super::{Bench, Warmth, failed, micros, millis, narinfo_target};
+use super::{Bench, Warmth, micros, millis, narinfo_target};
 use crate::contender::{Contender, Setting};
-use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::store::hash_part;
 

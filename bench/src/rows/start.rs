@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Bench, When, failed, millis, narinfo_target};
+use super::{Bench, When, millis, narinfo_target};
 use crate::contender::{Contender, Running, Setting};
-use crate::figures::{Gap, Quantity, Values};
+use crate::figures::{Gap, Quantity, Values, failed};
 use crate::http::Client;
 
 impl Bench<'_> {
