@@ -41,6 +41,7 @@ mod known;
 mod narinfo;
 mod pages;
 mod prepared;
+mod private_file;
 mod reader;
 mod refusal;
 mod route;

@@ -6,9 +6,9 @@ use samovar_http::http::{Method, Version};
 /// A hash part as sent by the client, not validated.
 pub type RawHashPart = [u8; 32];
 
-/// Returns the class of a request and the hash part in its URL, from path and query. The cache
-/// passes it to [`Metrics`](crate::Metrics), because the meaning of a URL is the cache's. Called for
-/// each request, on I/O threads as well.
+/// Returns the class of a request and the hash part in its URL, from path and query. The metrics
+/// get it from the cache, which knows the meaning of a URL. Called for each request, on I/O threads
+/// as well.
 pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>);
 
 /// The class of a request, by the form of its URL.

@@ -47,7 +47,6 @@ mod users;
 mod tests;
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -225,8 +224,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// The unused reply, if the cache is hidden from the client ([`RefuseWith::NotFound`]): answer as
-    /// if it did not exist.
+    /// The unused reply, if the cache is hidden from the client ([`RefuseWith::NotFound`]): answer
+    /// as if it did not exist.
     pub fn refuse<'r>(&self, refusal: Refusal, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
         self.rules.refusals.reply(refusal, reply)
     }
@@ -354,47 +353,21 @@ impl Rules {
         before: Option<(&AccessConfig, &Self)>,
     ) -> Result<(Self, Vec<String>), AccessError> {
         let mut warnings = Vec::new();
-        let mut open = |kind: FileKind, path: &Path| {
-            let mut file = SecretFile::read(kind, path)?;
-            warnings.extend(file.warning.take());
-            Ok::<_, AccessError>(file)
+        let users = SecretFile {
+            kind: FileKind::Users,
+            path: config.users_file.as_deref(),
         };
-        let users = match &config.users_file {
-            None => None,
-            Some(path) => {
-                let file = open(FileKind::Users, path)?;
-                let users = file.parse(Users::parse)?;
-                let old = before.and_then(|(_, rules)| rules.users.as_ref());
-                if let Some(old) = old {
-                    users.inherit(old);
-                }
-                Some(users)
-            }
-        };
-        let tokens = match &config.tokens_file {
-            None => None,
-            Some(path) => {
-                let file = open(FileKind::Tokens, path)?;
-                Some(file.parse(|text| Tokens::parse(secret, text))?)
-            }
-        };
-        for (kind, path, count) in [
-            (
-                FileKind::Users,
-                &config.users_file,
-                users.as_ref().map(Users::len),
-            ),
-            (
-                FileKind::Tokens,
-                &config.tokens_file,
-                tokens.as_ref().map(Tokens::len),
-            ),
-        ] {
-            if let (Some(path), Some(0)) = (path, count) {
-                let empty = "has no entries, so it admits no client";
-                warnings.push(format!("the {kind} {path:?} {empty}"));
-            }
+        let users = users.read(&mut warnings, Users::parse, Users::len)?;
+        let old = before.and_then(|(_, rules)| rules.users.as_ref());
+        if let (Some(users), Some(old)) = (&users, old) {
+            users.inherit(old);
         }
+        let tokens = SecretFile {
+            kind: FileKind::Tokens,
+            path: config.tokens_file.as_deref(),
+        };
+        let parse = |text: &str| Tokens::parse(secret, text);
+        let tokens = tokens.read(&mut warnings, parse, Tokens::len)?;
         let (unix, proxies): (Vec<_>, Vec<_>) = config
             .trusted_proxies
             .iter()

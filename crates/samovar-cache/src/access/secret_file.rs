@@ -1,81 +1,65 @@
 //! Files of hashed secrets.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{Mode, OFlags};
-use zeroize::Zeroizing;
+use std::io;
+use std::path::Path;
 
 use super::error::{AccessError, FileKind, LineProblem};
+use crate::private_file;
 
 /// Maximum size of a file in bytes, enough for 100,000 users. A larger file is given by mistake.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// The text of a file, and a warning about its permissions.
-pub(crate) struct SecretFile {
-    kind: FileKind,
-    path: PathBuf,
-    text: Zeroizing<String>,
-    pub(crate) warning: Option<String>,
+/// A configured file.
+pub(crate) struct SecretFile<'a> {
+    pub(crate) kind: FileKind,
+    /// `None`: no such file is configured.
+    pub(crate) path: Option<&'a Path>,
 }
 
-impl SecretFile {
-    pub(crate) fn read(kind: FileKind, path: &Path) -> Result<Self, AccessError> {
-        let unreadable = |error: io::Error| {
-            let path = path.to_owned();
-            AccessError::Unreadable { kind, path, error }
+impl SecretFile<'_> {
+    /// Reads and parses the file, and adds warnings about it. `len`: the number of entries.
+    pub(crate) fn read<T>(
+        self,
+        warnings: &mut Vec<String>,
+        parse: impl FnOnce(&str) -> Result<T, LineError>,
+        len: impl FnOnce(&T) -> usize,
+    ) -> Result<Option<T>, AccessError> {
+        let kind = self.kind;
+        let Some(path) = self.path else {
+            return Ok(None);
         };
-        // Without `NONBLOCK`, opening a FIFO without a writer would block for ever, also at a
-        // reload.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::open(path, flags, Mode::empty());
-        let file = File::from(file.map_err(|errno| unreadable(errno.into()))?);
-        let metadata = file.metadata().map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(unreadable(io::Error::other("it is no regular file")));
-        }
-        if metadata.len() > FILE_LEN_MAX {
-            return Err(unreadable(io::Error::other("it is larger than 16 MiB")));
-        }
-        let mode = metadata.mode();
-        // Hashed passwords are easier to crack than hashed random tokens. But existing files of
-        // passwords are often world-readable, so those only get a warning; for token files there is
-        // no such habit to tolerate.
-        if kind == FileKind::Tokens && mode & 0o007 != 0 {
-            let path = path.to_owned();
+        let owned = || path.to_owned();
+        let unreadable = |error: io::Error| AccessError::Unreadable {
+            kind,
+            path: owned(),
+            error,
+        };
+        let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(unreadable)?;
+        // Readable by the group is fine: it is the server's group. Hashed passwords are easier to
+        // crack than hashed random tokens. But existing files of passwords are often
+        // world-readable, so those only get a warning; for token files there is no such habit to
+        // tolerate.
+        if mode & 0o007 != 0 && kind == FileKind::Tokens {
+            let path = owned();
             return Err(AccessError::ReadableByAll { kind, path });
         }
-        // Readable by the group is fine: it is the server's group.
-        let warning = (mode & 0o007 != 0).then(|| {
-            format!("the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it")
-        });
-        let mut text = Zeroizing::new(String::with_capacity(
-            usize::try_from(metadata.len()).unwrap_or(0) + 1,
-        ));
-        file.take(FILE_LEN_MAX)
-            .read_to_string(&mut text)
-            .map_err(unreadable)?;
-        Ok(Self {
+        if mode & 0o007 != 0 {
+            warnings.push(format!(
+                "the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it"
+            ));
+        }
+        let entries = parse(&text).map_err(|(line, problem)| AccessError::Line {
             kind,
-            path: path.to_owned(),
-            text,
-            warning,
-        })
-    }
-
-    /// Parses the text.
-    pub(crate) fn parse<T>(
-        &self,
-        parse: impl FnOnce(&str) -> Result<T, LineError>,
-    ) -> Result<T, AccessError> {
-        parse(&self.text).map_err(|(line, problem)| AccessError::Line {
-            kind: self.kind,
-            path: self.path.clone(),
+            path: owned(),
             line,
             problem,
-        })
+        })?;
+        if len(&entries) == 0 {
+            warnings.push(format!(
+                "the {kind} {path:?} has no entries, so it admits no client"
+            ));
+        }
+        Ok(Some(entries))
     }
 }
 

@@ -1,9 +1,9 @@
 //! A table of facts about paths, bounded in memory and shared by all threads.
 //!
 //! Entries that were not used recently are evicted: new entries and hits go into the young
-//! generation; when that is full, the old one is dropped and the young one becomes old. Used entries
-//! stay, without bookkeeping for each use. Sharding reduces lock contention: an I/O thread holds the
-//! lock of one shard for one look-up in a hash table.
+//! generation; when that is full, the old one is dropped and the young one becomes old. Used
+//! entries stay, without bookkeeping for each use. Sharding reduces lock contention: an I/O thread
+//! holds the lock of one shard for one look-up in a hash table.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,13 +1,11 @@
 //! Secret key files.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use samovar_nix::SecretKey;
-use zeroize::Zeroizing;
+
+use crate::private_file;
 
 /// The longest key file that is read, in bytes.
 const FILE_LEN_MAX: u64 = 64 * 1024;
@@ -70,31 +68,17 @@ pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
     if path.as_os_str().is_empty() {
         return Err(KeyFileError::Unnamed);
     }
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => KeyFileError::Missing(path.to_owned()),
-        io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path.to_owned()),
-        _ => KeyFileError::Io(path.to_owned(), error),
-    };
-    // Opening a pipe without a writer would block forever, at a reload as well.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::empty());
-    let file = File::from(file.map_err(|errno| failed(errno.into()))?);
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
-    }
-    if metadata.len() > FILE_LEN_MAX {
-        return Err(KeyFileError::Malformed(path.to_owned()));
-    }
-    let mode = metadata.mode();
-    let mut text = Zeroizing::new(String::new());
-    match file.take(FILE_LEN_MAX).read_to_string(&mut text) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(KeyFileError::Malformed(path.to_owned()));
+    let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(|error| {
+        let path = path.to_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound => KeyFileError::Missing(path),
+            io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path),
+            io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge => {
+                KeyFileError::Malformed(path)
+            }
+            _ => KeyFileError::Io(path, error),
         }
-        Err(error) => return Err(failed(error)),
-    }
+    })?;
     if text.trim().is_empty() {
         return Err(KeyFileError::Empty(path.to_owned()));
     }
