@@ -3,19 +3,7 @@
 //! It maps URLs to the contents of a store. The engine (`samovar-http`) speaks HTTP, the store
 //! (`samovar-store`) reads rows and files, and `samovar-nix` has the formats.
 //!
-//! # Floors
-//!
-//! A module imports modules below it and in its own folder, and none above:
-//!
-//! | module | contents |
-//! | --- | --- |
-//! | `site` | which cache answers a request, on which thread; configuration changes |
-//! | `pages`, [`access`] | the web interface; who may read a cache |
-//! | `answer` | one function for each form of URL |
-//! | `narinfo` | narinfos: found, rendered, signed, cached, prefetched |
-//! | `reader` | what may be read: a store and a policy |
-//! | `known` | facts about a store, shared by all its caches |
-//! | `route`, `refusal`, `prepared` | the meaning of a URL; why a request is refused; fixed answers |
+//! `ARCHITECTURE.md` lists the modules and what each may import.
 //!
 //! # Two types to know
 //!

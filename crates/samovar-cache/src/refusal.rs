@@ -6,7 +6,7 @@
 //! the [`Prepared`] that was made of the same row at start.
 
 use samovar_http::http::Status;
-use samovar_http::{Body, Prepared, Response};
+use samovar_http::{Prepared, Response};
 use samovar_store::StoreError;
 
 use crate::prepared::{AnswerHead, Field};
@@ -130,8 +130,7 @@ impl Fixed {
 
     /// As a worker sends it.
     pub(crate) fn response(self) -> Response {
-        let body = Body::Bytes(self.body().as_bytes().into());
-        self.head().response(body)
+        self.head().response(self.body().into())
     }
 
     fn prepared(self) -> Prepared {
@@ -155,6 +154,7 @@ impl PreparedAnswers {
 
 #[cfg(test)]
 mod tests {
+    use samovar_http::Body;
     use samovar_store::{Corruption, Unavailable};
 
     use super::*;

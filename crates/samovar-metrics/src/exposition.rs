@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::buckets::EXPOSED;
+use crate::buckets::exposed;
 use crate::class::{Class, MethodClass, Outcome, Protocol, StatusClass};
 use crate::event::Observer;
 use crate::meter::{ClassSums, Sums};
@@ -129,7 +129,7 @@ fn requests(text: &mut Text, sums: &Sums) {
     let mut family = text.family("samovar_http_request_duration_seconds");
     for (route, class) in classes(sums) {
         let durations = &class.durations;
-        for (bound_ns, bound) in EXPOSED {
+        for (bound_ns, bound) in exposed() {
             let labels = [("route", route), ("le", bound)];
             family.put_as("_bucket", &labels, durations.count_up_to(bound_ns));
         }

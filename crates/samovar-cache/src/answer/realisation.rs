@@ -1,7 +1,7 @@
 //! Answering with a realisation of a content-addressed derivation.
 
+use samovar_http::Response;
 use samovar_http::http::Status;
-use samovar_http::{Body, Response};
 use samovar_store::RealisationId;
 
 use crate::narinfo::signing::Signer;
@@ -30,6 +30,5 @@ pub(crate) fn respond(
     let info = info.filter(|info| info.path == *out_path);
     let dir = reader.store().store_dir();
     let json = signer.realisation(id, realisation, info.as_ref(), dir);
-    let response = Response::new(Status::OK, Body::Bytes(json.into_bytes().into()));
-    Ok(response.header("Content-Type", "application/json"))
+    Ok(Response::new(Status::OK, json).header("Content-Type", "application/json"))
 }

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use samovar_nix::HashPart;
 use samovar_store::Member;
 
 use crate::sync::Locked;
@@ -34,30 +33,11 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The requested records, in order.
 #[derive(Debug)]
-pub(crate) enum Wanted {
-    /// These paths, present or not.
-    Paths(Vec<HashPart>),
-    /// These registrations. If one of them ends, so does the answer.
-    Closure(Vec<Member>),
-}
-
-impl Wanted {
-    pub(crate) fn count(&self) -> usize {
-        match self {
-            Self::Paths(hash_parts) => hash_parts.len(),
-            Self::Closure(members) => members.len(),
-        }
-    }
-
-    pub(crate) fn at(&self, index: usize) -> Option<Member> {
-        match self {
-            Self::Paths(hash_parts) => hash_parts.get(index).map(|hash_part| Member {
-                hash_part: *hash_part,
-                registration: None,
-            }),
-            Self::Closure(members) => members.get(index).copied(),
-        }
-    }
+pub(crate) struct Wanted {
+    /// Without a registration: whichever the path has.
+    pub(crate) members: Vec<Member>,
+    /// Whether they are a closure, which is answered as a whole or not at all.
+    pub(crate) is_closure: bool,
 }
 
 /// The lists of all answers in progress.
@@ -92,6 +72,7 @@ pub(crate) struct Share {
     of: Arc<BulkBudget>,
     id: u64,
     list: Arc<List>,
+    pub(crate) is_closure: bool,
 }
 
 /// The answer was evicted in favour of others.
@@ -104,7 +85,8 @@ impl BulkBudget {
     pub(crate) fn share(self: &Arc<Self>, wanted: Wanted, now: Instant) -> (Option<Share>, usize) {
         let mut evicted = Vec::new();
         let mut state = self.state.locked();
-        let count = wanted.count();
+        let count = wanted.members.len();
+        let is_closure = wanted.is_closure;
         while state.count.saturating_add(count) > COUNT_MAX {
             let Some(list) = state.drop_slowest(now) else {
                 return (None, evicted.len());
@@ -127,6 +109,7 @@ impl BulkBudget {
             of: Arc::clone(self),
             id,
             list,
+            is_closure,
         };
         (Some(share), evicted.len())
     }
@@ -179,11 +162,6 @@ impl Share {
         self.list.count
     }
 
-    /// Whether it is a closure, which is answered as a whole or not at all.
-    pub(crate) fn is_closure(&self) -> bool {
-        matches!(*self.list.wanted.locked(), Some(Wanted::Closure(_)))
-    }
-
     /// At most `count` records from `start` on. Those before were sent.
     pub(crate) fn some(
         &self,
@@ -196,10 +174,8 @@ impl Share {
         self.list.taken_ms.store(taken_ms, Ordering::Relaxed);
         self.list.sent_count.store(start, Ordering::Relaxed);
         let wanted = self.list.wanted.locked();
-        let wanted = wanted.as_ref().ok_or(Evicted)?;
-        Ok((start..start.saturating_add(count))
-            .map_while(|index| wanted.at(index))
-            .collect())
+        let members = &wanted.as_ref().ok_or(Evicted)?.members;
+        Ok(members.iter().skip(start).take(count).copied().collect())
     }
 }
 
@@ -239,10 +215,19 @@ impl Drop for ClosureSlot<'_> {
 
 #[cfg(test)]
 mod tests {
+    use samovar_nix::HashPart;
+
     use super::*;
 
     fn paths(count: usize) -> Wanted {
-        Wanted::Paths(vec![HashPart::from_bytes([1; 20]); count])
+        let member = Member {
+            hash_part: HashPart::from_bytes([1; 20]),
+            registration: None,
+        };
+        Wanted {
+            members: vec![member; count],
+            is_closure: false,
+        }
     }
 
     #[test]

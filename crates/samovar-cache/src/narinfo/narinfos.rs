@@ -20,8 +20,8 @@ pub(crate) type Answer = Result<Rendered, Refusal>;
 #[derive(Debug)]
 pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
-    signer: Signer,
-    rendered: Arc<RenderedCache>,
+    pub(crate) signer: Signer,
+    pub(crate) rendered: Arc<RenderedCache>,
     pub(crate) prefetch_queue: PrefetchQueue,
 }
 
@@ -49,7 +49,7 @@ impl Narinfos {
         memory_len: usize,
     ) -> bool {
         self.signer.is_made_of(signing)
-            && self.reader.policy.is_made_of(policy)
+            && self.reader.policy.config == *policy
             && self.rendered.has_memory_len(memory_len)
     }
 
@@ -57,15 +57,6 @@ impl Narinfos {
     /// rest of it alive.
     pub(crate) fn retire(&self) {
         self.rendered.clear();
-    }
-
-    /// The rendered narinfos.
-    pub(crate) fn rendered(&self) -> &Arc<RenderedCache> {
-        &self.rendered
-    }
-
-    pub(crate) fn signer(&self) -> &Signer {
-        &self.signer
     }
 
     /// The narinfo of a readable path, if it is in memory and true in the state of `snapshot`.

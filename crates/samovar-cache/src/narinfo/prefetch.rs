@@ -46,7 +46,7 @@ const NICENESS: i32 = 10;
 /// The running thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Prefetcher {
-    narinfos: Arc<Narinfos>,
+    pub(crate) narinfos: Arc<Narinfos>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -66,10 +66,6 @@ impl Prefetcher {
             narinfos,
             thread: Some(thread),
         })
-    }
-
-    pub(crate) fn narinfos(&self) -> &Arc<Narinfos> {
-        &self.narinfos
     }
 
     /// Ends the thread without waiting for it: it may wait for a disk.

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use samovar_http::http::Status;
-use samovar_http::{Body, Prepared, Response};
+use samovar_http::{Prepared, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
 use crate::known::sharded::{MemoryLen, Sharded};
@@ -50,7 +50,7 @@ impl Narinfo {
     pub(crate) fn response(self: Arc<Self>) -> Response {
         // Copying a short text into the response costs less than streaming it from a source.
         let body = if may_go_inline(&self.prepared) {
-            Body::Bytes(self.text().to_vec().into())
+            self.text().to_vec().into()
         } else {
             PreparedBody::whole(self)
         };

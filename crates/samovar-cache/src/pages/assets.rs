@@ -1,11 +1,10 @@
 //! Style sheet, script and icon, embedded in the program and served under URLs that contain a hash
 //! of their content.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use samovar_http::Response;
 use samovar_http::http::Status;
-use samovar_http::{Body, Response};
 use sha2::{Digest, Sha256};
 
 /// An embedded file.
@@ -36,15 +35,9 @@ pub(crate) static ICON: LazyLock<Asset> =
 impl Asset {
     fn new(ending: &str, media_type: &'static str, bytes: &'static [u8]) -> Self {
         let hash = Sha256::digest(bytes);
-        let mut name = String::new();
-        for byte in hash.iter().take(8) {
-            // Writing to a string does not fail.
-            let _ok = write!(name, "{byte:02x}");
-        }
-        name.push('.');
-        name.push_str(ending);
+        let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
-            name,
+            name: format!("{digits}.{ending}"),
             media_type,
             bytes,
         }
@@ -60,7 +53,7 @@ impl Asset {
 pub(crate) fn answer(name: &str) -> Option<Response> {
     let all = [&STYLE, &SCRIPT, &ICON];
     let asset = all.into_iter().find(|asset| asset.name == name)?;
-    let response = Response::new(Status::OK, Body::Bytes(asset.bytes.into()))
+    let response = Response::new(Status::OK, asset.bytes)
         .header("Content-Type", asset.media_type)
         .header("Cache-Control", "public, max-age=31536000, immutable")
         .header("X-Content-Type-Options", "nosniff")

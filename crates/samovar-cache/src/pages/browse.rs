@@ -46,7 +46,7 @@ impl View<'_> {
     /// Answers a request for a file or directory of a store path.
     // Long: one case per kind of file, each of a few lines.
     pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
-        let registration = self.shown_path(wanted.hash_part)?;
+        let registration = self.reader().servable(wanted.hash_part)?;
         let info = &registration.info;
         let tree = self.reader().store().tree(&info.path)?;
         let after = raw_parameter(head.query(), "after");
@@ -99,7 +99,7 @@ impl View<'_> {
                 let index = [wanted.names, &[INDEX]].concat();
                 if !has("list")
                     && after.is_none()
-                    && listed.has(INDEX)
+                    && has_index(&listed)
                     && let Ok(Some(Place::File { file, size, .. })) = tree.place(&index, asked)
                     && registration.is_current()?
                 {
@@ -178,7 +178,7 @@ impl View<'_> {
                     None => (info.path.name()),
                 }
             }
-            @if listing.listed.has(INDEX) && listing.is_whole {
+            @if has_index(listing.listed) && listing.is_whole {
                 ul.actions { li { a href="./" { "Show index.html" } } }
             }
             @if listing.listed.entries.is_empty() {
@@ -325,16 +325,9 @@ struct Listing<'a> {
     is_whole: bool,
 }
 
-trait Has {
-    fn has(&self, name: &[u8]) -> bool;
-}
-
-impl Has for Listed {
-    /// Whether a regular file of this name is among the entries.
-    fn has(&self, name: &[u8]) -> bool {
-        let entry = self
-            .entries
-            .binary_search_by(|entry| (*entry.name).cmp(name));
-        entry.is_ok_and(|index| matches!(self.entries[index].kind, EntryKind::File { .. }))
-    }
+/// Whether a regular file `index.html` is among the entries.
+fn has_index(listed: &Listed) -> bool {
+    let entries = &listed.entries;
+    let entry = entries.binary_search_by(|entry| (*entry.name).cmp(INDEX));
+    entry.is_ok_and(|index| matches!(entries[index].kind, EntryKind::File { .. }))
 }

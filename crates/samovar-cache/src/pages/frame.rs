@@ -1,8 +1,8 @@
 //! The common frame of all pages, and their response headers.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use samovar_http::Response;
 use samovar_http::http::Status;
-use samovar_http::{Body, Response};
 
 use super::assets::{ICON, MARK, SCRIPT, STYLE};
 use super::url::Base;
@@ -89,7 +89,7 @@ fn search_form(base: Base) -> Markup {
 
 /// Makes the response with a rendered page.
 pub(crate) fn respond(status: Status, markup: &Markup) -> Response {
-    Response::new(status, Body::Bytes(markup.0.clone().into_bytes().into()))
+    Response::new(status, markup.0.clone())
         .header("Content-Type", "text/html; charset=utf-8")
         .header("Content-Security-Policy", POLICY)
         .header("X-Content-Type-Options", "nosniff")

@@ -27,9 +27,8 @@ mod url;
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
-use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_nix::{HashPart, StorePath};
 
-use crate::known::registration::Registration;
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
 use crate::refusal::Refusal;
@@ -166,7 +165,7 @@ impl View<'_> {
             name: self.name(),
             description: &self.cache.config.description,
             public_url: self.cache.config.public_url.as_deref(),
-            keys: &self.cache.narinfos.signer().public_keys(),
+            keys: &self.cache.narinfos.signer.public_keys(),
             store_dir: store.store_dir().as_str(),
             priority: self.cache.priority,
             path_count: count.filter(|_| self.reader().policy.is_open()),
@@ -193,13 +192,8 @@ impl View<'_> {
                 .page("Search", "message", main)
                 .response(Status::NOT_FOUND));
         };
-        self.shown_path(hash_part)?;
+        self.reader().servable(hash_part)?;
         Ok(redirect(&self.base.to_path(hash_part)))
-    }
-
-    /// Returns the registration of a path that may be shown.
-    fn shown_path(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        self.reader().servable(hash_part)
     }
 
     /// The page for a refused request. An excluded path and an absent one give the same page.
@@ -214,12 +208,6 @@ impl View<'_> {
             refusal if refusal.is_absence() => self.no_path(),
             _ => self.unreadable(),
         }
-    }
-
-    /// Returns the names of the keys whose signatures clients see.
-    fn signature_names(&self, info: &PathInfo) -> Vec<String> {
-        let dir = self.reader().store().store_dir();
-        self.cache.narinfos.signer().names(info, dir)
     }
 
     /// Whether exactly this path may be shown.

@@ -40,7 +40,7 @@ enum ClosureSize {
 impl View<'_> {
     /// Renders the page of a path.
     pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        let registration = self.shown_path(hash_part)?;
+        let registration = self.reader().servable(hash_part)?;
         let info = &registration.info;
         let others: Vec<&StorePath> = info
             .references
@@ -93,7 +93,8 @@ impl View<'_> {
 
     fn facts(&self, info: &PathInfo) -> Result<Markup, Refusal> {
         let closure = self.closure_size(info)?;
-        let signatures = self.signature_names(info);
+        let dir = self.reader().store().store_dir();
+        let signatures = self.cache.narinfos.signer.names(info, dir);
         let deriver = match &info.deriver {
             Some(deriver) => Some((deriver, self.is_there(deriver)?)),
             None => None,

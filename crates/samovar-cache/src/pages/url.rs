@@ -83,14 +83,11 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 
 /// All but what RFC 3986, 2.3 calls unreserved.
 fn encode_into(encoded: &mut String, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             encoded.push(char::from(*byte));
         } else {
-            encoded.push('%');
-            encoded.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            encoded.push(char::from(DIGITS[usize::from(byte & 15)]));
+            encoded.push_str(&format!("%{byte:02X}"));
         }
     }
 }

@@ -73,7 +73,7 @@ impl Background {
         // requests fail already, and waiting gains nothing.
         let fails = |new: &Policy| {
             let mut policies = before.narinfos().map(|before| &before.reader.policy);
-            policies.any(|policy| policy.is_unknown() && policy.is_same(new))
+            policies.any(|policy| policy.is_unknown() && policy.config == new.config)
         };
         let is_first = |one: &&Arc<Narinfos>| {
             let policy = &one.reader.policy;
@@ -103,13 +103,13 @@ impl Background {
         if let Some(new) = prepared.prefetch {
             let all = self.prefetch.take().into_iter().flatten();
             let (kept, gone): (Vec<_>, Vec<_>) =
-                all.partition(|prefetcher| is_served(prefetcher.narinfos()));
+                all.partition(|prefetcher| is_served(&prefetcher.narinfos));
             gone.into_iter().for_each(Prefetcher::retire);
             self.prefetch = Some(kept.into_iter().chain(new).collect());
         }
         match &self.roots {
             Some(watch) => {
-                let served = caches.narinfos().map(|one| one.reader.policy.roots());
+                let served = caches.narinfos().map(|one| &one.reader.policy.roots);
                 watch.change(served.cloned().collect(), prepared.looks);
             }
             None => self.roots = prepared.roots,
@@ -121,15 +121,12 @@ impl Background {
 fn policed<'a>(
     narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
 ) -> impl Iterator<Item = &'a Arc<Narinfos>> {
-    narinfos.filter(|one| one.reader.policy.has_roots())
+    narinfos.filter(|one| one.reader.policy.roots.is_used())
 }
 
 fn look_of(narinfos: &Arc<Narinfos>) -> Look {
     let reader = &narinfos.reader;
-    Look::new(
-        Arc::clone(&reader.shared),
-        Arc::clone(reader.policy.roots()),
-    )
+    Look::new(Arc::clone(&reader.shared), Arc::clone(&reader.policy.roots))
 }
 
 fn start_prefetch(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Prefetcher>> {

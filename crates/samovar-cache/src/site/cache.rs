@@ -64,12 +64,12 @@ impl Default for CacheConfig {
 #[derive(Debug)]
 pub(crate) struct Cache {
     shared: Arc<SharedStore>,
-    path_prefix: Box<[u8]>,
+    pub(crate) path_prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
-    access: Option<Access>,
+    pub(crate) access: Option<Access>,
     cache_info: Prepared,
     priority: u32,
-    pages: Option<PagesConfig>,
+    pub(crate) pages: Option<PagesConfig>,
 }
 
 impl Cache {
@@ -109,10 +109,6 @@ impl Cache {
         }
     }
 
-    pub(crate) fn path_prefix(&self) -> &[u8] {
-        &self.path_prefix
-    }
-
     /// The rest of a path below the prefix; `None` if it is not below.
     pub(crate) fn below_prefix<'path>(&self, path: &'path [u8]) -> Option<&'path [u8]> {
         let rest = path.strip_prefix(&*self.path_prefix)?;
@@ -121,10 +117,6 @@ impl Cache {
 
     pub(crate) fn reader(&self) -> &Reader {
         &self.narinfos.reader
-    }
-
-    pub(crate) fn access(&self) -> Option<&Access> {
-        self.access.as_ref()
     }
 
     /// The access rules, if not every client may read.
@@ -138,10 +130,6 @@ impl Cache {
             .guard()
             .map(|access| access.evaluate(head, Instant::now()));
         matches!(verdict, Some(Verdict::Unverified))
-    }
-
-    pub(crate) fn has_pages(&self) -> bool {
-        self.pages.is_some()
     }
 
     /// The cache for its web interface, if that is on.
@@ -293,7 +281,10 @@ impl Cache {
         let outcome = match route {
             // As on the I/O thread.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
-            Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
+            Route::CacheInfo => {
+                let text = String::from_utf8_lossy(self.cache_info.body());
+                Ok(Response::text(Status::OK, text.into_owned()))
+            }
             Route::NoPath => Ok(Fixed::NoPath.response()),
             Route::Unknown => Ok(self.page(head, path)),
             Route::Narinfo(hash_part) => {
@@ -311,7 +302,7 @@ impl Cache {
             Route::Listing(hash_part) => listing::respond(self.reader(), hash_part),
             Route::Log(path) => build_log::respond(self.reader(), head, &path),
             Route::Realisation(id) => {
-                realisation::respond(self.reader(), self.narinfos.signer(), &id)
+                realisation::respond(self.reader(), &self.narinfos.signer, &id)
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         };
@@ -355,9 +346,5 @@ impl Cache {
             // Unreachable: `authenticate` never returns `Unverified`.
             Verdict::Unverified => access.refused(access::Refusal::Denied),
         })
-    }
-
-    fn cache_info_text(&self) -> String {
-        String::from_utf8_lossy(self.cache_info.body()).into_owned()
     }
 }

@@ -28,9 +28,9 @@ pub(crate) struct Caches {
 
 impl Caches {
     pub(crate) fn new(mut caches: Vec<Cache>) -> Self {
-        caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix().len()));
+        caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
         Self {
-            have_pages: caches.iter().any(Cache::has_pages),
+            have_pages: caches.iter().any(|cache| cache.pages.is_some()),
             caches: caches.into(),
         }
     }
@@ -77,7 +77,7 @@ impl Caches {
     /// The narinfos in memory of all caches.
     pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
         let rendered = |narinfos: &Arc<Narinfos>| -> Arc<dyn PathCache> {
-            Arc::<RenderedCache>::clone(narinfos.rendered())
+            Arc::<RenderedCache>::clone(&narinfos.rendered)
         };
         self.narinfos().map(rendered)
     }
@@ -85,7 +85,7 @@ impl Caches {
     /// The cache with exactly this prefix.
     pub(crate) fn at(&self, path_prefix: &str) -> Option<&Cache> {
         self.iter()
-            .find(|cache| cache.path_prefix() == path_prefix.as_bytes())
+            .find(|cache| *cache.path_prefix == *path_prefix.as_bytes())
     }
 
     /// The cache that a path belongs to, and the rest of the path.
@@ -158,7 +158,7 @@ impl Clients {
     pub fn client(&self, head: Head<'_>) -> Option<Client> {
         let caches = self.0.upgrade()?.get();
         let (cache, _) = caches.cache_of(head.path())?;
-        Some(cache.access()?.client(head, Instant::now()))
+        Some(cache.access.as_ref()?.client(head, Instant::now()))
     }
 
     /// The full store path of a request, if it is in memory. Reads no disk.

@@ -107,8 +107,7 @@ fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
             matches!(verdict, Verdict::Granted(_))
         })
     };
-    let with_pages = caches.iter().filter(|cache| cache.has_pages());
-    let readable = with_pages.filter(may_read);
+    let readable = caches.iter().filter(may_read);
     let mut caches: Vec<_> = readable.filter_map(Cache::paged).collect();
     caches.sort_by_key(|cache| cache.path_prefix);
     (!caches.is_empty()).then(|| pages::overview(&caches))

@@ -58,9 +58,7 @@ impl Site {
     /// The narinfos in memory of all caches. Their evictions are those of replaced caches, too.
     fn narinfo_status(&self) -> CacheStatus {
         let caches = self.caches();
-        let all = caches
-            .narinfos()
-            .map(|one| one.rendered().status("narinfos"));
+        let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));
         let sum = all.reduce(|sum, one| CacheStatus {
             entry_count: sum.entry_count + one.entry_count,
             len: sum.len + one.len,

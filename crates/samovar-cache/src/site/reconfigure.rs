@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::access::{Access, AccessConfig, AccessError};
 use crate::site::Site;
 use crate::site::background::BackgroundError;
-use crate::site::cache::{Cache, CacheConfig};
+use crate::site::cache::CacheConfig;
 use crate::site::current::Caches;
 use crate::sync::Locked;
 
@@ -60,7 +60,10 @@ impl Site {
         config: AccessConfig,
     ) -> Result<(Access, Vec<String>), AccessError> {
         let caches = self.caches();
-        match caches.at(path_prefix).and_then(Cache::access) {
+        match caches
+            .at(path_prefix)
+            .and_then(|cache| cache.access.as_ref())
+        {
             Some(before) => before.renewed(config),
             None => Access::new(config),
         }

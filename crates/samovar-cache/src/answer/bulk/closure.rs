@@ -72,5 +72,10 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
     if !is_open && !narinfos.are_readable(&members)? {
         return Ok(Fixed::Incomplete.response());
     }
-    Ok(bulk::many(narinfos, Wanted::Closure(members)))
+    let is_closure = true;
+    let wanted = Wanted {
+        members,
+        is_closure,
+    };
+    Ok(bulk::many(narinfos, wanted))
 }

@@ -25,6 +25,7 @@ use samovar_http::http::Status;
 use samovar_http::{BodyError, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_store::Member;
 
 use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
@@ -81,7 +82,15 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
             return Response::text(status, format!("{error}\n"));
         }
     };
-    many(narinfos, Wanted::Paths(hash_parts))
+    let member = |hash_part| Member {
+        hash_part,
+        registration: None,
+    };
+    let wanted = Wanted {
+        members: hash_parts.into_iter().map(member).collect(),
+        is_closure: false,
+    };
+    many(narinfos, wanted)
 }
 
 /// The answer with these narinfos, if there is capacity for the list.

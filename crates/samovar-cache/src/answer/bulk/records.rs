@@ -50,7 +50,6 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
         made: Vec::new().into_iter(),
         counts: [0; 3],
         is_ended: false,
-        is_closure: wanted.is_closure(),
         wanted,
     };
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
@@ -60,7 +59,6 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
 struct Records {
     narinfos: Arc<Narinfos>,
     wanted: Share,
-    is_closure: bool,
     /// The index of the first record that is not rendered.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
@@ -139,13 +137,13 @@ impl Records {
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
         // The lease of a path covers its closure.
-        let leases = !self.is_closure;
+        let leases = !self.wanted.is_closure;
         let answers = self
             .narinfos
             .many(&hash_parts, leases)
             .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
-        if self.is_closure
+        if self.wanted.is_closure
             && !members
                 .iter()
                 .zip(&answers)

@@ -62,10 +62,10 @@ pub struct Rule {
 /// A compiled policy.
 #[derive(Debug)]
 pub(crate) struct Policy {
-    config: PolicyConfig,
+    pub(crate) config: PolicyConfig,
     allow: Box<[Ready]>,
     deny: Box<[Ready]>,
-    roots: Arc<Roots>,
+    pub(crate) roots: Arc<Roots>,
     has_ages: bool,
 }
 
@@ -120,18 +120,9 @@ impl Policy {
         }
     }
 
-    /// Whether the policy was made from an equal configuration.
-    pub(crate) fn is_made_of(&self, config: &PolicyConfig) -> bool {
-        self.config == *config
-    }
-
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.config == other.config
-    }
-
     /// Takes over the closures of the other policy's roots, if both are equal.
     pub(crate) fn inherit(&self, before: &Self) {
-        if before.is_same(self) {
+        if before.config == self.config {
             self.roots.inherit(&before.roots);
         }
     }
@@ -211,15 +202,6 @@ impl Policy {
             true => now(),
             false => 0,
         }
-    }
-
-    /// Whether any rule has roots, which must be watched.
-    pub(crate) fn has_roots(&self) -> bool {
-        self.roots.is_used()
-    }
-
-    pub(crate) fn roots(&self) -> &Arc<Roots> {
-        &self.roots
     }
 
     /// Counts changes of the closures of the roots. A decision is valid for one generation only.

@@ -109,7 +109,7 @@ impl Roots {
         sets.clone()
     }
 
-    /// Whether there are any roots.
+    /// Whether there are any roots, which must be watched.
     pub(crate) fn is_used(&self) -> bool {
         !self.wanted.is_empty()
     }
