@@ -11,7 +11,7 @@ use crate::body::BufferPool;
 use crate::budget::Budget;
 #[cfg(feature = "compression")]
 use crate::compress::Negotiator;
-use crate::exec::{Job, Queue};
+use crate::exec::Queue;
 use crate::io::inbox::{Inbox, Message};
 use crate::io::key::Key;
 #[cfg(feature = "http2")]
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) is_http2: bool,
     #[cfg(feature = "http2")]
     pub(crate) blocks: Arc<Blocks>,
-    pub(crate) queue: Queue<Job>,
+    pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) request_memory: Arc<Budget>,
     pub(crate) buffers: Arc<BufferPool>,

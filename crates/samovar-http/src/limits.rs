@@ -29,8 +29,8 @@ pub struct Limits {
     /// Time from accepting a connection to the end of its TLS handshake; then the connection is
     /// closed. Default: 10 s.
     pub handshake_time: Duration,
-    /// TLS handshakes in progress, each some milliseconds for a worker; beyond them a new connection
-    /// is closed. Default: 4096.
+    /// TLS handshakes in progress, each some milliseconds for a worker; beyond them a new
+    /// connection is closed. Default: 4096.
     pub handshakes_max: usize,
     /// Time from the first to the last byte of a head; then 408. Default: 10 s, for what fits into
     /// one or two packets.

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::lane::Lane;
-use super::queue::Task;
 use crate::io::conn::Conn;
 #[cfg(feature = "http2")]
 use crate::io::stream::{StreamJob, StreamWork};
@@ -29,8 +28,9 @@ pub(crate) enum Job {
     Stream(Box<StreamJob>),
 }
 
-impl Task for Job {
-    fn is_request(&self) -> bool {
+impl Job {
+    /// Whether it begins a new request, which may be refused.
+    pub(super) fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
             Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
@@ -41,7 +41,8 @@ impl Task for Job {
         }
     }
 
-    fn lane(&self) -> Lane {
+    /// The lane in which it runs.
+    pub(super) fn lane(&self) -> Lane {
         match self {
             Self::Handle(_, request) => request.lane,
             Self::Pump(conn) => conn.answer.lane,
@@ -54,7 +55,8 @@ impl Task for Job {
         }
     }
 
-    fn is_streamed(&self) -> bool {
+    /// Whether it may wait for its client.
+    pub(super) fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
             Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,

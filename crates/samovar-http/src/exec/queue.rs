@@ -26,20 +26,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, Thread};
 
+use super::job::Job;
 use super::lane::{Lane, Slots};
 use crate::sync::Lock;
-
-/// A job for a worker.
-pub(crate) trait Task: Send {
-    /// Whether it begins a new request, which may be refused.
-    fn is_request(&self) -> bool;
-
-    /// The lane in which it runs.
-    fn lane(&self) -> Lane;
-
-    /// Whether it may wait for its client.
-    fn is_streamed(&self) -> bool;
-}
 
 /// Starts one more worker.
 type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
@@ -47,8 +36,8 @@ type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 /// The queue of all workers, with a limit for new requests. Jobs that continue an answer are always
 /// accepted, because connections limit their number. They do not wait behind new requests: workers
 /// alternate between both.
-pub(crate) struct Queue<J> {
-    state: Mutex<State<J>>,
+pub(crate) struct Queue {
+    state: Mutex<State>,
     start: OnceLock<Start>,
     /// Requests that may wait in a lane.
     len_max: usize,
@@ -60,10 +49,9 @@ pub(crate) struct Queue<J> {
 }
 
 #[derive(Debug)]
-struct State<J> {
-    prompt: LaneState<J>,
-    slow: LaneState<J>,
-    costly: LaneState<J>,
+struct State {
+    /// In the order of [`Lane`].
+    lanes: [LaneState; 3],
     is_closed: bool,
     /// Number of worker threads.
     thread_count: usize,
@@ -77,18 +65,18 @@ struct State<J> {
 
 /// The queue and the slots of one lane.
 #[derive(Debug)]
-struct LaneState<J> {
+struct LaneState {
     /// Worker slots.
     slots_max: usize,
-    requests: VecDeque<J>,
-    pumps: VecDeque<J>,
+    requests: VecDeque<Job>,
+    pumps: VecDeque<Job>,
     /// Whether the next job is a request, if one is queued.
     is_requests_turn: bool,
     /// Occupied slots.
     running_count: usize,
 }
 
-impl<J: Task> LaneState<J> {
+impl LaneState {
     fn new(slots_max: usize) -> Self {
         Self {
             slots_max,
@@ -100,7 +88,7 @@ impl<J: Task> LaneState<J> {
     }
 
     /// The next job, if a slot is free.
-    fn take(&mut self) -> Option<J> {
+    fn take(&mut self) -> Option<Job> {
         if self.running_count >= self.slots_max {
             return None;
         }
@@ -127,36 +115,26 @@ impl<J: Task> LaneState<J> {
     }
 }
 
-impl<J: Task> State<J> {
-    fn lane(&mut self, lane: Lane) -> &mut LaneState<J> {
-        match lane {
-            Lane::Prompt => &mut self.prompt,
-            Lane::Slow => &mut self.slow,
-            Lane::Costly => &mut self.costly,
-        }
-    }
-
-    fn lanes(&self) -> [&LaneState<J>; 3] {
-        [&self.prompt, &self.slow, &self.costly]
+impl State {
+    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+        &mut self.lanes[lane as usize]
     }
 
     /// The next job, of the prompt lane first: its slots leave enough threads for the other lanes.
-    fn take(&mut self) -> Option<J> {
-        let prompt = self.prompt.take();
-        let other = prompt.or_else(|| self.slow.take());
-        other.or_else(|| self.costly.take())
+    fn take(&mut self) -> Option<Job> {
+        self.lanes.iter_mut().find_map(LaneState::take)
     }
 
     fn is_ready(&self) -> bool {
-        self.lanes().iter().any(|lane| lane.is_ready())
+        self.lanes.iter().any(LaneState::is_ready)
     }
 
     fn queued_count(&self) -> usize {
-        self.lanes().iter().map(|lane| lane.len()).sum()
+        self.lanes.iter().map(LaneState::len).sum()
     }
 
     fn running_count(&self) -> usize {
-        self.lanes().iter().map(|lane| lane.running_count).sum()
+        self.lanes.iter().map(|lane| lane.running_count).sum()
     }
 }
 
@@ -173,13 +151,11 @@ fn costly_slots(slots_max: usize) -> usize {
     slots_max.div_ceil(16)
 }
 
-impl<J: Task> Queue<J> {
+impl Queue {
     pub(crate) fn new(len_max: usize, slots_max: usize, waiting_max: usize) -> Self {
         let costly_max = costly_slots(slots_max);
         let state = State {
-            prompt: LaneState::new(slots_max),
-            slow: LaneState::new(slots_max),
-            costly: LaneState::new(costly_max),
+            lanes: [slots_max, slots_max, costly_max].map(LaneState::new),
             is_closed: false,
             thread_count: 0,
             idle: Vec::new(),
@@ -228,7 +204,7 @@ impl<J: Task> Queue<J> {
 
     /// Adds a job; returns it if it is a request and its lane is full. The caller calls
     /// [`wake`](Self::wake) soon after.
-    pub(crate) fn push(&self, job: J) -> Result<(), J> {
+    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
         let mut state = self.lock();
         let waiting_count = state.waiting_count;
         let lane = state.lane(job.lane());
@@ -251,7 +227,7 @@ impl<J: Task> Queue<J> {
 
     /// Waits for a job; `None` if this worker is surplus or the queue is closed. `finished`: the
     /// lane of the caller's last job; `None` for a new thread.
-    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<J> {
+    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<Job> {
         let mut state = self.lock();
         match finished {
             Some(lane) => state.lane(lane).running_count -= 1,
@@ -277,7 +253,7 @@ impl<J: Task> Queue<J> {
     }
 
     /// Waits until woken.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State<J>>) -> MutexGuard<'a, State<J>> {
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let own = thread::current();
         state.idle.push(own.clone());
         loop {
@@ -299,7 +275,7 @@ impl<J: Task> Queue<J> {
         Self::wake_all(state);
     }
 
-    fn wake_all(mut state: MutexGuard<'_, State<J>>) {
+    fn wake_all(mut state: MutexGuard<'_, State>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         idle.iter().for_each(Thread::unpark);
@@ -315,7 +291,7 @@ impl<J: Task> Queue<J> {
     }
 
     /// Wakes or starts a thread if a queued job needs one.
-    fn help(&self, mut state: MutexGuard<'_, State<J>>) {
+    fn help(&self, mut state: MutexGuard<'_, State>) {
         // The thread that was woken continues, or the next one to finish a job takes a queued one.
         if state.is_waking || !state.is_ready() {
             return;
@@ -334,12 +310,12 @@ impl<J: Task> Queue<J> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.locked()
     }
 }
 
-impl<J: Task> Slots for Queue<J> {
+impl Slots for Queue {
     fn lend(&self, lane: Lane) -> bool {
         let mut state = self.lock();
         if state.waiting_count >= self.waiting_max {
@@ -358,7 +334,7 @@ impl<J: Task> Slots for Queue<J> {
     }
 }
 
-impl<J: Task> fmt::Debug for Queue<J> {
+impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.load()).finish()
     }

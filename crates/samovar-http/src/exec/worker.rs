@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::exchange::{fulfil, handle};
 use super::http1::{lose, pump};
 use super::job::Job;
-use super::queue::Task;
 use crate::core::Shared;
 use crate::io::key::Key;
 #[cfg(feature = "http2")]

@@ -33,12 +33,8 @@ const DRAIN_ACCEPT_ROUNDS: usize = 128;
 const REFUSED_MAX: usize = 64;
 
 impl<S: Service> IoThread<S> {
-    pub(super) fn accept(&mut self, index: usize) {
-        self.accept_some(index);
-    }
-
     /// Accepts waiting connections; `false` once none waits.
-    fn accept_some(&mut self, index: usize) -> bool {
+    pub(super) fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_COUNT {
             let Some(listener) = self.acceptor.socket(index) else {
                 return false;
@@ -77,22 +73,14 @@ impl<S: Service> IoThread<S> {
         peer: Peer,
         prepare: impl FnOnce(&mut Conn),
     ) {
-        let max = self.cx.shared.limits.connections_max;
-        self.cx
-            .shared
-            .accepted_count
-            .fetch_add(1, Ordering::Relaxed);
-        let count = self
-            .cx
-            .shared
-            .connection_count
-            .fetch_add(1, Ordering::Relaxed);
+        let shared = &self.cx.shared;
+        let max = shared.limits.connections_max;
+        shared.accepted_count.fetch_add(1, Ordering::Relaxed);
+        let count = shared.connection_count.fetch_add(1, Ordering::Relaxed);
         let is_full = count >= max && !self.evict();
         if is_full && count >= max.saturating_add(REFUSED_MAX) {
-            self.cx
-                .shared
-                .connection_count
-                .fetch_sub(1, Ordering::Relaxed);
+            let connection_count = &self.cx.shared.connection_count;
+            connection_count.fetch_sub(1, Ordering::Relaxed);
             return self.cx.incident(&Incident::ConnectionsFull);
         }
         let key = self.slab.reserve();
@@ -154,10 +142,8 @@ impl<S: Service> IoThread<S> {
     /// Frees the slot of a closed connection.
     pub(super) fn forget(&mut self, key: Key) {
         if self.slab.free(key) {
-            self.cx
-                .shared
-                .connection_count
-                .fetch_sub(1, Ordering::Relaxed);
+            let connection_count = &self.cx.shared.connection_count;
+            connection_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -170,7 +156,7 @@ impl<S: Service> IoThread<S> {
         self.cx.drain = Some(Drain { since, deadline });
         // Connections that the kernel has accepted are served.
         for index in 0..self.acceptor.count() {
-            (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept_some(index));
+            (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept(index));
         }
         self.acceptor.close(&self.poll);
     }

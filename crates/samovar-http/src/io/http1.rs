@@ -347,15 +347,11 @@ impl<S: Service> Context<S> {
         self.incident(&Incident::WorkersFull);
         let (mut conn, is_head) = match job {
             Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
-            Job::Pump(conn) => (conn, false),
             // Without a session there is no way to answer.
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => return Some((conn, Next::Close)),
-            // Never refused.
-            Job::Events(_) | Job::Discard(_) => return None,
-            // Refused where it is queued.
-            #[cfg(feature = "http2")]
-            Job::Stream(_) => return None,
+            // Accepted by every queue, or refused where they are queued.
+            _ => return None,
         };
         conn.needs_linger |= conn.proto.has_body();
         self.answered(&mut conn, false);

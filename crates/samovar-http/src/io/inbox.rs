@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn is_awake(inbox: &Inbox) -> bool {
-        sys::wait_for(inbox, sys::Direction::Read, Duration::ZERO).unwrap()
+        sys::wait_for(inbox, sys::PollFlags::IN, Duration::ZERO).unwrap()
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+pub(crate) use rustix::event::PollFlags;
 pub(crate) use rustix::event::epoll::Event;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, sockopt};
 
@@ -180,24 +181,8 @@ pub(crate) fn is_at_end(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// A direction of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Read,
-    Write,
-}
-
 /// Waits until a socket is ready or broken; `false` on time-out.
-pub(crate) fn wait_for(
-    socket: impl AsFd,
-    direction: Direction,
-    time: Duration,
-) -> io::Result<bool> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let flags = match direction {
-        Direction::Read => PollFlags::IN,
-        Direction::Write => PollFlags::OUT,
-    };
+pub(crate) fn wait_for(socket: impl AsFd, flags: PollFlags, time: Duration) -> io::Result<bool> {
     match poll(&mut [PollFd::new(&socket, flags)], Some(&timespec(time))) {
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(false),
@@ -205,11 +190,12 @@ pub(crate) fn wait_for(
     }
 }
 
+/// A longer time than the kernel can express becomes the longest.
 fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
+    Timespec::try_from(time).unwrap_or(Timespec {
+        tv_sec: i64::MAX,
+        tv_nsec: 0,
+    })
 }
 
 /// Writes to a socket; `None` if it is full. `more`: further bytes follow at once.

@@ -104,7 +104,9 @@ impl<S: Service> IoThread<S> {
                 if ready.key == WAKE_KEY {
                     self.receive(&mut messages);
                 } else if let Some(index) = self.acceptor.index_of(ready.key) {
-                    self.guarded(None, |thread| thread.accept(index));
+                    self.guarded(None, |thread| {
+                        thread.accept(index);
+                    });
                 } else {
                     let key = Key::from_bits(ready.key);
                     if ready.edges.readable && self.slab.is_away(key) {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::conn::Conn;
-use super::sys::{self, Direction};
+use super::sys::{self, PollFlags};
 use crate::core::Core;
 use crate::exec::LentSlot;
 use crate::http::Status;
@@ -159,20 +159,20 @@ impl Upload {
                     self.patience.moved(len);
                     return Ok(len);
                 }
-                None => self.wait(Direction::Read)?,
+                None => self.wait(PollFlags::IN)?,
             }
         }
     }
 
     fn send_output(&mut self) -> io::Result<()> {
         while !self.conn.flush()? {
-            self.wait(Direction::Write)?;
+            self.wait(PollFlags::OUT)?;
         }
         Ok(())
     }
 
     /// Waits until the socket is ready, with the worker slot lent.
-    fn wait(&mut self, direction: Direction) -> io::Result<()> {
+    fn wait(&mut self, readiness: PollFlags) -> io::Result<()> {
         // If too many slots are lent already, the job keeps its own slot, for one stall time at
         // most.
         let _lent = LentSlot::lend(&self.core.queue, self.conn.answer.lane);
@@ -181,7 +181,7 @@ impl Upload {
                 return Err(BodyError::Stopped.into());
             }
             let started = Instant::now();
-            let is_ready = sys::wait_for(&self.conn.transport, direction, GLANCE_TIME)?;
+            let is_ready = sys::wait_for(&self.conn.transport, readiness, GLANCE_TIME)?;
             let waited = self.patience.waited(started.elapsed(), &self.core.limits);
             if let Err(error) = waited {
                 self.conn.proto.close_after();

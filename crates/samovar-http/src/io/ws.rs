@@ -18,7 +18,7 @@ use super::transport::Transport;
 use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
 use crate::observer::Incident;
-use crate::proto::ws::message::Event as Received;
+use crate::proto::ws::message::{Assembler, Event as Received};
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
 use crate::ws::{Closed, End, Event, Flushed, Owed};
@@ -40,12 +40,23 @@ impl<S: Service> Context<S> {
             ..
         } = *conn;
         let socket = accepted.socket.clone();
-        let mut socket_conn = Box::new(SocketConn::new(socket, key, self.now));
-        socket_conn.inflater = accepted.inflater.take();
-        socket_conn.inline = accepted.inline.take();
-        socket_conn.input = input;
-        socket_conn.readable = readable;
-        socket_conn.peer_ended = peer_ended;
+        let mut socket_conn = Box::new(SocketConn {
+            socket,
+            key,
+            assembler: Assembler::default(),
+            inflater: accepted.inflater.take(),
+            inline: accepted.inline.take(),
+            input,
+            stage: Stage::Open,
+            readable,
+            peer_ended,
+            is_told: false,
+            heard: self.now,
+            pinged: None,
+            since: self.now,
+            moved_len: 0,
+            sending_since: self.now,
+        });
         let waker = self.shared.core.waker(self.home, key);
         accepted.socket.start(transport, waker);
         accepted.is_started = true;

@@ -46,27 +46,6 @@ pub(crate) struct SocketConn {
 }
 
 impl SocketConn {
-    /// A socket that has just opened.
-    pub(super) fn new(socket: Socket, key: Key, now: Instant) -> Self {
-        Self {
-            socket,
-            key,
-            assembler: Assembler::default(),
-            inflater: None,
-            inline: None,
-            input: Vec::new(),
-            stage: Stage::Open,
-            readable: false,
-            peer_ended: false,
-            is_told: false,
-            heard: now,
-            pinged: None,
-            since: now,
-            moved_len: 0,
-            sending_since: now,
-        }
-    }
-
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;

@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_cert::der::Decode;
 
-use super::error::{Location, TlsError, TlsErrorKind};
+use super::error::{TlsError, TlsErrorKind};
 
 /// Size limit of a PEM file, in bytes. A chain is some kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -31,11 +31,16 @@ impl Pem {
         Self::File(path.as_ref().to_owned())
     }
 
-    pub(super) fn location(&self) -> Location {
+    fn location(&self) -> String {
         match self {
-            Self::File(path) => Location::file(path),
-            Self::Memory(_) => Location::Memory,
+            Self::File(path) => path.display().to_string(),
+            Self::Memory(_) => "PEM in memory".to_owned(),
         }
+    }
+
+    pub(super) fn error(&self, kind: TlsErrorKind) -> TlsError {
+        let location = self.location();
+        TlsError { location, kind }
     }
 
     fn read(&self) -> Result<Arc<[u8]>, TlsError> {
@@ -43,7 +48,7 @@ impl Pem {
             Self::Memory(bytes) => Ok(Arc::clone(bytes)),
             Self::File(path) => match read_file(path) {
                 Ok(bytes) => Ok(bytes.into()),
-                Err(error) => Err(self.location().error(TlsErrorKind::Unreadable(error))),
+                Err(error) => Err(self.error(TlsErrorKind::Unreadable(error))),
             },
         }
     }
@@ -55,7 +60,7 @@ impl Pem {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| self.syntax(&error))?;
         if certificates.is_empty() {
-            return Err(self.location().error(TlsErrorKind::NoCertificate));
+            return Err(self.error(TlsErrorKind::NoCertificate));
         }
         Ok(certificates)
     }
@@ -63,14 +68,13 @@ impl Pem {
     /// Reads the first private key.
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
-            PemError::NoItemsFound => self.location().error(TlsErrorKind::NoKey),
+            PemError::NoItemsFound => self.error(TlsErrorKind::NoKey),
             error => self.syntax(&error),
         })
     }
 
     fn syntax(&self, error: &PemError) -> TlsError {
-        self.location()
-            .error(TlsErrorKind::NotPem(error.to_string()))
+        self.error(TlsErrorKind::NotPem(error.to_string()))
     }
 }
 
@@ -94,7 +98,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 impl std::fmt::Debug for Pem {
     /// Shows the location only: private keys must not reach logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.location().fmt(f)
+        f.write_str(&self.location())
     }
 }
 
@@ -130,21 +134,21 @@ pub(super) fn load(
     let private_key = provider
         .key_provider
         .load_private_key(key_der)
-        .map_err(|error| key.location().error(TlsErrorKind::BadKey(error)))?;
+        .map_err(|error| key.error(TlsErrorKind::BadKey(error)))?;
     let certified = CertifiedKey::new(certificates, private_key);
     match certified.keys_match() {
         // A key without a public half cannot be compared; assume it matches.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(_)) => {
-            let certificate = chain.location().to_string();
-            return Err(key.location().error(TlsErrorKind::Mismatch { certificate }));
+            let certificate = chain.location();
+            return Err(key.error(TlsErrorKind::Mismatch { certificate }));
         }
-        Err(error) => return Err(chain.location().error(TlsErrorKind::BadCertificate(error))),
+        Err(error) => return Err(chain.error(TlsErrorKind::BadCertificate(error))),
     }
     let leaf = leaf.unwrap_or_else(|| CertificateDer::from(Vec::new()));
     let parsed = webpki::EndEntityCert::try_from(&leaf).map_err(|_webpki| {
         let error = Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
-        chain.location().error(TlsErrorKind::BadCertificate(error))
+        chain.error(TlsErrorKind::BadCertificate(error))
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(str::to_ascii_lowercase).collect();

@@ -8,7 +8,7 @@ use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 
 use super::certificate::{self, Certificate, Pem};
-use super::error::{Location, TlsError, TlsErrorKind};
+use super::error::{TlsError, TlsErrorKind};
 use super::resolver::Resolver;
 use crate::sync::Lock;
 
@@ -29,20 +29,6 @@ pub enum ClientCertificates {
 /// TLS configuration of a listener: certificates with their keys, and the verification of clients.
 ///
 /// Clones share their state: [`reload`](Self::reload) on one of them applies to all.
-///
-/// # Examples
-///
-/// ```no_run
-/// use samovar_http::{Listener, tls::TlsConfig};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let tls = TlsConfig::files("/etc/tls/chain.pem", "/etc/tls/key.pem")?;
-/// let listener = Listener::tcp("[::]:443".parse()?, 1024)?.tls(tls.clone());
-/// // Later, when the files were renewed:
-/// tls.reload()?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
     shared: Arc<Shared>,
@@ -199,7 +185,11 @@ impl TlsBuilder {
     }
 
     fn load(&self) -> Result<Loaded, TlsError> {
-        let refused = |error| Location::Configuration.error(TlsErrorKind::Refused(error));
+        let invalid = |kind| TlsError {
+            location: "TLS".to_owned(),
+            kind,
+        };
+        let refused = |error| invalid(TlsErrorKind::Refused(error));
         let provider = Arc::new(provider());
         let mut resolver = Resolver::new(self.refuses_unknown_names);
         let mut certificates = Vec::new();
@@ -209,7 +199,7 @@ impl TlsBuilder {
             certificates.push(facts);
         }
         if certificates.is_empty() {
-            return Err(Location::Configuration.error(TlsErrorKind::Nothing));
+            return Err(invalid(TlsErrorKind::Nothing));
         }
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -242,12 +232,11 @@ fn verifier(
     clients: ClientCertificates,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    let location = authorities.location();
     let mut roots = RootCertStore::empty();
     for certificate in authorities.certificates()? {
         roots
             .add(certificate)
-            .map_err(|error| location.error(TlsErrorKind::BadCertificate(error)))?;
+            .map_err(|error| authorities.error(TlsErrorKind::BadCertificate(error)))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match clients {
@@ -256,7 +245,7 @@ fn verifier(
     };
     builder
         .build()
-        .map_err(|error| location.error(TlsErrorKind::BadAuthorities(error.to_string())))
+        .map_err(|error| authorities.error(TlsErrorKind::BadAuthorities(error.to_string())))
 }
 
 /// Returns ring's ciphers, cheapest first: 1 GB in records of 16 KiB takes 0.13 s with AES-128-GCM,

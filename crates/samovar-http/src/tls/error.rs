@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
 
 /// Error of a TLS configuration; `Display` names the file.
 #[derive(Debug)]
 pub struct TlsError {
-    location: Location,
+    /// A file, `PEM in memory`, or `TLS` for the configuration as a whole.
+    pub(super) location: String,
     /// The cause.
     pub kind: TlsErrorKind,
 }
@@ -63,36 +63,4 @@ pub enum TlsErrorKind {
     /// rustls refused the configuration.
     #[error("configuration refused")]
     Refused(#[source] rustls::Error),
-}
-
-/// Location that an error is about.
-#[derive(Debug, Clone)]
-pub(super) enum Location {
-    File(PathBuf),
-    /// PEM passed by the program.
-    Memory,
-    Configuration,
-}
-
-impl Location {
-    pub(super) fn file(path: &Path) -> Self {
-        Self::File(path.to_owned())
-    }
-
-    pub(super) fn error(&self, kind: TlsErrorKind) -> TlsError {
-        TlsError {
-            location: self.clone(),
-            kind,
-        }
-    }
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => path.display().fmt(f),
-            Self::Memory => f.write_str("PEM in memory"),
-            Self::Configuration => f.write_str("TLS"),
-        }
-    }
 }

@@ -3,7 +3,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::super::job::Job;
 use super::super::lane::LentSlot;
 use super::*;
 use crate::head::{Head, Peer};
@@ -37,7 +36,7 @@ fn letter(job: &Job) -> char {
 }
 
 /// Counts a thread as started and about to check the queue.
-fn add_thread(queue: &Queue<Job>) {
+fn add_thread(queue: &Queue) {
     queue.lock().thread_count += 1;
 }
 
@@ -97,7 +96,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert_eq!(queue.load().running_count, 2);
     // Nothing more starts until one is done.
     assert_eq!(queue.lock().take().map(drop), None);
-    queue.lock().prompt.running_count -= 1;
+    queue.lock().lane(Lane::Prompt).running_count -= 1;
     assert!(queue.pop(Some(Lane::Prompt)).is_some());
 }
 

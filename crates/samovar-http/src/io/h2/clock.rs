@@ -11,14 +11,6 @@ use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::service::Service;
 
-/// The part of an exchange that has stalled.
-enum Stalled {
-    /// The client sends its request too slowly.
-    Request,
-    /// The client reads the answer too slowly.
-    Answer,
-}
-
 impl<S: Service> Context<S> {
     /// Checks all time limits of a connection.
     pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
@@ -105,9 +97,9 @@ impl<S: Service> Context<S> {
             let Some(entry) = conn.session.data(id) else {
                 continue;
             };
-            let (moved_len, stalled) = match entry.state {
-                StreamState::Receiving => (entry.body_len, Stalled::Request),
-                StreamState::Sending => (sent_len, Stalled::Answer),
+            let moved_len = match entry.state {
+                StreamState::Receiving => entry.body_len,
+                StreamState::Sending => sent_len,
                 // They wait for a worker or the application.
                 StreamState::Away | StreamState::Waiting => continue,
             };
@@ -120,17 +112,14 @@ impl<S: Service> Context<S> {
                 continue;
             }
             has_dropped = true;
-            match stalled {
-                Stalled::Request => {
-                    let request = entry.request.take();
-                    let is_head =
-                        request.is_some_and(|request| request.head().method() == Method::Head);
-                    self.refuse_stream(conn, id, Refusal::Timeout, is_head);
-                }
-                Stalled::Answer => {
-                    self.incident(&Incident::TooSlow { peer: conn.peer });
-                    self.drop_stream(conn, id, ErrorCode::ENHANCE_YOUR_CALM);
-                }
+            if entry.state == StreamState::Receiving {
+                let request = entry.request.take();
+                let is_head =
+                    request.is_some_and(|request| request.head().method() == Method::Head);
+                self.refuse_stream(conn, id, Refusal::Timeout, is_head);
+            } else {
+                self.incident(&Incident::TooSlow { peer: conn.peer });
+                self.drop_stream(conn, id, ErrorCode::ENHANCE_YOUR_CALM);
             }
         }
         has_dropped

@@ -10,6 +10,7 @@ use crate::exec::{Lane, Preferences};
 use crate::h2::Session;
 use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
+use crate::io::conn::Conn;
 use crate::io::key::Key;
 use crate::io::stream::Cancel;
 use crate::io::sys::Edges;
@@ -142,25 +143,19 @@ impl Drop for Stream {
 }
 
 impl H2Conn {
-    pub(crate) fn new(
-        transport: Transport,
-        peer: Peer,
-        secure: Option<Arc<Secure>>,
-        key: Key,
-        session: Session<Stream>,
-        now: Instant,
-    ) -> Self {
+    /// An HTTP/1 connection that speaks HTTP/2.
+    pub(crate) fn new(conn: Conn, session: Session<Stream>, now: Instant) -> Self {
         Self {
-            transport,
-            peer,
-            secure,
-            key,
+            transport: conn.transport,
+            peer: conn.peer,
+            secure: conn.session,
+            key: conn.key,
             session,
             output: Vec::new(),
             unreported: Vec::new(),
-            // An edge before the protocol was known is not reported again.
+            // An edge is reported once, and may have been consumed before the switch to HTTP/2.
             readable: true,
-            peer_ended: false,
+            peer_ended: conn.peer_ended,
             has_ended: false,
             is_scheduled: false,
             is_lingering: false,

@@ -34,25 +34,14 @@ use crate::service::Service;
 const READ_COUNT: usize = 4;
 /// Bytes one connection may send before others get their turn.
 const TURN_LEN: u64 = 4 << 20;
+
 impl<S: Service> Context<S> {
     /// Turns a connection that speaks HTTP/2 into an [`H2Conn`], with its input so far.
-    pub(super) fn start_h2(&mut self, conn: Conn) -> (Box<H2Conn>, Stay) {
-        let Conn {
-            transport,
-            peer,
-            key,
-            session: secure,
-            input,
-            peer_ended,
-            ..
-        } = conn;
+    pub(super) fn start_h2(&mut self, mut conn: Conn) -> (Box<H2Conn>, Stay) {
         let limits = &self.shared.limits;
-        let session = Session::new(&limits.http2, &limits.head, self.now);
-        let conn = H2Conn::new(transport, peer, secure, key, session, self.now);
-        let mut conn = Box::new(conn);
-        // The edge is reported once, and may have been consumed before the switch to HTTP/2.
-        conn.peer_ended = peer_ended;
-        conn.session.receive(&input, self.now);
+        let mut session = Session::new(&limits.http2, &limits.head, self.now);
+        session.receive(&std::mem::take(&mut conn.input), self.now);
+        let mut conn = Box::new(H2Conn::new(conn, session, self.now));
         let next = self.step_h2(&mut conn, Edges::default());
         (conn, next)
     }
