@@ -270,14 +270,15 @@ fn load(text: &mut Text, metrics: &Metrics) {
 /// The standard `process_` metrics of Prometheus client libraries.
 fn process(text: &mut Text) {
     let process = Process::now();
-    text.put("process_cpu_seconds_total", process.cpu_s);
-    text.put("process_resident_memory_bytes", process.resident_len);
+    let status = &process.status;
+    text.put("process_cpu_seconds_total", status.cpu_s);
+    text.put("process_resident_memory_bytes", status.resident_len);
     text.put("process_virtual_memory_bytes", process.virtual_len);
-    text.put("process_open_fds", process.open_fds);
-    if let Some(max_fds) = process.max_fds {
-        text.put("process_max_fds", max_fds);
+    text.put("process_open_fds", status.open_fds);
+    if process.limits_fds {
+        text.put("process_max_fds", status.max_fds);
     }
-    text.put("process_threads", process.thread_count);
+    text.put("process_threads", status.thread_count);
     text.put("process_start_time_seconds", process.started_s);
 }
 

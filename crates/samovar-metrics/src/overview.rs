@@ -9,7 +9,7 @@ use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
 use crate::sampled::{Sampled, totals_of};
 use crate::status::{
-    CacheStatus, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, VERSION,
+    CacheStatus, EventCount, LoadStatus, ServerStatus, Status, StoreStatus, VERSION,
 };
 
 /// Maximum number of listed transfers.
@@ -75,7 +75,7 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
         caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
         events: events.filter(|(_, count)| *count > 0).map(event).collect(),
         load: load(metrics, &sampled),
-        process: process(),
+        process: Process::now().status,
         warnings: config.warnings.clone(),
     }
 }
@@ -111,18 +111,6 @@ fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
         body_memory_len_max: load.body_memory_len_max as u64,
         loop_lag_s: sampled.answered.map(|(_, lag)| lag.as_secs_f64()),
         io_threads: sampled.io_threads.clone(),
-    }
-}
-
-fn process() -> ProcessStatus {
-    let process = Process::now();
-    ProcessStatus {
-        pid: std::process::id(),
-        cpu_s: process.cpu_s,
-        resident_len: process.resident_len,
-        open_fds: process.open_fds,
-        max_fds: process.max_fds.unwrap_or(0),
-        thread_count: process.thread_count,
     }
 }
 

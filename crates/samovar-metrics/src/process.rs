@@ -5,17 +5,15 @@ use std::fs;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
+use crate::status::ProcessStatus;
+
 /// Resource usage of this process; fields that cannot be read are zero.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Process {
-    /// CPU time, in seconds.
-    pub(crate) cpu_s: f64,
-    pub(crate) resident_len: u64,
+    pub(crate) status: ProcessStatus,
     pub(crate) virtual_len: u64,
-    pub(crate) open_fds: u64,
-    /// Limit of file descriptors; `None` if there is none.
-    pub(crate) max_fds: Option<u64>,
-    pub(crate) thread_count: u64,
+    /// Whether there is a limit of file descriptors.
+    pub(crate) limits_fds: bool,
     /// Start time, a Unix time in seconds.
     pub(crate) started_s: f64,
 }
@@ -56,14 +54,19 @@ impl Process {
             .find_map(|line| line.strip_prefix("btime "))
             .map_or(0.0, |text| text.trim().parse().unwrap_or(0.0));
         let count = |directory: &str| fs::read_dir(directory).map_or(0, |list| list.count() as u64);
+        let max_fds = getrlimit(Resource::Nofile).current;
         Self {
-            cpu_s: seconds(field(14) + field(15)),
-            resident_len: field(24) * page_size() as u64,
+            status: ProcessStatus {
+                pid: std::process::id(),
+                cpu_s: seconds(field(14) + field(15)),
+                resident_len: field(24) * page_size() as u64,
+                // Without the descriptor of this listing.
+                open_fds: count("/proc/self/fd").saturating_sub(1),
+                max_fds: max_fds.unwrap_or(0),
+                thread_count: field(20),
+            },
             virtual_len: field(23),
-            // Without the descriptor of this listing.
-            open_fds: count("/proc/self/fd").saturating_sub(1),
-            max_fds: getrlimit(Resource::Nofile).current,
-            thread_count: field(20),
+            limits_fds: max_fds.is_some(),
             started_s: boot_s + seconds(field(22)),
         }
     }
@@ -140,10 +143,10 @@ mod tests {
             .collect();
         let memory = vec![1_u8; 64 << 20];
         let now = Process::now();
-        assert!(now.resident_len >= before.resident_len + (memory.len() as u64) / 2);
-        assert!(now.open_fds >= files.len() as u64);
-        assert!(now.max_fds.is_none_or(|max| max >= now.open_fds));
-        assert!(now.thread_count >= 2);
+        assert!(now.status.resident_len >= before.status.resident_len + (memory.len() as u64) / 2);
+        assert!(now.status.open_fds >= files.len() as u64);
+        assert!(!now.limits_fds || now.status.max_fds >= now.status.open_fds);
+        assert!(now.status.thread_count >= 2);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let age_s = since_1970.expect("is later").as_secs_f64() - now.started_s;
         assert!((-2.0..3600.0).contains(&age_s), "{age_s}");

@@ -20,8 +20,6 @@ use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
 use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 
-/// Number of counters of a sketch.
-const SKETCH_LEN: usize = 1024;
 /// Length of a list of top paths.
 pub(crate) const TOP_COUNT: usize = 20;
 /// Seconds of history.
@@ -33,7 +31,7 @@ const WINDOWS: [(Duration, Duration); 2] = [
 ];
 
 /// The results of sampling once a second.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sampled {
     pub(crate) served: Sketch<HashPart>,
     pub(crate) bytes: Sketch<HashPart>,
@@ -70,28 +68,6 @@ struct State {
 /// Routes with percentiles, and the histograms of each since the start.
 const ROUTES: [&str; 3] = ["all", "narinfo", "nar"];
 type Durations = [Histogram; ROUTES.len()];
-
-impl Default for Sampled {
-    fn default() -> Self {
-        Self {
-            served: Sketch::new(SKETCH_LEN),
-            bytes: Sketch::new(SKETCH_LEN),
-            missing: Sketch::new(SKETCH_LEN),
-            names: HashMap::new(),
-            last: None,
-            history: VecDeque::new(),
-            states: Default::default(),
-            threads: Vec::new(),
-            io_threads: Vec::new(),
-            threads_at: None,
-            answered: None,
-            epoch: None,
-            epoch_count: 0,
-            store: None,
-            list: Vec::new(),
-        }
-    }
-}
 
 /// The totals since the start.
 pub(crate) fn totals_of(sums: &Sums) -> Totals {
@@ -294,7 +270,7 @@ impl Sampled {
 /// Returns the top paths of a sketch. Omits paths without weight, and paths whose count may mostly
 /// stem from evicted ones: many paths requested once each would fill the list.
 fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)> {
-    let all = sketch.top(SKETCH_LEN);
+    let all = sketch.top(usize::MAX);
     let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 2 * counter.error;
     all.filter(weighs).take(TOP_COUNT)
 }

@@ -16,6 +16,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
+/// Number of counters of a sketch by default.
+const COUNTER_COUNT: usize = 1024;
+
 /// The counters of the most frequent keys.
 #[derive(Debug)]
 pub(crate) struct Sketch<K> {
@@ -34,6 +37,12 @@ pub(crate) struct Counter {
     pub(crate) error: u64,
     /// The set of marks, from 0 to 63, that occurred with the key.
     pub(crate) marks: u64,
+}
+
+impl<K: Copy + Ord + Hash> Default for Sketch<K> {
+    fn default() -> Self {
+        Self::new(COUNTER_COUNT)
+    }
 }
 
 impl<K: Copy + Ord + Hash> Sketch<K> {

@@ -1,6 +1,5 @@
 //! Answering with the listing of a NAR.
 
-use std::fmt;
 use std::io;
 
 use samovar_http::http::Status;
@@ -81,14 +80,5 @@ impl Source for ListingBody {
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
             .inspect_err(|error| self.registration.report(error))
-    }
-}
-
-impl fmt::Debug for ListingBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ListingBody")
-            .field("registration", &self.registration)
-            .field("left", &self.left)
-            .finish()
     }
 }

@@ -1,6 +1,5 @@
 //! The body of a NAR response.
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub(crate) struct NarBody {
     /// The hash so far; `None` once bytes are sent with `sendfile` instead of being read.
     check: Option<Check>,
     /// Protects the path from garbage collection.
-    lease: Option<SendingLease>,
+    _lease: Option<SendingLease>,
 }
 
 /// The hash of a whole NAR while it is sent, to verify the path or to add it to the NAR cache.
@@ -88,13 +87,16 @@ impl NarBody {
             reaches_end: end == size,
             registration,
             check,
-            lease: None,
+            _lease: None,
         }
     }
 
     /// Keeps a lease of the path as long as the body.
     pub(crate) fn leased(self, lease: Option<SendingLease>) -> Self {
-        Self { lease, ..self }
+        Self {
+            _lease: lease,
+            ..self
+        }
     }
 
     /// Adds the next bytes to the batch, and checks them.
@@ -213,15 +215,5 @@ impl Source for NarBody {
 
     fn file_failed(&mut self, error: &io::Error) {
         self.registration.report(error);
-    }
-}
-
-impl fmt::Debug for NarBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NarBody")
-            .field("registration", &self.registration)
-            .field("left", &self.left)
-            .field("lease", &self.lease)
-            .finish()
     }
 }

@@ -1,6 +1,5 @@
 //! The registration of a path, and whether it is still current.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -138,12 +137,4 @@ pub(crate) fn wrong_contents() -> io::Error {
         io::ErrorKind::InvalidData,
         "NAR has another hash than the registered one",
     )
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration")
-            .field("path", &self.info.path)
-            .finish_non_exhaustive()
-    }
 }

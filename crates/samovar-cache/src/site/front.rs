@@ -23,22 +23,11 @@ use crate::route::page::PageRoute;
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
 
+/// Whether an I/O thread answers.
+pub(crate) const HEALTHZ: &[u8] = b"/healthz";
+
 /// Whether the server can answer about the store.
 pub(crate) const READYZ: &[u8] = b"/readyz";
-
-/// Answers the server's own URLs on an I/O thread; returns the reply for others.
-pub(crate) fn server_inline<'r>(
-    shared: &SharedStore,
-    head: Head<'_>,
-    reply: Reply<'r>,
-) -> Result<Inline, Reply<'r>> {
-    match head.path() {
-        _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
-        b"/healthz" => Ok(reply.prepared(shared.fixed.get(Fixed::Healthy))),
-        READYZ => Ok(reply.dispatch_slow()),
-        _ => Err(reply),
-    }
-}
 
 /// The answer to a URL of no cache and no page. A cache gives the same to a URL without a meaning.
 pub(crate) fn unknown(head: Head<'_>) -> Fixed {

@@ -37,6 +37,7 @@ use crate::known::health::{Trust, Watch};
 use crate::known::nar_cache::NarCacheDirectory;
 use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
+use crate::refusal::Fixed;
 use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
@@ -192,13 +193,15 @@ impl Service for Site {
             fresh,
         } = local;
         let caches = local_caches.now(&self.current);
-        let mut reply = reply;
-        if caches.have_pages() {
-            match front::server_inline(&self.shared, head, reply) {
-                Ok(inline) => return inline,
-                Err(unused) => reply = unused,
+        let fixed = &self.shared.fixed;
+        if caches.have_pages() && matches!(head.method(), Method::Get | Method::Head) {
+            match head.path() {
+                front::HEALTHZ => return reply.prepared(fixed.get(Fixed::Healthy)),
+                front::READYZ => return reply.dispatch_slow(),
+                _ => {}
             }
         }
+        let mut reply = reply;
         let mut is_hidden = false;
         for cache in caches.iter() {
             let Some(path) = cache.below_prefix(head.path()) else {
@@ -210,7 +213,7 @@ impl Service for Site {
             }
         }
         match is_hidden {
-            true => reply.prepared(self.shared.fixed.get(front::unknown(head))),
+            true => reply.prepared(fixed.get(front::unknown(head))),
             false => front::inline(&self.shared, caches, head, reply),
         }
     }

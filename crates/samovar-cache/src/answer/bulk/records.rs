@@ -19,7 +19,6 @@
 //! | records rendered at once | 32 | a slow client holds them in memory |
 //! | paths of all answers in progress | 2,000,000 | `bulk_budget.rs`; 40 bytes each: 80 MB |
 
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
@@ -183,14 +182,5 @@ impl Source for Records {
                 return Ok(Progress::End);
             }
         }
-    }
-}
-
-impl fmt::Debug for Records {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Records")
-            .field("count", &self.wanted.count())
-            .field("next", &self.next)
-            .finish_non_exhaustive()
     }
 }

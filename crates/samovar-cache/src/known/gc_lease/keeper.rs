@@ -81,7 +81,7 @@ impl Keeper {
     }
 
     pub(super) fn run(mut self) {
-        while !self.shared.table.locked().is_stopped() {
+        while !self.shared.table.locked().is_stopped {
             let now = Instant::now();
             if self.present.is_none() && now >= self.retries_at {
                 self.connect();
@@ -107,8 +107,8 @@ impl Keeper {
                 self.present = Some(roots);
                 self.ends_at = Instant::now() + self.config.time;
                 self.settles_at = Some(Instant::now() + SETTLE_TIME);
-                let under_way = self.shared.change(Table::begin_leasing);
-                self.add(under_way);
+                let in_progress = self.shared.change(Table::begin_leasing);
+                self.add(in_progress);
             }
             Err(error) => self.note_failure(error),
         }
@@ -116,7 +116,7 @@ impl Keeper {
 
     /// Begins a new generation, unless the present one is empty.
     fn turn(&mut self) {
-        if self.shared.table.locked().is_empty() {
+        if self.shared.table.locked().present.is_empty() {
             self.ends_at = Instant::now() + self.config.time;
             self.close_previous();
             return;
@@ -126,8 +126,8 @@ impl Keeper {
                 let oldest = self.previous.take();
                 self.previous = self.present.replace(roots);
                 self.ends_at = Instant::now() + self.config.time;
-                let under_way = self.shared.change(Table::turn);
-                self.add(under_way);
+                let in_progress = self.shared.change(Table::turn);
+                self.add(in_progress);
                 // Dropped only now, because it leased the NARs in progress until they had new
                 // leases.
                 drop(oldest);
@@ -316,7 +316,7 @@ impl Keeper {
         self.retry_interval = (self.retry_interval * 2).min(RETRY_INTERVAL_MAX);
         if !std::mem::replace(&mut self.is_reported, true) {
             let is_expected =
-                !self.config.is_configured && self.shared.table.locked().status() == Status::Off;
+                !self.config.is_configured && self.shared.table.locked().status == Status::Off;
             self.shared.observer.event(&Event::LeasesFailed {
                 error: &error,
                 is_expected,
@@ -343,7 +343,7 @@ fn await_answer(
         if wait_for(&mut fds, STOP_INTERVAL) == Ok(1) {
             break;
         }
-        if shared.table.locked().is_stopped() {
+        if shared.table.locked().is_stopped {
             return Err(LeaseError::Stopped);
         }
         if started.elapsed() > SILENCE_MAX && !std::mem::replace(is_reported, true) {

@@ -149,7 +149,7 @@ impl Leases {
         let status = self
             .shared
             .as_ref()
-            .map(|shared| shared.table.locked().status());
+            .map(|shared| shared.table.locked().status);
         status.is_some_and(|status| status != Status::Off)
     }
 
@@ -182,7 +182,7 @@ impl Drop for Leases {
     fn drop(&mut self) {
         // The keeper may be waiting for a daemon, so it is not joined.
         if let Some(shared) = &self.shared {
-            shared.table.locked().stop();
+            shared.table.locked().is_stopped = true;
             shared.wake();
         }
     }
@@ -201,9 +201,9 @@ impl Shared {
         let mut table = self.table.locked();
         let waiter = Arc::new(Waiter::default());
         let found = table.want(paths, &waiter);
-        let generation = table.generation();
+        let generation = table.generation;
         let is_news = table.take_news();
-        let is_off = table.status() == Status::Off;
+        let is_off = table.status == Status::Off;
         drop(table);
         if is_news {
             self.wake();

@@ -55,17 +55,17 @@ pub(super) enum Found {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Table {
-    status: Status,
+    pub(super) status: Status,
     /// The number of the present generation, never zero. A lost generation skips the next number,
     /// so that no path looks leased by the previous one.
-    generation: u32,
-    present: Set,
+    pub(super) generation: u32,
+    pub(super) present: Set,
     previous: Set,
     queue: Vec<Wanted>,
     /// Whether the queue was empty before its first entry.
     is_news: bool,
-    under_way: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
-    is_stopped: bool,
+    in_progress: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
+    pub(super) is_stopped: bool,
 }
 
 impl Default for Table {
@@ -77,21 +77,13 @@ impl Default for Table {
             previous: Set::default(),
             queue: Vec::new(),
             is_news: false,
-            under_way: HashMap::default(),
+            in_progress: HashMap::default(),
             is_stopped: false,
         }
     }
 }
 
 impl Table {
-    pub(super) fn status(&self) -> Status {
-        self.status
-    }
-
-    pub(super) fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// The generation for I/O threads; zero while no lease can be had.
     pub(super) fn published(&self) -> u32 {
         match self.status {
@@ -102,10 +94,6 @@ impl Table {
 
     pub(super) fn is_full(&self) -> bool {
         self.present.len() >= LEASE_COUNT_MAX
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.present.is_empty()
     }
 
     /// Whether paths are leased. Queues those that the present generation does not lease.
@@ -175,7 +163,7 @@ impl Table {
     pub(super) fn turn(&mut self) -> Vec<Wanted> {
         self.generation += 1;
         self.previous = std::mem::take(&mut self.present);
-        self.wanted_under_way()
+        self.wanted_in_progress()
     }
 
     /// The connection of the previous generation is closed or lost.
@@ -194,37 +182,29 @@ impl Table {
     /// The present generation has a connection. Returns the NARs in progress.
     pub(super) fn begin_leasing(&mut self) -> Vec<Wanted> {
         self.status = Status::Leasing;
-        self.wanted_under_way()
+        self.wanted_in_progress()
     }
 
-    fn wanted_under_way(&self) -> Vec<Wanted> {
-        let paths = self.under_way.values().map(|(path, _)| path.clone());
+    fn wanted_in_progress(&self) -> Vec<Wanted> {
+        let paths = self.in_progress.values().map(|(path, _)| path.clone());
         let wanted = |path| Wanted { path, waiter: None };
         paths.map(wanted).collect()
     }
 
     /// A NAR of the path is being sent.
     pub(super) fn begin(&mut self, path: &StorePath) {
-        let entry = self.under_way.entry(path.hash_part());
+        let entry = self.in_progress.entry(path.hash_part());
         entry.or_insert_with(|| (path.clone(), 0)).1 += 1;
     }
 
     /// A NAR of the path was sent or aborted.
     pub(super) fn end(&mut self, path: &StorePath) {
-        if let Some((_, count)) = self.under_way.get_mut(&path.hash_part()) {
+        if let Some((_, count)) = self.in_progress.get_mut(&path.hash_part()) {
             *count -= 1;
             if *count == 0 {
-                self.under_way.remove(&path.hash_part());
+                self.in_progress.remove(&path.hash_part());
             }
         }
-    }
-
-    pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.is_stopped
     }
 }
 
@@ -249,11 +229,11 @@ mod tests {
     #[test]
     fn nothing_is_queued_before_a_daemon_answers() {
         let (mut table, waiter) = (Table::default(), Arc::default());
-        assert_eq!((table.published(), table.status()), (0, Status::Off));
+        assert_eq!((table.published(), table.status), (0, Status::Off));
         assert_eq!(table.want(&[path(1)], &waiter), Found::Unleased);
         assert!(!table.take_news() && table.take_queue().is_empty());
         table.begin_leasing();
-        assert_eq!(table.published(), table.generation());
+        assert_eq!(table.published(), table.generation);
     }
 
     #[test]
@@ -343,7 +323,7 @@ mod tests {
         table.note_leased(&path(1));
         table.turn();
         table.note_leased(&path(2));
-        let numbers = [table.generation() - 1, table.generation()];
+        let numbers = [table.generation - 1, table.generation];
         table.lose_present();
         assert_eq!(table.published(), 0);
         table.begin_leasing();

@@ -20,14 +20,15 @@
 //! | a check that takes 20 ms or more | a tenth of the time, unless the store changed | a large tree |
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use samovar_metrics::{Event, Observer};
+use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo};
-use samovar_store::{Fingerprint, Snapshot, Store};
+use samovar_store::{Fingerprint, Snapshot};
 
+use super::Health;
 use super::stamp::Stamp;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
@@ -42,10 +43,8 @@ const LONG_CHECK: Duration = Duration::from_millis(20);
 const PAUSE_FACTOR: u32 = 9;
 
 /// The marks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Damaged {
-    store: Arc<dyn Store>,
-    observer: Arc<dyn Observer>,
     marks: Mutex<HashMap<HashPart, Mark>>,
     /// The number of marks, mostly 0: read for every answer.
     count: AtomicUsize,
@@ -70,15 +69,6 @@ struct Mark {
 }
 
 impl Damaged {
-    pub(super) fn new(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
-        Self {
-            store,
-            observer,
-            marks: Mutex::default(),
-            count: AtomicUsize::new(0),
-        }
-    }
-
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed) as u64
     }
@@ -90,14 +80,19 @@ impl Damaged {
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch. May read
     /// directories.
-    pub(super) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
+    pub(super) fn admit(
+        &self,
+        health: &Health,
+        info: &PathInfo,
+        epoch: Option<u64>,
+    ) -> Result<(), Refusal> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         let hash_part = info.path.hash_part();
         match self.standing(&hash_part, info, epoch) {
             Some(outcome) => outcome,
-            None => self.check_files(&hash_part, info, epoch),
+            None => self.check_files(health, &hash_part, info, epoch),
         }
     }
 
@@ -129,13 +124,13 @@ impl Damaged {
 
     fn check_files(
         &self,
+        health: &Health,
         hash_part: &HashPart,
         info: &PathInfo,
         epoch: Option<u64>,
     ) -> Result<(), Refusal> {
         let started = Instant::now();
-        let tree = self.store.tree(&info.path);
-        let found = tree.ok().and_then(|tree| tree.fingerprint().ok().flatten());
+        let found = health.fingerprint_of(info);
         let cost = started.elapsed();
         let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {
@@ -153,7 +148,7 @@ impl Damaged {
         }
         self.drop_mark(&mut marks, hash_part);
         drop(marks);
-        self.observer.event(&Event::PathReleased(&info.path));
+        health.observer.event(&Event::PathReleased(&info.path));
         Ok(())
     }
 

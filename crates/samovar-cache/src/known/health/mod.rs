@@ -87,7 +87,7 @@ impl Health {
         small_nars: Arc<dyn PathCache>,
     ) -> Self {
         let health = Self {
-            damaged: Damaged::new(Arc::clone(&store), Arc::clone(&observer)),
+            damaged: Damaged::default(),
             store,
             observer,
             trust,
@@ -108,7 +108,7 @@ impl Health {
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
     pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
-        self.damaged.admit(info, epoch)
+        self.damaged.admit(self, info, epoch)
     }
 
     /// The number of marked paths, suspect ones included.
