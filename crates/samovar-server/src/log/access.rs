@@ -25,7 +25,7 @@ use super::error::{ErrorLog, trouble_text};
 use super::escape::escape;
 use super::json;
 use super::line_writer::{LineWriter, Sink};
-use super::utc::Utc;
+use super::utc::utc;
 use crate::config::{LogForm, LogTarget};
 
 /// One request and its response.
@@ -134,21 +134,20 @@ impl AccessLog {
 /// permanently.
 const LINE_LEN_KEPT: usize = 4096;
 
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
 impl Entry<'_> {
     /// Appends the line and a newline.
     pub fn append_line(&self, line: &mut Vec<u8>) {
         append_or_dash(self.client, line);
         line.extend_from_slice(b" - ");
         append_field(self.user, line);
-        let Utc {
-            year,
-            day,
-            hour,
-            minute,
-            second,
-            ..
-        } = Utc::of(self.time);
-        let month = Utc::of(self.time).month_name();
+        let time = utc(self.time);
+        let (year, month, day) = time.to_calendar_date();
+        let (hour, minute, second) = time.to_hms();
+        let month = MONTHS[usize::from(u8::from(month)) - 1];
         append(
             line,
             format_args!(

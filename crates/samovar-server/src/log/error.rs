@@ -14,7 +14,7 @@ use samovar_metrics::RecentError;
 
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};
-use super::utc::Utc;
+use super::utc::rfc_3339;
 
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,19 +145,7 @@ impl ErrorLog {
 fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     let mut line = Vec::with_capacity(message.len() + 64);
     if form.with_time {
-        let Utc {
-            year,
-            month,
-            day,
-            hour,
-            minute,
-            second,
-        } = Utc::of(SystemTime::now());
-        write!(
-            line,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z "
-        )
-        .expect("a vector takes all bytes");
+        write!(line, "{}Z ", rfc_3339(SystemTime::now())).expect("a vector takes all bytes");
     }
     line.extend_from_slice(form.program.as_bytes());
     line.extend_from_slice(match level {

@@ -16,11 +16,10 @@
 //! | `referer`, `user_agent` | header fields of the request |
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::process;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_cache::classify;
 use samovar_metrics::Class;
@@ -28,7 +27,7 @@ use samovar_nix::HashPart;
 use serde::Serialize;
 
 use super::access::Entry;
-use super::utc::Utc;
+use super::utc::rfc_3339;
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -55,8 +54,10 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let request = entry.request;
     let target = request.map(|request| request.target);
     let (class, hash) = target.map(class_of).unzip();
+    let since_1970 = entry.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let milliseconds = since_1970.subsec_millis();
     let object = Line {
-        time: rfc_3339(entry.time),
+        time: format!("{}.{milliseconds:03}Z", rfc_3339(entry.time)),
         client: entry.client.map(|client| client.to_string()),
         user: text(entry.user),
         method: text(request.map(|request| request.method)),
@@ -91,26 +92,6 @@ fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     Some(String::from_utf8_lossy(bytes))
 }
 
-fn rfc_3339(time: SystemTime) -> String {
-    let since_1970: Duration = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let Utc {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        second,
-    } = Utc::of(time);
-    let milliseconds = since_1970.subsec_millis();
-    let mut text = Vec::with_capacity(24);
-    write!(
-        text,
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z"
-    )
-    .expect("a vector takes all bytes");
-    String::from_utf8(text).expect("digits")
-}
-
 /// The request ID that the client sent, if it is valid, or a new one that is unique on this
 /// machine.
 fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
@@ -133,6 +114,8 @@ fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::Value;
 
     use super::super::access::Request;
