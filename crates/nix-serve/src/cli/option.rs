@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use samovar_server::config::{
-    BACKLOG_MAX, GcLease, LogTarget, PRIORITY_MAX, Pages, Verify, WORKERS_MAX, value,
+    BACKLOG_MAX, GcLease, PRIORITY_MAX, Pages, Verify, WORKERS_MAX, value,
 };
 use samovar_server::listener::{Host, PORT_DEFAULT};
 
@@ -71,10 +71,7 @@ const fn row(names: &'static [&'static str], takes: Takes) -> KnownOption {
 #[rustfmt::skip]
 pub(super) static OPTIONS: &[KnownOption] = &[
     row(&["access-log"], Value("a file, or - for standard output", |draft, given| {
-        draft.access_log = Some(match given.text == "-" {
-            true => LogTarget::StandardOutput,
-            false => LogTarget::File(given.text.into()),
-        });
+        draft.access_log = Some(PathBuf::from(given.text).into());
         Some(())
     })),
     row(&["admin"], Value(LISTEN, |draft, given| {

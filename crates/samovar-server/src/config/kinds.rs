@@ -60,6 +60,15 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
+impl From<PathBuf> for LogTarget {
+    fn from(path: PathBuf) -> Self {
+        match path.as_os_str() == "-" {
+            true => Self::StandardOutput,
+            false => Self::File(path),
+        }
+    }
+}
+
 impl fmt::Display for LogTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,7 +6,7 @@ use samovar_cache::access::{Forwarded, RefuseWith};
 use samovar_cache::{PublicKey, Stored};
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Switch, Text, Texts, Word};
-use super::Shown::{FirstWord, Value, Words};
+use super::Shown::{Value, Words};
 use super::{OptionSpec, cache};
 use crate::config::draft::CacheDraft;
 use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, value};
@@ -21,33 +21,31 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
                 Some(())
             },
         ),
-        Words("/, and /NAME for a named cache"),
-        Some("--path"),
         "URL path of the cache. Cannot be set for all caches at once if some are named.",
-    ),
+    )
+    .defaults_to(Words("/, and /NAME for a named cache"))
+    .nix_serve("--path"),
     cache(
         "priority",
         Count(0, PRIORITY_MAX, |draft, count| {
             draft.cache.priority = u32::try_from(count).unwrap_or(u32::MAX);
         }),
-        Value(|config| config.caches[0].priority.to_string()),
-        Some("--priority"),
         "Priority in nix-cache-info. Clients query caches with a lower number first; that of \
          cache.nixos.org is 40.",
-    ),
+    )
+    .defaults_to(Value(|config| config.caches[0].priority.to_string()))
+    .nix_serve("--priority"),
     cache(
         "secret-key-files",
         Paths(|draft, paths| draft.secret_key_files = Some(paths)),
-        Words("$NIX_SECRET_KEY_FILE, or none"),
-        Some("$NIX_SECRET_KEY_FILE"),
         "Files of the secret keys that sign narinfos, as nix-store --generate-binary-cache-key \
          writes them.",
-    ),
+    )
+    .defaults_to(Words("$NIX_SECRET_KEY_FILE, or none"))
+    .nix_serve("$NIX_SECRET_KEY_FILE"),
     cache(
         "access.users-file",
         Path(|draft, path| draft.cache.access.users_file = Some(path)),
-        Words("none"),
-        None,
         "File of users for HTTP Basic authentication, one NAME:HASH a line with an Argon2id or \
          bcrypt hash, as samovar password prints it. Nix takes user and password from its \
          netrc-file. Read again on reload.",
@@ -55,23 +53,17 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
     cache(
         "access.tokens-file",
         Path(|draft, path| draft.cache.access.tokens_file = Some(path)),
-        Words("none"),
-        None,
         "File of access tokens, one NAME:SHA256 a line, as samovar token prints it. Clients send a \
          token as Authorization: Bearer, or as the password of any user. Read again on reload.",
     ),
     cache(
         "access.networks",
         Texts(|draft, texts| draft.cache.access.networks = texts),
-        Words("none"),
-        None,
         "Client networks and addresses that may read, such as 192.0.2.0/24.",
     ),
     cache(
         "access.trusted-proxies",
         Texts(|draft, texts| draft.cache.access.trusted_proxies = texts),
-        Words("none"),
-        None,
         "Networks and addresses of reverse proxies whose access.forwarded-header is trusted for \
          the client's address; unix for proxies that connect by a unix socket.",
     ),
@@ -83,8 +75,6 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
                 _ => Forwarded::XForwardedFor,
             };
         }),
-        FirstWord,
-        None,
         "Header in which the proxies of access.trusted-proxies report the client's address. The \
          other header is ignored.",
     ),
@@ -94,8 +84,6 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
             draft.cache.access.uids = ids(values)?;
             Some(())
         }),
-        Words("none"),
-        None,
         "User IDs of processes that may read over a unix socket.",
     ),
     cache(
@@ -104,43 +92,34 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
             draft.cache.access.gids = ids(values)?;
             Some(())
         }),
-        Words("none"),
-        None,
         "Primary group IDs of processes that may read over a unix socket.",
     ),
     cache(
         "access.certificates.any",
         Switch(|draft, is_on| draft.cache.access.certificates.any = is_on),
-        Value(|config| config.caches[0].access.certificates.any.to_string()),
-        None,
         "Whether every client certificate that tls.client-authorities has issued may read.",
-    ),
+    )
+    .defaults_to(Value(|config| {
+        config.caches[0].access.certificates.any.to_string()
+    })),
     cache(
         "access.certificates.fingerprints",
         Texts(|draft, texts| draft.cache.access.certificates.fingerprints = texts),
-        Words("none"),
-        None,
         "SHA-256 fingerprints of client certificates that may read.",
     ),
     cache(
         "access.certificates.common-names",
         Texts(|draft, texts| draft.cache.access.certificates.common_names = texts),
-        Words("none"),
-        None,
         "Subject common names (CN) of client certificates that may read.",
     ),
     cache(
         "access.certificates.dns-names",
         Texts(|draft, texts| draft.cache.access.certificates.dns_names = texts),
-        Words("none"),
-        None,
         "DNS names, among the subject alternative names, of client certificates that may read.",
     ),
     cache(
         "access.certificates.uris",
         Texts(|draft, texts| draft.cache.access.certificates.uris = texts),
-        Words("none"),
-        None,
         "URIs, among the subject alternative names, of client certificates that may read.",
     ),
     cache(
@@ -153,45 +132,38 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
                 _ => RefuseWith::Fitting,
             };
         }),
-        FirstWord,
-        None,
         "Status of a request without access: fitting is 401 if credentials could help, else 403. \
          All versions of Nix treat 403 and 404 as a cache miss; from 2.35 on, 401 is an error.",
     ),
     cache(
         "access.realm",
         Text(|draft, text| draft.cache.access.realm = text),
-        Value(|config| config.caches[0].access.realm.clone()),
-        None,
         "Realm of HTTP authentication, which browsers show when they ask for a password.",
-    ),
+    )
+    .defaults_to(Value(|config| config.caches[0].access.realm.clone())),
     cache(
         "access.rate",
         Count(1, RATE_MAX, |draft, count| {
             draft.rate = u32::try_from(count).ok()
         }),
-        Words("no limit"),
-        None,
         "Rate limit for each user or address, in requests per second on average. Requests beyond \
          it are answered with 429; builds of Nix clients fail if that lasts.",
-    ),
+    )
+    .defaults_to(Words("no limit")),
     cache(
         "access.burst",
         Count(1, RATE_MAX, |draft, count| {
             draft.burst = u32::try_from(count).ok()
         }),
-        Words("60 times access.rate"),
-        None,
         "Requests that a user or address may send at once after a pause, with access.rate. Should \
          exceed the number of paths in the largest closure.",
-    ),
+    )
+    .defaults_to(Words("60 times access.rate")),
     cache(
         "signing.sign",
         Word(&["all", "ultimate", "trusted", "none"], |draft, word| {
             draft.sign = word.to_owned();
         }),
-        FirstWord,
-        None,
         "Which paths the secret keys sign: all, ultimate (built on this machine), trusted (signed \
          by one of signing.trusted-keys), or none.",
     ),
@@ -202,8 +174,6 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
             draft.trusted_keys = values.iter().map(key).collect::<Option<_>>()?;
             Some(())
         }),
-        Words("none"),
-        None,
         "Public keys, NAME:BASE64, for signing.sign = \"trusted\".",
     ),
     cache(
@@ -214,63 +184,56 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
                 _ => Stored::Replace,
             };
         }),
-        FirstWord,
-        None,
         "Signatures from the Nix database: keep sends them beside those of the cache; replace \
          sends them only where the cache does not sign.",
     ),
     cache(
         "signing.content-addresses",
         Switch(|draft, is_on| draft.cache.emit_ca = is_on),
-        Value(|config| config.caches[0].emit_ca.to_string()),
-        None,
         "Whether narinfos of content-addressed paths have the field CA.",
-    ),
+    )
+    .defaults_to(Value(|config| config.caches[0].emit_ca.to_string())),
     cache(
         "signing.realisations",
         Switch(|draft, is_on| draft.cache.signs_realisations = is_on),
-        Value(|config| config.caches[0].signs_realisations.to_string()),
-        None,
         "Whether realisations of content-addressed derivations are signed, as their paths are.",
-    ),
+    )
+    .defaults_to(Value(|config| {
+        config.caches[0].signs_realisations.to_string()
+    })),
     cache(
         "policy.allow",
         Rules(|draft, rules| draft.cache.policy.allow = rules),
-        Words("all paths"),
-        None,
         "Paths that may be read: those that match one of these rules. A rule is a table, and \
          matches if all of its conditions do: roots (path is in the closure of these store paths, \
          links, or directories of links), signed-by, ultimate, names (patterns with * and ?), \
          min-age, max-age.",
-    ),
+    )
+    .defaults_to(Words("all paths")),
     cache(
         "policy.deny",
         Rules(|draft, rules| draft.cache.policy.deny = rules),
-        Words("no paths"),
-        None,
         "Paths that may not be read: those that match one of these rules, even if policy.allow \
          matches them. The conditions are those of policy.allow.",
-    ),
+    )
+    .defaults_to(Words("no paths")),
     cache(
         "pages",
         Switch(|draft, is_on| draft.has_pages = is_on),
-        Words("true; nix-serve: false"),
-        Some("--pages"),
         "Whether the cache has a web interface: how to use it, and for each path its metadata and \
          files.",
-    ),
+    )
+    .defaults_to(Words("true; nix-serve: false"))
+    .nix_serve("--pages"),
     cache(
         "title",
         Text(|draft, text| draft.pages.title = text),
-        Words("the cache's name, or Samovar"),
-        None,
         "Title of the cache in its web interface.",
-    ),
+    )
+    .defaults_to(Words("the cache's name, or Samovar")),
     cache(
         "description",
         Text(|draft, text| draft.pages.description = text),
-        Words("none"),
-        None,
         "Description of the cache, in one or two sentences, on the start page of its web \
          interface.",
     ),
@@ -283,11 +246,10 @@ pub(super) static OPTIONS: &[OptionSpec] = &[
                 Some(())
             },
         ),
-        Words("the URL in the browser"),
-        None,
         "URL of the cache for clients, in the instructions of the web interface. If it is set for \
          all caches at once, the prefix of each named cache is appended.",
-    ),
+    )
+    .defaults_to(Words("the URL in the browser")),
 ];
 
 const IDS: &str = "a list of numeric user or group IDs";

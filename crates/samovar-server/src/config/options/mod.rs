@@ -26,7 +26,8 @@ pub struct OptionSpec {
     pub help: &'static str,
     /// The option of the same meaning in nix-serve, with its dashes.
     pub nix_serve: Option<&'static str>,
-    shown_default: Shown,
+    /// `None` for the first word of a [`Kind::Word`], and for no value.
+    shown_default: Option<Shown>,
     setter: Setter,
 }
 
@@ -79,8 +80,6 @@ enum Shown {
     Value(fn(&Configuration) -> String),
     /// That value, followed by words.
     ValueOr(fn(&Configuration) -> String, &'static str),
-    /// The first word of the option's [`Kind::Word`].
-    FirstWord,
 }
 
 #[derive(Debug)]
@@ -226,43 +225,35 @@ impl Kind {
     }
 }
 
-const fn server(
-    name: &'static str,
-    set: Set<ServerDraft>,
-    shown_default: Shown,
-    nix_serve: Option<&'static str>,
-    help: &'static str,
-) -> OptionSpec {
-    option(name, Setter::Server(set), shown_default, nix_serve, help)
+const fn server(name: &'static str, set: Set<ServerDraft>, help: &'static str) -> OptionSpec {
+    OptionSpec::new(name, Setter::Server(set), help)
 }
 
-const fn cache(
-    name: &'static str,
-    set: Set<CacheDraft>,
-    shown_default: Shown,
-    nix_serve: Option<&'static str>,
-    help: &'static str,
-) -> OptionSpec {
-    option(name, Setter::Cache(set), shown_default, nix_serve, help)
-}
-
-const fn option(
-    name: &'static str,
-    setter: Setter,
-    shown_default: Shown,
-    nix_serve: Option<&'static str>,
-    help: &'static str,
-) -> OptionSpec {
-    OptionSpec {
-        name,
-        help,
-        nix_serve,
-        shown_default,
-        setter,
-    }
+const fn cache(name: &'static str, set: Set<CacheDraft>, help: &'static str) -> OptionSpec {
+    OptionSpec::new(name, Setter::Cache(set), help)
 }
 
 impl OptionSpec {
+    const fn new(name: &'static str, setter: Setter, help: &'static str) -> Self {
+        Self {
+            name,
+            help,
+            nix_serve: None,
+            shown_default: None,
+            setter,
+        }
+    }
+
+    const fn defaults_to(mut self, shown: Shown) -> Self {
+        self.shown_default = Some(shown);
+        self
+    }
+
+    const fn nix_serve(mut self, option: &'static str) -> Self {
+        self.nix_serve = Some(option);
+        self
+    }
+
     /// All options, in the order of the reference: first those of the server.
     pub fn all() -> impl Iterator<Item = &'static Self> + Clone {
         server::OPTIONS.iter().chain(cache::OPTIONS)
@@ -307,11 +298,11 @@ impl OptionSpec {
     pub fn default(&self) -> String {
         let value = |shown: fn(&Configuration) -> String| shown(&Configuration::default());
         match (&self.shown_default, self.kind()) {
-            (Shown::Words(words), _) => (*words).to_owned(),
-            (Shown::Value(shown), _) => value(*shown),
-            (Shown::ValueOr(shown, words), _) => format!("{}, {words}", value(*shown)),
-            (Shown::FirstWord, Kind::Word([first, ..])) => (*first).to_owned(),
-            (Shown::FirstWord, _) => String::new(),
+            (Some(Shown::Words(words)), _) => (*words).to_owned(),
+            (Some(Shown::Value(shown)), _) => value(*shown),
+            (Some(Shown::ValueOr(shown, words)), _) => format!("{}, {words}", value(*shown)),
+            (None, Kind::Word([first, ..])) => (*first).to_owned(),
+            (None, _) => "none".to_owned(),
         }
     }
 
