@@ -39,16 +39,11 @@ const STORE: [&str; 3] = ["virtual_nix_store", "real_nix_store", "nix_db_path"];
 ///
 /// [`ConfigError`] if it cannot be read or is not valid for harmonia.
 pub fn import_harmonia(path: &Path) -> Result<String, ConfigError> {
-    let text = read(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))?;
-    translate(path, &text)
+    translate(path, &read(path)?)
 }
 
 fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
-    let leaves = toml::leaves(text, |_| false).map_err(|error| ConfigError::Syntax {
-        path: path.to_owned(),
-        line: error.line,
-        message: error.message,
-    })?;
+    let leaves = toml::leaves(path, text, |_| false)?;
     let mut out = String::new();
     let mut stores = [const { None }; STORE.len()];
     for leaf in leaves {
@@ -64,7 +59,7 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
             stores[at] = Some(expect_path(name, value, origin)?);
         } else if name == "bind" {
             check(name, "listen", &value, &origin)?;
-            let bind = expect_text(name, value, origin)?;
+            let bind = expect(name, value, origin, "a text", |_| true)?;
             out.push_str(&format!("listen = [{}]\n", Value::Text(bind)));
         } else {
             let known = SAME.iter().chain(&NEEDLESS).map(|(theirs, _)| *theirs);
@@ -91,50 +86,43 @@ fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(),
         origin: origin.clone(),
     };
     alone.insert(ours.to_owned(), setting);
-    match super::read(&alone, |_| None) {
-        Err(ConfigError::Value {
-            origin,
-            expected,
-            found,
-            ..
-        }) => Err(ConfigError::Value {
-            origin,
-            option: theirs.to_owned(),
-            expected,
-            found,
-        }),
-        // Options that it requires may follow.
-        _ => Ok(()),
+    // Other errors are ignored: options that it requires may follow.
+    if let Err(mut error) = super::read(&alone, |_| None)
+        && let ConfigError::Value { option, .. } = &mut error
+    {
+        theirs.clone_into(option);
+        return Err(error);
     }
+    Ok(())
 }
 
 /// A path of the store. That of the database implies the state directory.
 fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
-    let (is_meant, expected): (fn(&Path) -> bool, _) = match name {
-        "nix_db_path" => (
-            |path| path.is_absolute() && path.ends_with("db/db.sqlite"),
-            "an absolute path that ends with /db/db.sqlite",
-        ),
-        _ => (Path::is_absolute, "an absolute path"),
-    };
+    match name {
+        "nix_db_path" => {
+            let expected = "an absolute path that ends with /db/db.sqlite";
+            expect(name, value, origin, expected, |path| {
+                path.is_absolute() && path.ends_with("db/db.sqlite")
+            })
+        }
+        _ => expect(name, value, origin, "an absolute path", Path::is_absolute),
+    }
+}
+
+/// The text of a value that satisfies `is_valid`.
+fn expect(
+    name: &str,
+    value: Value,
+    origin: Origin,
+    expected: &str,
+    is_valid: impl FnOnce(&Path) -> bool,
+) -> Result<String, ConfigError> {
     match value {
-        Value::Text(text) if is_meant(Path::new(&text)) => Ok(text),
+        Value::Text(text) if is_valid(Path::new(&text)) => Ok(text),
         other => Err(ConfigError::Value {
             origin,
             option: name.to_owned(),
             expected: expected.to_owned(),
-            found: other.to_string(),
-        }),
-    }
-}
-
-fn expect_text(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
-    match value {
-        Value::Text(text) => Ok(text),
-        other => Err(ConfigError::Value {
-            origin,
-            option: name.to_owned(),
-            expected: "a text".to_owned(),
             found: other.to_string(),
         }),
     }

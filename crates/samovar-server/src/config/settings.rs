@@ -131,8 +131,7 @@ impl Settings {
     ///
     /// [`ConfigError`] if the file cannot be read, is not valid, or has an unknown option.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = read(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))?;
-        self.add_text(path, &text)
+        self.add_text(path, &read(path)?)
     }
 
     /// Adds the settings in the text of a file.
@@ -141,16 +140,11 @@ impl Settings {
     ///
     /// As [`add_file`](Self::add_file).
     pub fn add_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
-        let leaves = toml::leaves(text, is_table).map_err(|error| ConfigError::Syntax {
-            path: path.to_owned(),
-            line: error.line,
-            message: error.message,
-        })?;
+        let leaves = toml::leaves(path, text, is_table)?;
         let path: Arc<Path> = path.into();
         for leaf in leaves {
             let origin = Origin::File(Arc::clone(&path), leaf.line);
-            let prefix = format!("{CACHES}.");
-            match (leaf.value, leaf.name.strip_prefix(&prefix)) {
+            match (leaf.value, in_caches(&leaf.name)) {
                 // An empty table makes a cache too.
                 (None, Some(cache)) if !cache.contains('.') => {
                     check_cache_name(cache, &origin)?;
@@ -310,12 +304,15 @@ impl Settings {
 
 /// Splits a full name into the name of a cache, if it has one, and that of an option.
 fn split(name: &str) -> (Option<&str>, &str) {
-    let rest = name.strip_prefix(CACHES);
-    let rest = rest.and_then(|rest| rest.strip_prefix('.'));
-    match rest.and_then(|rest| rest.split_once('.')) {
+    match in_caches(name).and_then(|rest| rest.split_once('.')) {
         Some((cache, option)) => (Some(cache), option),
         None => (None, name),
     }
+}
+
+/// The name without `caches.`, if it begins so.
+fn in_caches(name: &str) -> Option<&str> {
+    name.strip_prefix(CACHES)?.strip_prefix('.')
 }
 
 /// Whether a table of this name may hold options.
@@ -329,10 +326,7 @@ fn is_table(name: &str) -> bool {
             rest.is_some_and(|rest| rest.starts_with('.'))
         })
     };
-    match name
-        .strip_prefix(CACHES)
-        .and_then(|rest| rest.strip_prefix('.'))
-    {
+    match in_caches(name) {
         Some(rest) => rest.split_once('.').is_none_or(|(_, table)| begins(table)),
         None => begins(name),
     }
@@ -369,7 +363,11 @@ fn check_cache_name(name: &str, origin: &Origin) -> Result<(), ConfigError> {
 }
 
 /// Reads a regular file. Opens without blocking: a FIFO without a writer would block for ever.
-pub(super) fn read(path: &Path) -> io::Result<String> {
+pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
+    read_file(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))
+}
+
+fn read_file(path: &Path) -> io::Result<String> {
     let mut options = File::options();
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = options.read(true).custom_flags(flags).open(path)?;

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
+
+use super::settings::ConfigError;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,21 +99,15 @@ pub(super) struct Leaf {
     pub(super) line: usize,
 }
 
-/// A syntax error.
-#[derive(Debug)]
-pub(super) struct SyntaxError {
-    /// Counted from 1.
-    pub(super) line: usize,
-    pub(super) message: String,
-}
-
 /// The names and values of a file, in order. Tables for which `is_table` is true hold values; all
 /// others are values themselves.
 pub(super) fn leaves(
+    path: &Path,
     text: &str,
     is_table: impl Fn(&str) -> bool,
-) -> Result<Vec<Leaf>, SyntaxError> {
-    let table = DeTable::parse(text).map_err(|error| SyntaxError {
+) -> Result<Vec<Leaf>, ConfigError> {
+    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
         line: error.span().map_or(1, |span| line(text, span.start)),
         message: error.message().to_owned(),
     })?;
