@@ -79,19 +79,14 @@ impl Identity {
     pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Option<Self>, IdentityError> {
         let user = user.map(find_user).transpose()?;
         let group = group.map(find_group).transpose()?;
-        Ok(match (user, group) {
-            (None, None) => None,
-            (None, Some(gid)) => Some(Self { user: None, gid }),
-            (Some((account, _)), Some(gid)) => Some(Self {
-                user: Some(account),
-                gid,
-            }),
-            (Some((account, Some(gid))), None) => Some(Self {
-                user: Some(account),
-                gid,
-            }),
-            (Some((account, None)), None) => return Err(IdentityError::GroupNeeded(account.uid)),
-        })
+        let Some((account, primary_group)) = user else {
+            return Ok(group.map(|gid| Self { user: None, gid }));
+        };
+        let gid = group.or(primary_group);
+        Ok(Some(Self {
+            gid: gid.ok_or(IdentityError::GroupNeeded(account.uid))?,
+            user: Some(account),
+        }))
     }
 
     /// Switches all threads to this user and group permanently, with the user's supplementary

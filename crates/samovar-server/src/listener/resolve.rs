@@ -57,8 +57,8 @@ impl ListenSpec {
 
 impl Host {
     fn resolve(&self, port: u16) -> Result<Bind, ResolveError> {
-        let v4 = TcpAddress::new(Ipv4Addr::UNSPECIFIED.into(), port, false);
-        let dual = TcpAddress::new(Ipv6Addr::UNSPECIFIED.into(), port, false);
+        let v4 = TcpAddress::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        let dual = TcpAddress::new(Ipv6Addr::UNSPECIFIED.into(), port);
         let v6 = TcpAddress {
             v6_only: true,
             ..dual
@@ -69,17 +69,17 @@ impl Host {
             Self::OnlyIpv4 => Bind::FirstOf(vec![v4]),
             Self::OnlyIpv6 => Bind::FirstOf(vec![v6]),
             // `[::]` accepts IPv4 too, as by default on Linux.
-            Self::Address(address) => Bind::FirstOf(vec![TcpAddress::new(*address, port, false)]),
+            Self::Address(address) => Bind::FirstOf(vec![TcpAddress::new(*address, port)]),
             Self::Name(name) => Bind::EachOf(resolve_name(name, port)?),
         })
     }
 }
 
 impl TcpAddress {
-    fn new(address: IpAddr, port: u16, v6_only: bool) -> Self {
+    fn new(address: IpAddr, port: u16) -> Self {
         Self {
             address: SocketAddr::new(address, port),
-            v6_only,
+            v6_only: false,
         }
     }
 }

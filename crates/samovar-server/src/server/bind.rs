@@ -28,11 +28,25 @@ pub(super) fn listeners(
             .collect();
         return Ok((listeners?, SocketFiles::default()));
     }
+    bind_all(&config.listeners, "listen", config, tls)
+}
+
+/// Binds the listeners of metrics and status.
+pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
+    bind_all(&config.admin.listeners, "admin.listen", config, None)
+}
+
+/// Binds addresses that were configured by `option`.
+fn bind_all(
+    specs: &[ListenSpec],
+    option: &str,
+    config: &Configuration,
+    tls: Option<&Secure<'_>>,
+) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
+    let (backlog, option) = (config.backlog, config.names.option(option));
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
-    let backlog = config.backlog;
-    let option = config.names.option("listen");
-    for spec in &config.listeners {
+    for spec in specs {
         match spec.resolve()? {
             Bind::Unix(path) => {
                 listeners.push(unix(&path, backlog)?);
@@ -80,28 +94,6 @@ fn check_inherited(
         ));
     }
     Ok(())
-}
-
-/// Binds the listeners of metrics and status.
-pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
-    let mut listeners = Vec::new();
-    let mut files = SocketFiles::default();
-    let option = config.names.option("admin.listen");
-    for spec in &config.admin.listeners {
-        match spec.resolve()? {
-            Bind::Unix(path) => {
-                listeners.push(unix(&path, config.backlog)?);
-                files.add(path);
-            }
-            Bind::FirstOf(addresses) => {
-                listeners.push(first_of(&addresses, config.backlog, &option)?);
-            }
-            Bind::EachOf(addresses) => {
-                listeners.extend(each_of(&addresses, config.backlog, &option)?);
-            }
-        }
-    }
-    Ok((listeners, files))
 }
 
 /// The listeners that a predecessor has passed.
