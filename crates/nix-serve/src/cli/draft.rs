@@ -7,13 +7,13 @@ use std::time::Duration;
 use samovar_server::config::{ClientAddress, Configuration, LogForm, LogTarget, Tls, value};
 use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
-use super::error::{CliError, Refusal, UsageError};
+use super::error::CliError;
 use super::nearest::nearest;
 use super::option::{Given, KnownOption, Takes};
-use super::scanner::{Item, Value};
+use super::scanner::{Item, Value, lossy};
 
 /// A configuration with options whose meaning depends on others.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) config: Configuration,
     /// Whether `--daemonize` was given.
@@ -31,7 +31,7 @@ pub(super) struct Draft {
     /// The option as spelled, and its value.
     pub(super) tls_certificate: Option<(String, PathBuf)>,
     pub(super) tls_key: Option<(String, PathBuf)>,
-    pub(super) keepalive: bool,
+    pub(super) keepalive: Option<bool>,
     pub(super) keepalive_timeout: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) access_log: Option<LogTarget>,
@@ -78,23 +78,7 @@ impl Draft {
     pub(super) fn new(config: Configuration) -> Self {
         Self {
             config,
-            daemonize: false,
-            listen: Vec::new(),
-            socket: None,
-            host: None,
-            port: None,
-            tls: None,
-            tls_listeners: Vec::new(),
-            tls_listener: None,
-            tls_certificate: None,
-            tls_key: None,
-            keepalive: true,
-            keepalive_timeout: None,
-            timeout: None,
-            access_log: None,
-            log_format: None,
-            words: Vec::new(),
-            warnings: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -102,19 +86,7 @@ impl Draft {
         match item {
             Item::Word(word) => self.words.push(lossy(&word)),
             Item::Unknown { spelled, value } => self.take_unknown(spelled, value)?,
-            Item::ValueMissing {
-                spelled: option,
-                expected,
-                next,
-            } => {
-                let next = next.as_deref().map(lossy);
-                return Err(UsageError::ValueMissing {
-                    option,
-                    expected,
-                    next,
-                }
-                .into());
-            }
+            Item::Invalid(error) => return Err(error),
             Item::Known {
                 option,
                 spelled,
@@ -126,8 +98,15 @@ impl Draft {
                 (Takes::Value(expected, set), Value::Text(text)) => {
                     self.take_text(option, expected, set, &spelled, &text)?;
                 }
-                (Takes::Optional(take), Value::Text(text)) => take(self, &spelled, Some(&text))?,
-                (Takes::Optional(take), _) => take(self, &spelled, None)?,
+                (Takes::Perl(is_harmless), value) => match is_harmless(value.text()) {
+                    true => self.no_effect(&spelled, "the server is the application"),
+                    false => return Err(CliError::PerlCode(spelled)),
+                },
+                (Takes::Ignored { usual, reason }, value)
+                    if usual.is_none() || value.text() != usual.map(OsStr::new) =>
+                {
+                    self.no_effect(&spelled, reason);
+                }
                 _ => {}
             },
         }
@@ -144,8 +123,7 @@ impl Draft {
     ) -> Result<(), CliError> {
         if text.is_empty() {
             if PROTECTION.contains(&option.names[0]) {
-                let option = spelled.to_owned();
-                return Err(Refusal::Empty { option }.into());
+                return Err(CliError::Empty(spelled.to_owned()));
             }
             self.warn(format!("{spelled} is ignored: its value is empty"));
             return Ok(());
@@ -154,12 +132,11 @@ impl Draft {
             option: spelled,
             text,
         };
-        let invalid = || UsageError::Value {
+        set(self, &given).ok_or_else(|| CliError::Value {
             option: spelled.to_owned(),
             given: lossy(text),
             expected,
-        };
-        Ok(set(self, &given).ok_or_else(invalid)?)
+        })
     }
 
     fn take_unknown(&mut self, option: String, value: Option<OsString>) -> Result<(), CliError> {
@@ -168,10 +145,10 @@ impl Draft {
             return self.take_net_server(name, option, value.as_deref());
         }
         if is_protection_of_samovar_serve(&name) {
-            return Err(Refusal::SamovarServe { option }.into());
+            return Err(CliError::SamovarServe(option));
         }
         if name.to_ascii_lowercase().starts_with("ssl_") {
-            return Err(Refusal::AccessRule { option }.into());
+            return Err(CliError::AccessRule(option));
         }
         let mut warning = format!("unknown option {} is ignored", option.escape_debug());
         if let Some(value) = value {
@@ -208,7 +185,7 @@ impl Draft {
             return Ok(());
         }
         if RULES.contains(&name) || name == "reverse_lookups" && value.starts_with("double") {
-            return Err(Refusal::AccessRule { option }.into());
+            return Err(CliError::AccessRule(option));
         }
         self.no_effect(&option, "there is no Net::Server underneath");
         Ok(())
@@ -258,19 +235,6 @@ impl Draft {
         self.warn(format!("{option} has no effect: {reason}"));
     }
 
-    /// For options whose usual value is what holds anyway.
-    pub(super) fn no_effect_unless(
-        &mut self,
-        is_usual: bool,
-        option: &str,
-        reason: &str,
-    ) -> Result<(), CliError> {
-        if !is_usual {
-            self.no_effect(option, reason);
-        }
-        Ok(())
-    }
-
     fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }
@@ -295,7 +259,7 @@ impl Draft {
     }
 
     /// TLS is on in starman by `--enable-ssl` or `:ssl`, in nix-serve-ng by certificate and key.
-    fn choose_tls(&mut self) -> Result<(), Refusal> {
+    fn choose_tls(&mut self) -> Result<(), CliError> {
         let listeners = std::mem::take(&mut self.tls_listeners);
         let switch = self.tls.take();
         let is_off = matches!(switch, Some((_, false)));
@@ -314,11 +278,11 @@ impl Draft {
                     only: (!is_everywhere).then_some(listeners),
                 });
             }
-            (_, _, Some(asked_by)) => return Err(Refusal::Tls { asked_by }),
+            (_, _, Some(asked_by)) => return Err(CliError::Tls(asked_by)),
             (certificate, key, None) => {
                 for (asked_by, _) in certificate.into_iter().chain(key) {
                     if !is_off {
-                        return Err(Refusal::Tls { asked_by });
+                        return Err(CliError::Tls(asked_by));
                     }
                     self.no_effect(&asked_by, "TLS is switched off");
                 }
@@ -367,7 +331,7 @@ impl Draft {
         if let Some(time) = self.keepalive_timeout {
             limits.idle_time = time;
         }
-        if !self.keepalive {
+        if self.keepalive == Some(false) {
             limits.idle_time = Duration::ZERO;
         }
     }
@@ -400,8 +364,4 @@ impl Draft {
 fn is_protection_of_samovar_serve(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["access_", "policy_", "secret_key", "signing_", "tls_"];
     matches!(name, "config" | "set") || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
-fn lossy(text: &OsStr) -> String {
-    text.to_string_lossy().into_owned()
 }

@@ -5,9 +5,9 @@
 //! their effects, `draft.rs` the options whose effect depends on others.
 //!
 //! Options without effect are accepted with a warning: nix-serve refuses none, and an update must
-//! not prevent a cache from starting. An invalid value is a [`UsageError`]. An option that asks for
-//! protection that cannot be given (TLS without a certificate, access rules, code that may ask for
-//! passwords) is a [`Refusal`]: a private cache must not become public unnoticed.
+//! not prevent a cache from starting. An option that asks for protection that cannot be given (TLS
+//! without a certificate, access rules, code that may ask for passwords) is a [`CliError`], as an
+//! invalid value is: a private cache must not become public unnoticed.
 //!
 //! # Source
 //!
@@ -22,7 +22,7 @@ mod option;
 mod parser;
 mod scanner;
 
-pub use error::{CliError, Refusal, UsageError};
+pub use error::CliError;
 pub use help::{help, version};
 pub use parser::{Invocation, parse};
 

@@ -12,7 +12,6 @@ use samovar_server::config::{
 use samovar_server::listener::{Host, PORT_DEFAULT};
 
 use super::draft::{Draft, LogFormat};
-use super::error::{CliError, Refusal};
 use crate::environment::admin_address;
 
 /// One row of the table.
@@ -33,9 +32,14 @@ pub(super) enum Takes {
     Toggle(Switch),
     /// A required value: what is expected, and a setter that returns `None` for anything else.
     Value(&'static str, fn(&mut Draft, &Given<'_>) -> Option<()>),
-    /// An optional value: the next word, if it does not begin with a dash. For options without
-    /// effect.
-    Optional(fn(&mut Draft, &str, Option<&OsStr>) -> Result<(), CliError>),
+    /// Perl code in an optional value, refused unless the function holds for it.
+    Perl(fn(Option<&OsStr>) -> bool),
+    /// An optional value: the next word, if it does not begin with a dash. The option has no effect,
+    /// for this reason; there is no warning if the value is the usual one.
+    Ignored {
+        usual: Option<&'static str>,
+        reason: &'static str,
+    },
 }
 
 /// Switches an option, given as spelled on the command line, on or off.
@@ -59,12 +63,28 @@ impl Eq for KnownOption {}
 
 const COUNT: &str = "a whole number, 0 for the default";
 const SECONDS: &str = "a number of seconds";
+const NO_APPLICATION: &str = "there is no application to load";
+const NO_PERL: &str = "there is no Perl here";
 const LISTEN: &str = "HOST:PORT, :PORT, [IPV6]:PORT or the path of a Unix socket";
 
-use Takes::{Nothing, Optional, Toggle, Value};
+use Takes::{Nothing, Perl, Toggle, Value};
 
 const fn row(names: &'static [&'static str], takes: Takes) -> KnownOption {
     KnownOption { names, takes }
+}
+
+const fn ignored(reason: &'static str) -> Takes {
+    Takes::Ignored {
+        usual: None,
+        reason,
+    }
+}
+
+const fn ignored_unless(usual: &'static str, reason: &'static str) -> Takes {
+    Takes::Ignored {
+        usual: Some(usual),
+        reason,
+    }
 }
 
 /// All options, including those without effect.
@@ -78,7 +98,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.config.admin.listeners = vec![admin_address(given.text)?];
         Some(())
     })),
-    row(&["app", "a"], Optional(app)),
+    row(&["app", "a"], Perl(is_nix_serve)),
     row(&["backlog"], Value(COUNT, |draft, given| {
         // 0 is false to Perl, and so the default.
         if let Some(count) = NonZeroU32::new(draft.bounded(given, BACKLOG_MAX)?) {
@@ -87,18 +107,18 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         Some(())
     })),
     row(&["daemonize", "D"], Nothing(|draft, _, on| draft.daemonize = on)),
-    row(&["default-middleware"], Nothing(|draft, option, _| {
+    row(&["default-middleware", "nodefault-middleware"], Nothing(|draft, option, _| {
         draft.no_effect(option, "there is no middleware");
     })),
-    row(&["env", "E"], Optional(|draft, option, text| {
-        let reason = "the environment is always deployment (see --access-log, --verbose)";
-        draft.no_effect_unless(text == Some("deployment".as_ref()), option, reason)
-    })),
+    row(&["env", "E"], ignored_unless(
+        "deployment",
+        "the environment is always deployment (see --access-log, --verbose)",
+    )),
     row(&["error-log"], Value("a file", |draft, given| {
         draft.config.error_log = Some(given.text.into());
         Some(())
     })),
-    row(&["e"], Optional(|_, option, _| Err(perl_code(option)))),
+    row(&["e"], Perl(|_| false)),
     row(&["gc-lease"], Value("a number of seconds, 1 or more, or off", |draft, given| {
         draft.config.gc_lease = Some(GcLease::parse(given.text)?);
         Some(())
@@ -115,14 +135,14 @@ pub(super) static OPTIONS: &[KnownOption] = &[
             Some(())
         },
     )),
-    row(&["I"], Optional(no_perl)),
-    row(&["keepalive"], Toggle(|draft, _, on| draft.keepalive = on)),
+    row(&["I"], ignored(NO_PERL)),
+    row(&["keepalive"], Toggle(|draft, _, on| draft.keepalive = Some(on))),
     row(&["keepalive-timeout"], Value(SECONDS, |draft, given| {
         draft.keepalive_timeout = Some(value::seconds(given.text)?);
         Some(())
     })),
     row(&["listen", "l"], Value(LISTEN, Draft::take_listen)),
-    row(&["loader", "L"], Optional(no_application)),
+    row(&["loader", "L"], ignored(NO_APPLICATION)),
     row(&["log-format"], Value(
         "one of quiet, default, normal, real-ip, json, verbose, debug",
         |draft, given| {
@@ -134,7 +154,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.config.limits.requests_per_connection_max = value::count(given.text)?;
         Some(())
     })),
-    row(&["M"], Optional(no_perl)),
+    row(&["M"], ignored(NO_PERL)),
     row(&["nar-cache"], Value("a directory", |draft, given| {
         draft.config.nar_cache = Some(given.text.into());
         Some(())
@@ -178,20 +198,15 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     row(&["reload", "r"], Nothing(|draft, option, _| {
         draft.no_effect(option, "there is no application to reload");
     })),
-    row(&["Reload", "R"], Optional(no_application)),
+    row(&["Reload", "R"], ignored(NO_APPLICATION)),
     row(&["scrub"], Value("a number of bytes per second, 0 for none", |draft, given| {
         draft.config.scrub_rate = NonZeroU64::new(value::count(given.text)?);
         Some(())
     })),
-    row(&["server", "s"], Optional(|draft, option, text| {
-        draft.no_effect_unless(text == Some("Starman".as_ref()), option, "there is one server")
-    })),
+    row(&["server", "s"], ignored_unless("Starman", "there is one server")),
     row(
         &["min-servers", "max-servers", "min-spare-servers", "max-spare-servers"],
-        Optional(|draft, option, _| {
-            draft.no_effect(option, "there are no worker processes (see --workers)");
-            Ok(())
-        }),
+        ignored("there are no worker processes (see --workers)"),
     ),
     row(&["socket", "S"], Value("the path of a Unix socket", |draft, given| {
         draft.socket = Some(given.text.into());
@@ -234,29 +249,11 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
 ];
 
-fn perl_code(option: &str) -> CliError {
-    let option = option.to_owned();
-    Refusal::PerlCode { option }.into()
-}
-
-/// nix-serve's own application has no effect; any other may be a wrapper that asks for passwords.
-fn app(draft: &mut Draft, option: &str, text: Option<&OsStr>) -> Result<(), CliError> {
+/// Whether `--app` names nix-serve's own application; any other may be a wrapper that asks for
+/// passwords.
+fn is_nix_serve(text: Option<&OsStr>) -> bool {
     let name = text.and_then(|path| Path::new(path).file_name());
-    if name != Some("nix-serve.psgi".as_ref()) {
-        return Err(perl_code(option));
-    }
-    draft.no_effect(option, "the server is the application");
-    Ok(())
-}
-
-fn no_application(draft: &mut Draft, option: &str, _: Option<&OsStr>) -> Result<(), CliError> {
-    draft.no_effect(option, "there is no application to load");
-    Ok(())
-}
-
-fn no_perl(draft: &mut Draft, option: &str, _: Option<&OsStr>) -> Result<(), CliError> {
-    draft.no_effect(option, "there is no Perl here");
-    Ok(())
+    name == Some("nix-serve.psgi".as_ref())
 }
 
 /// Seconds, with 0 for no limit.
@@ -273,39 +270,19 @@ impl Given<'_> {
     }
 }
 
-/// An option as spelled on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Match {
-    pub(super) option: &'static KnownOption,
-    /// Set by an `enable-`, `disable-` or `no-` before the name.
-    pub(super) switch: Option<bool>,
-}
-
-/// Finds an option by `name`, which has neither dashes in front nor `=value` behind.
+/// Finds an option by `name`, which has neither dashes in front nor `=value` behind, and the switch
+/// that an `enable-`, `disable-` or `no-` before its name stands for.
 ///
 /// Names are exact and case-sensitive, as in `Getopt::Long` with `no_auto_abbrev` and
 /// `no_ignore_case`; underscores stand for dashes, as in Plack's pass-through keys.
-pub(super) fn find(name: &str) -> Option<Match> {
+pub(super) fn find(name: &str) -> Option<(&'static KnownOption, Option<bool>)> {
     let name = name.replace('_', "-");
     if let Some(option) = find_exact(&name) {
-        return Some(Match {
-            option,
-            switch: None,
-        });
-    }
-    if name == "nodefault-middleware" {
-        let option = find_exact("default-middleware")?;
-        return Some(Match {
-            option,
-            switch: Some(false),
-        });
+        return Some((option, None));
     }
     let (base_name, on) = split_switch(&name)?;
     let option = find_exact(base_name)?;
-    matches!(option.takes, Nothing(_) | Toggle(_)).then_some(Match {
-        option,
-        switch: Some(on),
-    })
+    matches!(option.takes, Nothing(_) | Toggle(_)).then_some((option, Some(on)))
 }
 
 fn find_exact(name: &str) -> Option<&'static KnownOption> {
@@ -355,7 +332,7 @@ impl<'a> Spelling<'a> {
     }
 
     /// The known option of this name.
-    pub(super) fn find(&self) -> Option<Match> {
+    pub(super) fn find(&self) -> Option<(&'static KnownOption, Option<bool>)> {
         find(std::str::from_utf8(self.name).ok()?)
     }
 }
@@ -375,11 +352,8 @@ mod tests {
 
     #[test]
     fn switches_are_found_by_their_prefix() {
-        let found = find("disable_keepalive").expect("known");
-        assert_eq!(
-            (found.option.names[0], found.switch),
-            ("keepalive", Some(false))
-        );
+        let (option, switch) = find("disable_keepalive").expect("known");
+        assert_eq!((option.names[0], switch), ("keepalive", Some(false)));
         assert_eq!(
             find("no-listen"),
             None,

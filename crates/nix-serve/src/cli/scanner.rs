@@ -15,6 +15,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use super::error::CliError;
 use super::option::{KnownOption, OPTIONS, Spelling, Takes, split_switch};
 
 /// One thing on the command line.
@@ -28,12 +29,7 @@ pub(super) enum Item {
         value: Value,
     },
     /// A known option that needs a value and has none.
-    ValueMissing {
-        spelled: String,
-        expected: &'static str,
-        /// The option that follows instead.
-        next: Option<OsString>,
-    },
+    Invalid(CliError),
     /// An unknown option.
     Unknown {
         spelled: String,
@@ -46,12 +42,18 @@ pub(super) enum Item {
 /// The value of a known option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
-    /// No value.
     None,
-    /// On or off.
     Switch(bool),
-    /// Text.
     Text(OsString),
+}
+
+impl Value {
+    pub(super) fn text(&self) -> Option<&OsStr> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::None | Self::Switch(_) => None,
+        }
+    }
 }
 
 /// Takes a command line apart, without the program's name.
@@ -79,7 +81,7 @@ fn scan_option<I: Iterator<Item = OsString>>(
     spelling: Spelling<'_>,
     rest: &mut Rest<I>,
 ) -> Item {
-    let Some(found) = spelling.find() else {
+    let Some((option, switch)) = spelling.find() else {
         return match cuddled(argument, spelling) {
             Some((option, value)) => Item::Known {
                 option,
@@ -89,8 +91,8 @@ fn scan_option<I: Iterator<Item = OsString>>(
             None => scan_unknown(spelling, rest),
         };
     };
-    let (option, spelled) = (found.option, spelled(spelling));
-    let value = match (option.takes, found.switch) {
+    let spelled = spelled(spelling);
+    let value = match (option.takes, switch) {
         // `--disable-keepalive=1` reaches starman as a key of that name, which means nothing to it.
         // The only sensible reading is the switch.
         (_, Some(on)) => Value::Switch(on),
@@ -99,7 +101,7 @@ fn scan_option<I: Iterator<Item = OsString>>(
             Some(text) => Value::Switch(is_true(&text)),
             None => Value::Switch(next_plain_word(rest).is_none_or(|text| is_true(&text))),
         },
-        (Takes::Optional(_), None) => spelling
+        (Takes::Perl(_) | Takes::Ignored { .. }, None) => spelling
             .value
             .map(ToOwned::to_owned)
             .or_else(|| next_plain_word(rest))
@@ -107,11 +109,11 @@ fn scan_option<I: Iterator<Item = OsString>>(
         (Takes::Value(expected, _), None) => match spelling.value {
             Some(text) => Value::Text(text.to_owned()),
             None if rest.peek().is_none_or(|next| is_known_option(next)) => {
-                return Item::ValueMissing {
-                    spelled,
+                return Item::Invalid(CliError::ValueMissing {
+                    option: spelled,
                     expected,
-                    next: rest.peek().cloned(),
-                };
+                    next: rest.peek().map(|next| lossy(next)),
+                });
             }
             None => rest.next().map_or(Value::None, Value::Text),
         },
@@ -168,6 +170,10 @@ fn next_plain_word<I: Iterator<Item = OsString>>(rest: &mut Rest<I>) -> Option<O
 
 fn is_known_option(word: &OsStr) -> bool {
     word == "--" || Spelling::of(word).is_some_and(|spelling| spelling.find().is_some())
+}
+
+pub(super) fn lossy(text: &OsStr) -> String {
+    text.to_string_lossy().into_owned()
 }
 
 /// Perl's idea of truth.
@@ -302,10 +308,12 @@ mod tests {
 
     #[test]
     fn a_value_is_not_taken_from_a_known_option() {
-        let missing = |next: Option<&str>| Item::ValueMissing {
-            spelled: "--pid".to_owned(),
-            expected: "a file",
-            next: next.map(OsString::from),
+        let missing = |next: Option<&str>| {
+            Item::Invalid(CliError::ValueMissing {
+                option: "--pid".to_owned(),
+                expected: "a file",
+                next: next.map(str::to_owned),
+            })
         };
         check(&["--pid"], &[missing(None)]);
         check(

@@ -65,14 +65,22 @@ fn check_listeners(arguments: &[&str], expected: &[&str]) {
 #[track_caller]
 fn check_error(arguments: &[&str], expected: &str) {
     let error = run(arguments).expect_err("refused");
-    assert!(matches!(error, CliError::Usage(_)));
+    assert!(is_usage_error(&error), "{error}");
     assert_eq!(error.to_string(), expected);
+}
+
+/// Whether the value of an option is invalid or missing.
+fn is_usage_error(error: &CliError) -> bool {
+    matches!(
+        error,
+        CliError::Value { .. } | CliError::ValueMissing { .. }
+    )
 }
 
 #[track_caller]
 fn check_refused(arguments: &[&str], expected: &str) {
     let error = run(arguments).expect_err("refused");
-    assert!(matches!(error, CliError::Refused(_)), "{error}");
+    assert!(!is_usage_error(&error), "{error}");
     assert!(error.to_string().starts_with(expected), "{error}");
     assert_eq!(error.to_string().lines().count(), 1);
 }
