@@ -1,6 +1,5 @@
 //! Errors of a store.
 
-use std::fmt;
 use std::io;
 
 use samovar_nix::PathInfo;
@@ -188,32 +187,25 @@ pub enum Irregularity {
 }
 
 /// An operation that can fail with an error of the operating system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Operation {
     /// Reading the database.
+    #[error("reading the database")]
     ReadDatabase,
     /// Reading the freshness token.
+    #[error("reading the freshness token")]
     ReadToken,
     /// Opening a store path.
+    #[error("opening a store path")]
     OpenPath,
     /// Opening or reading a build log.
+    #[error("reading a build log")]
     ReadLog,
     /// Communicating with the daemon.
+    #[error("communicating with the daemon")]
     TalkToDaemon,
     /// Starting a thread.
+    #[error("starting a thread")]
     StartThread,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadDatabase => "reading the database",
-            Self::ReadToken => "reading the freshness token",
-            Self::OpenPath => "opening a store path",
-            Self::ReadLog => "reading a build log",
-            Self::TalkToDaemon => "communicating with the daemon",
-            Self::StartThread => "starting a thread",
-        })
-    }
 }

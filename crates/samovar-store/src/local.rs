@@ -97,12 +97,11 @@ impl Store for LocalStore {
     }
 
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
-        self.database.path_info(&self.location.store_dir, hash_part)
+        self.database.path_info(hash_part)
     }
 
     fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StoreError> {
-        self.database
-            .path_infos(&self.location.store_dir, hash_parts)
+        self.database.path_infos(hash_parts)
     }
 
     fn closure(
@@ -110,13 +109,11 @@ impl Store for LocalStore {
         hash_part: HashPart,
         count_max: usize,
     ) -> Result<Option<Closure>, StoreError> {
-        self.database
-            .closure(&self.location.store_dir, hash_part, count_max)
+        self.database.closure(hash_part, count_max)
     }
 
     fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
-        self.database
-            .newest(&self.location.store_dir, before, count_max)
+        self.database.newest(before, count_max)
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
@@ -135,11 +132,11 @@ impl Store for LocalStore {
     }
 
     fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
-        self.database.outputs(&self.location.store_dir, derivation)
+        self.database.outputs(derivation)
     }
 
     fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError> {
-        let document = self.database.realisation(&self.location.store_dir, id)?;
+        let document = self.database.realisation(id)?;
         document.map(Realisation::new).transpose()
     }
 

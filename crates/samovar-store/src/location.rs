@@ -40,22 +40,17 @@ impl Location {
             .store
             .clone()
             .unwrap_or_else(|| settings.store_dir.clone());
-        let below = |suffix: &str| parameters.root.as_ref().map(|root| root.join(suffix));
-        let real_dir = parameters
-            .real
-            .clone()
-            .or_else(|| below("nix/store"))
-            .unwrap_or_else(|| PathBuf::from(store_dir.as_str()));
-        let state_dir = parameters
-            .state
-            .clone()
-            .or_else(|| below("nix/var/nix"))
-            .unwrap_or_else(|| settings.state_dir.clone());
-        let log_dir = parameters
-            .log
-            .clone()
-            .or_else(|| below("nix/var/log/nix"))
-            .unwrap_or_else(|| settings.log_dir.clone());
+        let directory = |explicit: &Option<PathBuf>, suffix: &str, default: &Path| {
+            let below = || Some(parameters.root.as_ref()?.join(suffix));
+            explicit
+                .clone()
+                .or_else(below)
+                .unwrap_or(default.to_owned())
+        };
+        let default_dir = Path::new(store_dir.as_str());
+        let real_dir = directory(&parameters.real, "nix/store", default_dir);
+        let state_dir = directory(&parameters.state, "nix/var/nix", &settings.state_dir);
+        let log_dir = directory(&parameters.log, "nix/var/log/nix", &settings.log_dir);
         Self {
             socket: socket(&state_dir, settings),
             store_dir,

@@ -26,17 +26,11 @@ pub(crate) struct RemoteNar {
 
 impl RemoteNar {
     pub(crate) fn new(daemon: Daemon, info: PathInfo) -> Self {
-        let PathInfo {
-            path,
-            nar_hash,
-            nar_size,
-            ..
-        } = info;
         Self {
             daemon,
-            path,
-            nar_hash,
-            nar_size,
+            path: info.path,
+            nar_hash: info.nar_hash,
+            nar_size: info.nar_size,
         }
     }
 

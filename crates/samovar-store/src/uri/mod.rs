@@ -26,10 +26,9 @@
 //! Nix 2.8.0, `src/libstore/store-api.cc` (`openStore`); Nix 2.36,
 //! `src/libstore/store-reference.cc`.
 
-mod percent;
-
 use std::path::{Path, PathBuf};
 
+use percent_encoding::percent_decode_str;
 use samovar_nix::StoreDir;
 
 const URI_LEN_MAX: usize = 8192;
@@ -96,39 +95,24 @@ pub enum UriError {
     /// The URI exceeds the length limit.
     #[error("the store URI is longer than {URI_LEN_MAX} bytes")]
     TooLong,
-    /// A kind of store that is not supported.
+    /// A kind of store that is not supported: the text before `://`, or the whole text without one.
     #[error(
-        "store type {scheme:?} is not supported: use auto, daemon, local, unix://SOCKET or the \
-         path of a directory that holds nix/store"
+        "store type {0:?} is not supported: use auto, daemon, local, unix://SOCKET or the path of \
+         a directory that holds nix/store"
     )]
-    Unsupported {
-        /// The text before `://`, or the whole text without one.
-        scheme: String,
-    },
-    /// A parameter has an invalid percent-encoding.
-    #[error("the value of the store parameter {name:?} has an invalid percent-encoding")]
-    Percent {
-        /// The name of the parameter.
-        name: String,
-    },
-    /// A directory is not absolute.
-    #[error("the store parameter {name:?} must be an absolute path")]
-    NotAbsolute {
-        /// The name of the parameter.
-        name: String,
-    },
-    /// A boolean parameter is neither true nor false.
-    #[error("the store parameter {name:?} must be true or false")]
-    NotBoolean {
-        /// The name of the parameter.
-        name: String,
-    },
-    /// A relative path was given, and the working directory is unknown.
-    #[error("the store path {path:?} is relative, and the working directory cannot be found")]
-    NoWorkingDirectory {
-        /// The path as given.
-        path: String,
-    },
+    Unsupported(String),
+    /// The value of this parameter has an invalid percent-encoding.
+    #[error("the value of the store parameter {0:?} has an invalid percent-encoding")]
+    Percent(String),
+    /// The directory of this parameter is not absolute.
+    #[error("the store parameter {0:?} must be an absolute path")]
+    NotAbsolute(String),
+    /// This boolean parameter is neither true nor false.
+    #[error("the store parameter {0:?} must be true or false")]
+    NotBoolean(String),
+    /// This relative path was given, and the working directory is unknown.
+    #[error("the store path {0:?} is relative, and the working directory cannot be found")]
+    NoWorkingDirectory(String),
 }
 
 impl StoreUri {
@@ -156,9 +140,7 @@ impl StoreUri {
         uri.set_base(base)?;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let value = percent::decode(value).ok_or_else(|| UriError::Percent {
-                name: name.to_owned(),
-            })?;
+            let value = decode(value).ok_or_else(|| UriError::Percent(name.to_owned()))?;
             uri.set_parameter(name, &value)?;
         }
         Ok(uri)
@@ -191,7 +173,7 @@ impl StoreUri {
             self.parameters.root = Some(from_working_directory(base)?);
         } else {
             let scheme = base.split("://").next().unwrap_or(base).to_owned();
-            return Err(UriError::Unsupported { scheme });
+            return Err(UriError::Unsupported(scheme));
         }
         Ok(())
     }
@@ -210,20 +192,15 @@ impl StoreUri {
             "state" => self.parameters.state = directory()?,
             "log" => self.parameters.log = directory()?,
             "store" => {
-                let dir = StoreDir::new(value).map_err(|_error| UriError::NotAbsolute {
-                    name: name.to_owned(),
-                })?;
+                let dir = StoreDir::new(value);
+                let dir = dir.map_err(|_error| UriError::NotAbsolute(name.to_owned()))?;
                 self.parameters.store = Some(dir);
             }
             "read-only" => {
                 self.parameters.read_only = match value {
                     "true" | "1" | "yes" => true,
                     "false" | "0" | "no" => false,
-                    _ => {
-                        return Err(UriError::NotBoolean {
-                            name: name.to_owned(),
-                        });
-                    }
+                    _ => return Err(UriError::NotBoolean(name.to_owned())),
                 }
             }
             _ if IGNORED.contains(&name) => {}
@@ -233,22 +210,33 @@ impl StoreUri {
     }
 }
 
+/// Decodes a percent-encoded value. `None` if an escape is incomplete or the bytes are not UTF-8.
+///
+/// A plus sign is not decoded: store URIs are not forms.
+fn decode(text: &str) -> Option<String> {
+    // The decoder would pass an incomplete escape through.
+    let is_escape = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
+    }
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.ok().map(|text| text.into_owned())
+}
+
 fn absolute(name: &str, value: &str) -> Result<PathBuf, UriError> {
     if Path::new(value).is_absolute() {
         Ok(without_trailing_slash(value))
     } else {
-        Err(UriError::NotAbsolute {
-            name: name.to_owned(),
-        })
+        Err(UriError::NotAbsolute(name.to_owned()))
     }
 }
 
 fn from_working_directory(path: &str) -> Result<PathBuf, UriError> {
-    std::path::absolute(without_trailing_slash(path)).map_err(|_error| {
-        UriError::NoWorkingDirectory {
-            path: path.to_owned(),
-        }
-    })
+    std::path::absolute(without_trailing_slash(path))
+        .map_err(|_error| UriError::NoWorkingDirectory(path.to_owned()))
 }
 
 fn without_trailing_slash(path: &str) -> PathBuf {

@@ -19,12 +19,7 @@ fn check_root(text: &str, expected: &str) {
 #[track_caller]
 fn check_unsupported(text: &str, expected: &str) {
     let error = StoreUri::parse(text).unwrap_err();
-    assert_eq!(
-        error,
-        UriError::Unsupported {
-            scheme: expected.to_owned()
-        }
-    );
+    assert_eq!(error, UriError::Unsupported(expected.to_owned()));
     assert!(error.to_string().contains("unix://"));
 }
 
@@ -92,35 +87,19 @@ fn unsupported_kinds_name_the_supported_ones() {
 #[test]
 fn broken_values() {
     let fails = |text: &str| StoreUri::parse(text).unwrap_err();
-    assert_eq!(
-        fails("local?root=%zz"),
-        UriError::Percent {
-            name: "root".into()
-        }
-    );
+    assert_eq!(fails("local?root=%zz"), UriError::Percent("root".into()));
     assert_eq!(
         fails("local?root=mnt"),
-        UriError::NotAbsolute {
-            name: "root".into()
-        }
+        UriError::NotAbsolute("root".into())
     );
-    assert_eq!(
-        fails("unix://socket"),
-        UriError::NotAbsolute {
-            name: "unix".into()
-        }
-    );
+    assert_eq!(fails("unix://socket"), UriError::NotAbsolute("unix".into()));
     assert_eq!(
         fails("local?read-only=perhaps"),
-        UriError::NotBoolean {
-            name: "read-only".into()
-        }
+        UriError::NotBoolean("read-only".into())
     );
     assert_eq!(
         fails("local?store=store"),
-        UriError::NotAbsolute {
-            name: "store".into()
-        }
+        UriError::NotAbsolute("store".into())
     );
 }
 
@@ -132,4 +111,21 @@ fn length_at_the_limit_and_past_it() {
         StoreUri::parse(&long(URI_LEN_MAX + 1)),
         Err(UriError::TooLong)
     );
+}
+
+#[test]
+fn percent_encoded_values() {
+    let check = |input: &str, expected: Option<&str>| {
+        assert_eq!(decode(input).as_deref(), expected, "{input}");
+    };
+    check("", Some(""));
+    check("/a%20b", Some("/a b"));
+    check("%2Fx%2fy", Some("/x/y"));
+    check("a+b", Some("a+b"));
+    check("%", None);
+    check("%2", None);
+    check("%2g", None);
+    check("%+1", None);
+    check("%ff", None);
+    check("%c3%a9", Some("é"));
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType};
 
+use super::record::Record;
 use super::replay::{Move, Replay};
 use crate::tree::TreeError;
 use crate::tree::descent::{Descent, open_directory};
@@ -20,7 +21,7 @@ pub(in crate::tree) struct PlannedWalk {
     /// root is not a directory.
     descent: Descent,
     /// The last step, if it was a file.
-    last: Option<Move>,
+    last: Option<Record>,
 }
 
 impl PlannedWalk {
@@ -51,13 +52,13 @@ impl PlannedWalk {
         };
         let mut file = None;
         match &taken {
-            Move::File { .. } => {
-                self.last = Some(taken.clone());
+            Move::Record(record @ Record::File { .. }) => {
+                self.last = Some(record.clone());
                 if contents == Contents::Open {
                     file = Some(self.open_last()?);
                 }
             }
-            Move::EndDirectory if self.descent.depth() > self.replay.depth() => {
+            Move::Record(Record::End) if self.descent.depth() > self.replay.depth() => {
                 let left = self.descent.leave();
                 self.note(left)?;
             }
@@ -102,7 +103,7 @@ impl PlannedWalk {
     }
 
     fn open_planned(&self) -> Result<OwnedFd, TreeError> {
-        let Some(Move::File {
+        let Some(Record::File {
             name,
             executable: planned_executable,
             size: planned_size,

@@ -33,20 +33,10 @@ enum State {
 /// A [`Step`] without borrows: names and targets are ranges of the plan.
 #[derive(Debug, Clone)]
 pub(super) enum Move {
-    File {
-        name: Range<usize>,
-        executable: bool,
-        size: u64,
-    },
-    Symlink {
-        target: Range<usize>,
-    },
-    BeginDirectory,
-    Entry {
-        name: Range<usize>,
-    },
+    /// A file, a link, or the beginning or end of a directory.
+    Record(Record),
+    Entry(Range<usize>),
     EndEntry,
-    EndDirectory,
 }
 
 impl Replay {
@@ -109,22 +99,22 @@ impl Replay {
     /// Converts a step, adding the file if it was opened.
     pub(super) fn step(&self, taken: Move, file: Option<OwnedFd>) -> Step<'_> {
         match taken {
-            Move::File {
+            Move::Record(Record::File {
                 executable, size, ..
-            } => Step::File {
+            }) => Step::File {
                 executable,
                 size,
                 file,
             },
-            Move::Symlink { target } => Step::Symlink {
+            Move::Record(Record::Symlink { target, .. }) => Step::Symlink {
                 target: self.bytes(target),
             },
-            Move::BeginDirectory => Step::BeginDirectory,
-            Move::Entry { name } => Step::Entry {
+            Move::Record(Record::Directory { .. }) => Step::BeginDirectory,
+            Move::Record(Record::End) => Step::EndDirectory,
+            Move::Entry(name) => Step::Entry {
                 name: self.bytes(name),
             },
             Move::EndEntry => Step::EndEntry,
-            Move::EndDirectory => Step::EndDirectory,
         }
     }
 
@@ -145,28 +135,16 @@ impl Replay {
 
     fn node(&mut self) -> Result<Move, TreeError> {
         let (record, next) = self.record(self.at)?;
-        let taken = match record {
-            Record::File {
-                name,
-                executable,
-                size,
-            } => Move::File {
-                name,
-                executable,
-                size,
-            },
-            Record::Symlink { target, .. } => Move::Symlink { target },
+        match record {
+            Record::File { .. } | Record::Symlink { .. } => self.end_node(),
             Record::Directory { .. } => {
                 self.levels.push(self.at);
-                self.at = next;
                 self.state = State::Directory;
-                return Ok(Move::BeginDirectory);
             }
             Record::End => return Err(TreeError::Changed),
-        };
+        }
         self.at = next;
-        self.end_node();
-        Ok(taken)
+        Ok(Move::Record(record))
     }
 
     fn entry_or_end(&mut self) -> Result<Move, TreeError> {
@@ -176,13 +154,13 @@ impl Replay {
             | Record::Symlink { name, .. }
             | Record::Directory { name, .. } => {
                 self.state = State::Node;
-                Ok(Move::Entry { name })
+                Ok(Move::Entry(name))
             }
             Record::End => {
                 self.at = next;
                 self.levels.pop();
                 self.end_node();
-                Ok(Move::EndDirectory)
+                Ok(Move::Record(record))
             }
         }
     }
