@@ -378,17 +378,12 @@ fn tempfile_in(directory: &Path) -> io::Result<()> {
 }
 
 fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Store>> {
-    let settings = match Settings::from_process() {
-        Ok(settings) => settings,
-        Err(error) => {
-            findings.error("store", error.to_string(), "see the message");
-            return None;
-        }
-    };
-    let store = match samovar_store::open(config.store.as_deref(), &settings) {
+    let opened = Settings::from_process()
+        .map_err(anyhow::Error::new)
+        .and_then(|settings| Ok(samovar_store::open(config.store.as_deref(), &settings)?));
+    let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            let error = anyhow::Error::new(error);
             findings.error("store", format!("{error:#}"), "see the message");
             return None;
         }
@@ -404,9 +399,8 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
         ),
         Ok(_) => findings.ok("store", format!("{} is readable", store.store_dir())),
         Err(error) => {
-            let error = anyhow::Error::new(error);
             let fix = "see the message; the database must be readable for the server's user";
-            findings.error("store", format!("{error:#}"), fix);
+            findings.error("store", error.to_string(), fix);
             return None;
         }
     }

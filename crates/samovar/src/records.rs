@@ -96,28 +96,29 @@ impl<R: BufRead> Records<R> {
             self.end()?;
             return Ok(None);
         }
-        let number = read_count.saturating_add(1);
-        let malformed = || RecordsError::Malformed { number };
+        let malformed = || RecordsError::Malformed {
+            number: read_count.saturating_add(1),
+        };
         let line = read_line(&mut self.reader, malformed())?;
-        let (record, kind) = parse(&line).ok_or_else(malformed)?;
-        let record = match record {
-            Head::Path(hash_part, len) => {
-                let mut narinfo = Vec::new();
-                let read = (&mut self.reader).take(len).read_to_end(&mut narinfo)?;
-                if u64::try_from(read) != Ok(len) {
-                    return Err(cut());
-                }
+        let (kind, rest) = line.split_once(' ').ok_or_else(malformed)?;
+        let hash_part = |text: &str| text.parse().map_err(|_error| malformed());
+        let [found, absent, failed] = &mut self.counts;
+        let (record, count) = match kind {
+            "path" => {
+                let (name, len) = rest.split_once(' ').ok_or_else(malformed)?;
+                let len = number(len).filter(|len| (1..=NARINFO_LEN_MAX).contains(len));
+                let hash_part = hash_part(name)?;
+                let narinfo = read_exactly(&mut self.reader, len.ok_or_else(malformed)?)?;
                 if narinfo.last() != Some(&b'\n') {
                     return Err(malformed());
                 }
-                Record::Path(hash_part, narinfo)
+                (Record::Path(hash_part, narinfo), found)
             }
-            Head::Absent(hash_part) => Record::Absent(hash_part),
-            Head::Failed(hash_part) => Record::Failed(hash_part),
+            "absent" => (Record::Absent(hash_part(rest)?), absent),
+            "failed" => (Record::Failed(hash_part(rest)?), failed),
+            _ => return Err(malformed()),
         };
-        if let Some(count) = self.counts.get_mut(kind) {
-            *count = count.saturating_add(1);
-        }
+        *count = count.saturating_add(1);
         Ok(Some(record))
     }
 
@@ -136,27 +137,6 @@ impl<R: BufRead> Records<R> {
     }
 }
 
-enum Head {
-    Path(HashPart, u64),
-    Absent(HashPart),
-    Failed(HashPart),
-}
-
-/// Parses the line of a record; returns it with its index in the counts.
-fn parse(line: &str) -> Option<(Head, usize)> {
-    let (kind, rest) = line.split_once(' ')?;
-    Some(match kind {
-        "path" => {
-            let (hash_part, len) = rest.split_once(' ')?;
-            let len = number(len).filter(|len| (1..=NARINFO_LEN_MAX).contains(len))?;
-            (Head::Path(hash_part.parse().ok()?, len), 0)
-        }
-        "absent" => (Head::Absent(rest.parse().ok()?), 1),
-        "failed" => (Head::Failed(rest.parse().ok()?), 2),
-        _ => return None,
-    })
-}
-
 /// Parses a decimal number without sign or leading zeros.
 fn number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
@@ -171,6 +151,16 @@ fn read_line(reader: &mut impl BufRead, malformed: RecordsError) -> Result<Strin
         Some(b'\n') => String::from_utf8(line).map_err(|_error| malformed),
         Some(_) if line.len() as u64 + 1 == LINE_LEN_MAX => Err(malformed),
         _ => Err(cut()),
+    }
+}
+
+fn read_exactly(reader: &mut impl BufRead, len: u64) -> Result<Vec<u8>, RecordsError> {
+    let mut bytes = Vec::new();
+    let read = reader.take(len).read_to_end(&mut bytes)?;
+    if u64::try_from(read) == Ok(len) {
+        Ok(bytes)
+    } else {
+        Err(cut())
     }
 }
 

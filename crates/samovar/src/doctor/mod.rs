@@ -86,21 +86,17 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
 /// The URL of the configuration's first cache, for requests from this machine.
 fn url_of(config: &Configuration) -> Option<String> {
     let prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
-    let scheme = if config.tls.is_some() {
-        "https"
-    } else {
-        "http"
+    let scheme = match config.tls {
+        Some(_) => "https",
+        None => "http",
     };
     config.listeners.iter().find_map(|spec| {
         let ListenSpec::Tcp { host, port } = spec else {
             return None;
         };
         let host = match host {
-            Host::Address(address) if !address.is_unspecified() => match address {
-                std::net::IpAddr::V6(address) => format!("[{address}]"),
-                std::net::IpAddr::V4(address) => address.to_string(),
-            },
-            Host::Name(name) => name.clone(),
+            Host::Address(address) if !address.is_unspecified() => host.to_string(),
+            Host::Name(_) => host.to_string(),
             Host::PreferIpv6 | Host::OnlyIpv6 => "[::1]".to_owned(),
             _ => "127.0.0.1".to_owned(),
         };
