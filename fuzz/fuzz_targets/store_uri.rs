@@ -34,7 +34,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let mut variables: HashMap<String, String> =
         values.zip(text.split('\0').map(str::to_owned)).collect();
     variables.insert("NIX_CONF_DIR".to_owned(), "/nonexistent".to_owned());
-    if let Ok(settings) = Settings::from_map(&variables) {
+    if let Ok(settings) = Settings::from_environment(|name| variables.get(name).map(Into::into)) {
         assert!(settings.state_dir.is_absolute() && settings.log_dir.is_absolute());
         assert!(settings.socket().is_absolute());
     }

@@ -52,7 +52,6 @@ pub use store::Store;
 pub use tree::{
     Contents, EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page,
     PageEntry, PageRequest, Place, PlanError, Step, Tree, TreeError, Walk,
-    directories_read_in_parts,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
 pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

@@ -89,14 +89,14 @@ fn socket(state_dir: &Path, settings: &Settings) -> PathBuf {
 mod tests {
     use super::*;
     use crate::uri::StoreUri;
-    use std::collections::HashMap;
 
     fn location(uri: &str) -> Location {
-        let settings = Settings::from_map(&HashMap::from([
-            ("NIX_CONF_DIR".to_owned(), "/nonexistent".to_owned()),
-            ("NIX_STATE_DIR".to_owned(), "/nonexistent/state".to_owned()),
-        ]))
-        .unwrap();
+        let variable = |name: &str| match name {
+            "NIX_CONF_DIR" => Some("/nonexistent".into()),
+            "NIX_STATE_DIR" => Some("/nonexistent/state".into()),
+            _ => None,
+        };
+        let settings = Settings::from_environment(variable).unwrap();
         Location::new(&StoreUri::parse(uri).unwrap().parameters, &settings)
     }
 

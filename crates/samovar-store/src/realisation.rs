@@ -19,13 +19,10 @@
 
 use std::fmt;
 
-use samovar_nix::{Algorithm, Hash, Signature, StorePath};
+use samovar_nix::{Algorithm, Hash, NAME_LEN_MAX, Signature, StorePath};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Corruption, StoreError};
-
-/// The longest output name, in bytes, as for the name in a store path.
-const OUTPUT_NAME_LEN_MAX: usize = 211;
 
 /// The key of a realisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,9 +230,8 @@ impl OutputName {
     /// [`RealisationIdError::Output`].
     pub fn parse(text: &str) -> Result<Self, RealisationIdError> {
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-._?=".contains(byte);
-        let well_formed = !text.is_empty()
-            && text.len() <= OUTPUT_NAME_LEN_MAX
-            && text.as_bytes().iter().all(allowed);
+        let well_formed =
+            !text.is_empty() && text.len() <= NAME_LEN_MAX && text.as_bytes().iter().all(allowed);
         if well_formed {
             Ok(Self(text.into()))
         } else {
@@ -342,8 +338,8 @@ mod tests {
 
     #[test]
     fn output_names_at_the_limit_and_past_it() {
-        assert!(OutputName::parse(&"o".repeat(OUTPUT_NAME_LEN_MAX)).is_ok());
-        assert!(OutputName::parse(&"o".repeat(OUTPUT_NAME_LEN_MAX + 1)).is_err());
+        assert!(OutputName::parse(&"o".repeat(NAME_LEN_MAX)).is_ok());
+        assert!(OutputName::parse(&"o".repeat(NAME_LEN_MAX + 1)).is_err());
     }
 
     #[test]

@@ -370,14 +370,15 @@ fn opener_process() {
         return;
     };
     let at = |name: &str| Path::new(&dir).join(name).to_str().unwrap().to_owned();
-    let settings = samovar_store::Settings::from_map(&std::collections::HashMap::from([
-        ("NIX_STORE_DIR".to_owned(), at("store")),
-        ("NIX_STATE_DIR".to_owned(), at("var")),
-        ("NIX_LOG_DIR".to_owned(), at("log")),
-        ("NIX_CONF_DIR".to_owned(), at("etc")),
-        ("NIX_DAEMON_SOCKET_PATH".to_owned(), at("socket")),
-    ]))
-    .unwrap();
+    let variable = |name: &str| match name {
+        "NIX_STORE_DIR" => Some(at("store").into()),
+        "NIX_STATE_DIR" => Some(at("var").into()),
+        "NIX_LOG_DIR" => Some(at("log").into()),
+        "NIX_CONF_DIR" => Some(at("etc").into()),
+        "NIX_DAEMON_SOCKET_PATH" => Some(at("socket").into()),
+        _ => None,
+    };
+    let settings = samovar_store::Settings::from_environment(variable).unwrap();
     let uri = std::env::var("SAMOVAR_TEST_URI").unwrap();
     let hash_part = std::env::var("SAMOVAR_TEST_HASH_PART")
         .unwrap()

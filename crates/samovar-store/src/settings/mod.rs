@@ -7,7 +7,6 @@
 
 mod conf;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -125,15 +124,6 @@ impl Settings {
         Self::from_environment(|name| std::env::var_os(name))
     }
 
-    /// Reads the settings from an environment given as a map.
-    ///
-    /// # Errors
-    ///
-    /// See [`Settings::from_environment`].
-    pub fn from_map(variables: &HashMap<String, String>) -> Result<Self, SettingsError> {
-        Self::from_environment(|name| variables.get(name).map(OsString::from))
-    }
-
     /// The daemon's socket: from the environment, else below the state directory.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -192,16 +182,14 @@ fn store_dir(variable: &'static str, value: &str) -> Result<StoreDir, SettingsEr
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     fn from(pairs: &[(&str, &str)]) -> Result<Settings, SettingsError> {
-        let mut map: HashMap<String, String> = pairs
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
-        map.entry("NIX_CONF_DIR".into())
-            .or_insert_with(|| "/nonexistent".into());
-        Settings::from_map(&map)
+        let mut map: HashMap<&str, &str> = pairs.iter().copied().collect();
+        map.entry("NIX_CONF_DIR").or_insert("/nonexistent");
+        Settings::from_environment(|name| map.get(name).map(OsString::from))
     }
 
     #[test]

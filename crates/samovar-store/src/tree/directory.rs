@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, RawDir, SeekFrom, seek};
@@ -29,19 +29,9 @@ const MEMORY_LEN_MAX: usize = 64 << 20;
 /// Bytes of the budget in use.
 static MEMORY_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Directories that were read in several passes.
-static IN_PARTS_COUNT: AtomicU64 = AtomicU64::new(0);
-
 /// Initial capacity, as entries and bytes of names: small, because a tree may be thousands of
 /// directories deep.
 const FIRST_CAPACITY: (usize, usize) = (8, 256);
-
-/// Directories read in several passes since the start of the process, because the memory budget
-/// was exhausted.
-#[must_use]
-pub fn directories_read_in_parts() -> u64 {
-    IN_PARTS_COUNT.load(Relaxed)
-}
 
 /// The entries of one directory, or a consecutive part of them. Reused for the next directory.
 #[derive(Debug)]
@@ -96,11 +86,7 @@ impl Entries {
         directory: BorrowedFd<'_>,
         dents: &mut Dents,
     ) -> Result<(), TreeError> {
-        self.count_in_all = self.scan(directory, dents, None)?;
-        if self.bound.is_some() {
-            IN_PARTS_COUNT.fetch_add(1, Relaxed);
-        }
-        Ok(())
+        self.read_after(directory, dents, None).map(drop)
     }
 
     /// Reads only the entries after `after`; returns the number of entries in the directory.
@@ -304,6 +290,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs::File;
     use std::path::Path;
+    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
 

@@ -56,7 +56,6 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD};
 use samovar_nix::nar::{Discard, Encoder};
 
-pub use directory::directories_read_in_parts;
 pub use error::TreeError;
 pub use fingerprint::Fingerprint;
 pub use identity::Identity;

@@ -67,7 +67,8 @@ impl NixStore {
     }
 
     pub(crate) fn settings(&self) -> Settings {
-        Settings::from_map(&self.variables()).unwrap()
+        let variables = self.variables();
+        Settings::from_environment(|name| variables.get(name).map(Into::into)).unwrap()
     }
 
     pub(crate) fn location(&self) -> Location {
