@@ -174,7 +174,9 @@ impl Hash {
             return Self::parse_digest(Algorithm::parse(name)?, digest);
         }
         let (name, digest) = text.split_once('-').ok_or(HashError::NoAlgorithm)?;
-        Self::parse_base64(Algorithm::parse(name)?, digest)
+        let mut hash = Self::zeroed(Algorithm::parse(name)?);
+        base64::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base64)?;
+        Ok(hash)
     }
 
     /// Parses a digest of a known algorithm: base-16, base-32 or base-64, by its length.
@@ -183,40 +185,18 @@ impl Hash {
     ///
     /// Any [`HashError`].
     pub fn parse_digest(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let digest_len = algorithm.digest_len();
-        let text_len = digest.len();
+        let (digest_len, text_len) = (algorithm.digest_len(), digest.len());
+        let mut hash = Self::zeroed(algorithm);
+        let bytes = hash.digest_mut();
         if text_len == digest_len.saturating_mul(2) {
-            Self::parse_base16(algorithm, digest)
+            decode_base16(digest.as_bytes(), bytes)?;
         } else if text_len == nixbase32::encoded_len(digest_len) {
-            Self::parse_base32(algorithm, digest)
+            nixbase32::decode_into(digest.as_bytes(), bytes).map_err(HashError::Base32)?;
         } else if text_len == base64::encoded_len(digest_len) {
-            Self::parse_base64(algorithm, digest)
+            base64::decode_into(digest.as_bytes(), bytes).map_err(HashError::Base64)?;
         } else {
-            Err(HashError::Length)
+            return Err(HashError::Length);
         }
-    }
-
-    fn parse_base16(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self::zeroed(algorithm);
-        let pairs = digest.as_bytes().chunks_exact(2);
-        for (byte, pair) in hash.digest_mut().iter_mut().zip(pairs) {
-            for &digit in pair {
-                let value = char::from(digit).to_digit(16).ok_or(HashError::Base16)?;
-                *byte = (*byte << 4) | (value & 0xf) as u8;
-            }
-        }
-        Ok(hash)
-    }
-
-    fn parse_base32(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self::zeroed(algorithm);
-        nixbase32::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base32)?;
-        Ok(hash)
-    }
-
-    fn parse_base64(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self::zeroed(algorithm);
-        base64::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base64)?;
         Ok(hash)
     }
 
@@ -267,6 +247,16 @@ impl Hash {
     pub fn sri(&self) -> String {
         format!("{}-{}", self.algorithm.name(), self.base64())
     }
+}
+
+fn decode_base16(digits: &[u8], bytes: &mut [u8]) -> Result<(), HashError> {
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        for &digit in pair {
+            let value = char::from(digit).to_digit(16).ok_or(HashError::Base16)?;
+            *byte = (*byte << 4) | (value & 0xf) as u8;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Hash {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, test_kill_process};
 
 /// The PID file of this process; [`remove`](PidFile::remove) it at exit.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PidFile {
     path: PathBuf,
     content: String,
@@ -123,13 +123,11 @@ impl Prepared {
     ///
     /// [`PidFileError::Io`]
     pub fn put(self) -> Result<PidFile, PidFileError> {
-        match fs::rename(&self.beside, &self.pid_file.path) {
-            Ok(()) => Ok(PidFile {
-                path: self.pid_file.path.clone(),
-                content: self.pid_file.content.clone(),
-            }),
+        let pid_file = self.pid_file.clone();
+        match fs::rename(&self.beside, &pid_file.path) {
+            Ok(()) => Ok(pid_file),
             Err(source) => Err(PidFileError::Io {
-                path: self.pid_file.path.clone(),
+                path: pid_file.path,
                 source,
             }),
         }
