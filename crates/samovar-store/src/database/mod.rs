@@ -112,17 +112,18 @@ impl Database {
         }
     }
 
-    /// Runs a query. `run` may be called several times: on a broken session, or after the file was
-    /// overwritten.
+    /// Runs a query, several times if the session is broken or the file was overwritten.
     pub(crate) fn query<T>(
         &self,
-        run: impl Fn(&Connection) -> Result<T, StoreError>,
+        query: impl Fn(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.guard(|| {
+        let run = || {
             let mut attempt = 1;
             loop {
                 let session = self.session()?;
-                let result = session.connection().and_then(|connection| run(&connection));
+                let result = session
+                    .connection()
+                    .and_then(|connection| query(&connection));
                 let error = match result {
                     Err(error) if may_be_stale_session(error) => error,
                     // Overwritten during the query: the answer may mix both databases.
@@ -137,11 +138,7 @@ impl Database {
                 }
                 attempt += 1;
             }
-        })
-    }
-
-    /// Runs a query through the circuit breaker.
-    fn guard<T>(&self, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        };
         self.guard_unless(run, |_| false)
     }
 

@@ -36,7 +36,7 @@ impl Fingerprint {
             Err(Errno::NOENT) => nodes.hash.update(b"nothing"),
             Err(error) => return Err(error.into()),
             Ok(stat) => {
-                nodes.note(b"", &stat);
+                note(&mut nodes.hash, b"", &stat);
                 if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                     nodes.walk(root)?;
                 }
@@ -95,10 +95,6 @@ impl Nodes {
             }
         }
         Ok(())
-    }
-
-    fn note(&mut self, name: &[u8], stat: &Stat) {
-        note(&mut self.hash, name, stat);
     }
 }
 

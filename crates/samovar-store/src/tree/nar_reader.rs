@@ -356,19 +356,31 @@ impl Temperature {
 
     /// Checks whether a file that a sink reads would wait for the disk.
     fn probe(&mut self, file: impl AsFd) -> Result<(), TreeError> {
-        if !self.can_ask {
-            return Ok(());
+        if self.read_now(file, &mut [0], 0)?.is_some() {
+            self.note_warm();
         }
-        let mut byte = [0];
-        let mut slices = [IoSliceMut::new(&mut byte)];
-        match rustix::io::preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT) {
-            Ok(_) => self.note_warm(),
+        Ok(())
+    }
+
+    /// Reads without waiting. `None` if the read would wait, was interrupted, or is not supported.
+    fn read_now(
+        &mut self,
+        file: impl AsFd,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<Option<usize>, TreeError> {
+        if !self.can_ask {
+            return Ok(None);
+        }
+        let mut slices = [IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(len) => return Ok(Some(len)),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => self.note_wait(),
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.can_ask = false,
             Err(error) => return Err(error.into()),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Records a read that would have waited.
@@ -394,20 +406,14 @@ fn read(
     offset: u64,
     temperature: &mut Temperature,
 ) -> Result<usize, TreeError> {
-    if temperature.can_ask {
-        let mut slices = [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(&file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-            Ok(len) if len > 0 => {
-                if offset == 0 {
-                    temperature.note_warm();
-                }
-                return Ok(len);
+    match temperature.read_now(&file, buffer, offset)? {
+        // End of file: the file was truncated, which the read below reports.
+        Some(0) | None => {}
+        Some(len) => {
+            if offset == 0 {
+                temperature.note_warm();
             }
-            // End of file: the file was truncated, which the read below reports.
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => temperature.note_wait(),
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => temperature.can_ask = false,
-            Err(error) => return Err(error.into()),
+            return Ok(len);
         }
     }
     loop {
