@@ -23,15 +23,15 @@ use signal_hook::iterator::{Handle, Signals};
 /// The meaning of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Reload the configuration and reopen logs.
+    /// Reload caches, keys and certificate, if they are valid, and reopen logs.
     Reload,
-    /// Reopen logs.
+    /// Reopen logs, and log the counters since the start.
     ReopenLogs,
     /// Start the executable again, pass it the sockets, and exit as with [`Signal::Drain`].
     Upgrade,
     /// Accept no connections, finish requests in progress, exit.
     Drain,
-    /// Exit soon.
+    /// The same within [`STOP_TIME`](crate::server::STOP_TIME); a second one exits at once.
     Stop,
     /// One worker more or less: ignored with a line in the log, because the number is fixed.
     ChangeWorkers,

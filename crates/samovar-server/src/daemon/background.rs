@@ -93,7 +93,7 @@ impl Role {
 
     fn background() -> Result<Self, DaemonError> {
         rustix::process::setsid().map_err(|errno| DaemonError::Session(errno.into()))?;
-        Ok(Self::Background(Background { _private: () }))
+        Ok(Self::Background(Background(())))
     }
 }
 
@@ -133,9 +133,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
 
 /// A background process that is not ready yet.
 #[derive(Debug)]
-pub struct Background {
-    _private: (),
-}
+pub struct Background(());
 
 impl Background {
     /// Detaches from the terminal and reports to the launcher that the server is ready.

@@ -1,5 +1,6 @@
 //! Switching user and group after the sockets are bound.
 
+use std::ffi::CString;
 use std::fmt;
 
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ pub struct Identity {
 struct Account {
     uid: Uid,
     /// User name, to set the supplementary groups; `None` for a UID without an account.
-    name: Option<std::ffi::CString>,
+    name: Option<CString>,
 }
 
 /// An error while switching the user.
@@ -158,14 +159,8 @@ fn find_user(text: &str) -> Result<(Account, Option<Gid>), IdentityError> {
     };
     match by_name.map_or_else(by_number, |user| Ok(Some(user)))? {
         Some(user) => {
-            let name = std::ffi::CString::new(user.name).ok();
-            Ok((
-                Account {
-                    uid: user.uid,
-                    name,
-                },
-                Some(user.gid),
-            ))
+            let (uid, name) = (user.uid, CString::new(user.name).ok());
+            Ok((Account { uid, name }, Some(user.gid)))
         }
         None => match number.filter(|uid| uid.as_raw() != u32::MAX) {
             Some(uid) => Ok((Account { uid, name: None }, None)),

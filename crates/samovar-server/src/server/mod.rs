@@ -4,15 +4,8 @@
 //!
 //! Everything that can fail comes first, and fails with one line: configuration, keys, sockets.
 //! Then the process switches its user, opens the store, catches signals, and serves. `start.rs` has
-//! a type for each stage, so that the compiler keeps this order.
-//!
-//! | signal | effect |
-//! |---|---|
-//! | HUP | reload caches, keys and certificate, if they are valid; reopen logs |
-//! | USR1 | reopen logs, and log the counters since start |
-//! | USR2 | zero-downtime upgrade: start the executable again, pass it the sockets |
-//! | QUIT | accept no more connections, finish all requests, exit |
-//! | TERM, INT | the same, for [`STOP_TIME`] at most; a second one exits at once |
+//! a type for each stage, so that the compiler keeps this order. The effects of signals are those of
+//! [`Signal`](crate::signals::Signal).
 
 mod admin;
 mod bind;
