@@ -402,7 +402,7 @@ const PUBLIC_KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 #[test]
 fn every_option_can_be_set_everywhere() {
     for spec in OptionSpec::all() {
-        let text = match spec.kind() {
+        let text = match spec.kind {
             Kind::Size(..) if spec.name == "connections.head-size" => "2 KiB",
             Kind::Count(..) | Kind::Size(..) | Kind::Time => "1",
             Kind::Switch if spec.name == "pages" => "false",

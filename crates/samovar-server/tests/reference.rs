@@ -22,7 +22,7 @@ fn page() -> String {
         ("Options of a cache", Scope::Cache),
     ] {
         write!(text, "\n## {title}\n").unwrap();
-        for spec in OptionSpec::all().filter(|spec| spec.scope() == scope) {
+        for spec in OptionSpec::all().filter(|spec| spec.scope == scope) {
             text.push_str(&entry(spec));
         }
     }
@@ -36,7 +36,7 @@ fn page() -> String {
 }
 
 fn entry(spec: &OptionSpec) -> String {
-    let kind = match spec.kind() {
+    let kind = match spec.kind {
         Kind::Text => "text".to_owned(),
         Kind::Path => "path".to_owned(),
         Kind::Count(min, u64::MAX) => format!("number from {min}"),

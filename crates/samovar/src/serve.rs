@@ -64,7 +64,7 @@ fn option(spec: &OptionSpec) -> Arg {
         spec.help,
         spec.default()
     ));
-    match spec.kind() {
+    match spec.kind {
         Kind::Switch => arg
             .value_name("true|false")
             .num_args(0..=1)
@@ -134,7 +134,7 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
         let Ok(Some(texts)) = matches.try_get_many::<String>(spec.name) else {
             continue;
         };
-        match spec.kind() {
+        match spec.kind {
             Kind::List => settings.set_list(spec.name, texts.cloned(), origin)?,
             _ => {
                 for text in texts {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::draft::{CacheDraft, ServerDraft};
-use super::options::{CACHES, FindCredential, OptionSpec, Scope};
+use super::options::{self, CACHES, FindCredential, OptionSpec, Row, Scope};
 use super::settings::{ConfigError, Setting, Settings};
 use super::toml::Value;
 use super::{CacheSettings, ClientAddress, Configuration};
@@ -61,13 +61,26 @@ fn server(
     credential: FindCredential<'_>,
 ) -> Result<Configuration, ConfigError> {
     let mut draft = ServerDraft::default();
-    for spec in OptionSpec::all() {
-        if let (Some(set), Some(setting)) = (spec.for_server(), settings.exactly(spec.name)) {
-            set.apply(&mut draft, &setting.value, credential)
-                .map_err(|expected| invalid(spec.name.to_owned(), setting, expected))?;
+    let find = |option: &str| settings.find(None, option);
+    set_all(options::server::OPTIONS, &mut draft, find, credential)?;
+    draft.finish()
+}
+
+/// Sets all options of a draft that have a setting, which `find` returns with its full name.
+fn set_all<'a, D>(
+    rows: &[Row<D>],
+    draft: &mut D,
+    find: impl Fn(&str) -> Option<(String, &'a Setting)>,
+    credential: FindCredential<'_>,
+) -> Result<(), ConfigError> {
+    for row in rows {
+        if let Some((name, setting)) = find(row.spec.name) {
+            row.set
+                .apply(draft, &setting.value, credential)
+                .map_err(|expected| invalid(name, setting, expected))?;
         }
     }
-    draft.finish()
+    Ok(())
 }
 
 fn caches(
@@ -79,7 +92,9 @@ fn caches(
     let has_authorities = config.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
     let one = |name: Option<&str>| {
         let key_file = key_file.map(Path::to_owned);
-        let draft = cache_draft(settings, name, credential)?;
+        let mut draft = CacheDraft::default();
+        let find = |option: &str| settings.find(name, option);
+        set_all(options::cache::OPTIONS, &mut draft, find, credential)?;
         let mut cache = draft.finish(name.unwrap_or_default(), key_file, has_authorities)?;
         check_access(settings, name, &cache)?;
         append_prefix_to_common_url(settings, &mut cache);
@@ -105,23 +120,6 @@ fn caches(
         caches.push(cache);
     }
     Ok(caches)
-}
-
-fn cache_draft(
-    settings: &Settings,
-    cache: Option<&str>,
-    credential: FindCredential<'_>,
-) -> Result<CacheDraft, ConfigError> {
-    let mut draft = CacheDraft::default();
-    for spec in OptionSpec::all() {
-        if let (Some(set), Some((name, setting))) =
-            (spec.for_cache(), settings.find(cache, spec.name))
-        {
-            set.apply(&mut draft, &setting.value, credential)
-                .map_err(|expected| invalid(name, setting, expected))?;
-        }
-    }
-    Ok(draft)
 }
 
 /// Refuses an empty list of clients in a cache that everybody may read, unless it overrides a list
@@ -200,7 +198,7 @@ pub fn show(settings: &Settings) -> String {
     }
     for cache in settings.caches() {
         let start = text.len();
-        for spec in OptionSpec::all().filter(|spec| spec.scope() == Scope::Cache) {
+        for spec in OptionSpec::all().filter(|spec| spec.scope == Scope::Cache) {
             let name = format!("{CACHES}.{cache}.{}", spec.name);
             if let Some(setting) = settings.exactly(&name) {
                 text.push_str(&line(&name, setting));

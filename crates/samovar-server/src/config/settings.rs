@@ -217,7 +217,7 @@ impl Settings {
     ///
     /// [`ConfigError`] if the option is unknown or the text is not of its type.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let kind = check_name(name, &origin)?.kind();
+        let kind = check_name(name, &origin)?.kind;
         let value = match kind {
             Kind::Count(..) => text.trim().parse().ok().map(Value::Count),
             Kind::Switch => match text.trim() {
@@ -295,7 +295,7 @@ impl Settings {
     /// The options with another value in `other` that take effect at start only.
     pub fn changed_at_start_only(&self, other: &Self) -> Vec<String> {
         let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
-        let of_server = OptionSpec::all().filter(|spec| spec.scope() == Scope::Server);
+        let of_server = OptionSpec::all().filter(|spec| spec.scope == Scope::Server);
         let names = of_server.map(|spec| spec.name);
         let changed = names.filter(|name| value(self, name) != value(other, name));
         changed.map(str::to_owned).collect()
@@ -337,7 +337,7 @@ fn check_name(name: &str, origin: &Origin) -> Result<&'static OptionSpec, Config
     if let Some(cache) = cache {
         check_cache_name(cache, origin)?;
     }
-    let fits = |spec: &&OptionSpec| cache.is_none() || spec.scope() == Scope::Cache;
+    let fits = |spec: &&OptionSpec| cache.is_none() || spec.scope == Scope::Cache;
     let found = OptionSpec::find(option);
     if let Some(spec) = found.filter(fits) {
         return Ok(spec);

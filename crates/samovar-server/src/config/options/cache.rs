@@ -7,11 +7,11 @@ use samovar_cache::{PublicKey, Stored};
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Switch, Text, Texts, Word};
 use super::Shown::{Value, Words};
-use super::{OptionSpec, cache};
+use super::{Row, cache};
 use crate::config::draft::CacheDraft;
 use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, value};
 
-pub(super) static OPTIONS: &[OptionSpec] = &[
+pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "prefix",
         Parsed(

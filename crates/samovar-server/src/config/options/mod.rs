@@ -4,8 +4,8 @@
 //! book are derived from it. `server.rs` declares the options of the process, `cache.rs` those of a
 //! cache.
 
-mod cache;
-mod server;
+pub(super) mod cache;
+pub(super) mod server;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,9 +26,19 @@ pub struct OptionSpec {
     pub help: &'static str,
     /// The option of the same meaning in nix-serve, with its dashes.
     pub nix_serve: Option<&'static str>,
+    /// Type and bounds of the value.
+    pub kind: Kind,
+    /// Whether the option belongs to the server or to each cache.
+    pub scope: Scope,
     /// `None` for the first word of a [`Kind::Word`], and for no value.
     shown_default: Option<Shown>,
-    setter: Setter,
+}
+
+/// An option and its setter.
+#[derive(Debug)]
+pub(super) struct Row<D> {
+    pub(super) spec: OptionSpec,
+    pub(super) set: Set<D>,
 }
 
 /// Type of a value, with its bounds.
@@ -82,12 +92,6 @@ enum Shown {
     ValueOr(fn(&Configuration) -> String, &'static str),
 }
 
-#[derive(Debug)]
-enum Setter {
-    Server(Set<ServerDraft>),
-    Cache(Set<CacheDraft>),
-}
-
 /// Parses a value of one type and stores it in a draft.
 #[derive(Debug)]
 pub(super) enum Set<D> {
@@ -112,7 +116,7 @@ pub(super) enum Set<D> {
 pub(super) type FindCredential<'a> = &'a dyn Fn(&str) -> Result<PathBuf, String>;
 
 impl<D> Set<D> {
-    fn kind(&self) -> Kind {
+    const fn kind(&self) -> Kind {
         match self {
             Self::Text(_) | Self::Parsed(..) => Kind::Text,
             Self::Path(_) => Kind::Path,
@@ -225,38 +229,43 @@ impl Kind {
     }
 }
 
-const fn server(name: &'static str, set: Set<ServerDraft>, help: &'static str) -> OptionSpec {
-    OptionSpec::new(name, Setter::Server(set), help)
+const fn server(name: &'static str, set: Set<ServerDraft>, help: &'static str) -> Row<ServerDraft> {
+    Row::new(Scope::Server, name, set, help)
 }
 
-const fn cache(name: &'static str, set: Set<CacheDraft>, help: &'static str) -> OptionSpec {
-    OptionSpec::new(name, Setter::Cache(set), help)
+const fn cache(name: &'static str, set: Set<CacheDraft>, help: &'static str) -> Row<CacheDraft> {
+    Row::new(Scope::Cache, name, set, help)
 }
 
-impl OptionSpec {
-    const fn new(name: &'static str, setter: Setter, help: &'static str) -> Self {
-        Self {
+impl<D> Row<D> {
+    const fn new(scope: Scope, name: &'static str, set: Set<D>, help: &'static str) -> Self {
+        let spec = OptionSpec {
             name,
             help,
             nix_serve: None,
+            kind: set.kind(),
+            scope,
             shown_default: None,
-            setter,
-        }
+        };
+        Self { spec, set }
     }
 
     const fn defaults_to(mut self, shown: Shown) -> Self {
-        self.shown_default = Some(shown);
+        self.spec.shown_default = Some(shown);
         self
     }
 
     const fn nix_serve(mut self, option: &'static str) -> Self {
-        self.nix_serve = Some(option);
+        self.spec.nix_serve = Some(option);
         self
     }
+}
 
+impl OptionSpec {
     /// All options, in the order of the reference: first those of the server.
     pub fn all() -> impl Iterator<Item = &'static Self> + Clone {
-        server::OPTIONS.iter().chain(cache::OPTIONS)
+        let of_server = server::OPTIONS.iter().map(|row| &row.spec);
+        of_server.chain(cache::OPTIONS.iter().map(|row| &row.spec))
     }
 
     /// The option of this dotted name.
@@ -264,40 +273,10 @@ impl OptionSpec {
         Self::all().find(|spec| spec.name == name)
     }
 
-    /// Type and bounds of the value.
-    pub fn kind(&self) -> Kind {
-        match &self.setter {
-            Setter::Server(set) => set.kind(),
-            Setter::Cache(set) => set.kind(),
-        }
-    }
-
-    /// Whether the option belongs to the server or to each cache.
-    pub fn scope(&self) -> Scope {
-        match self.setter {
-            Setter::Server(_) => Scope::Server,
-            Setter::Cache(_) => Scope::Cache,
-        }
-    }
-
-    pub(super) fn for_server(&self) -> Option<&Set<ServerDraft>> {
-        match &self.setter {
-            Setter::Server(set) => Some(set),
-            Setter::Cache(_) => None,
-        }
-    }
-
-    pub(super) fn for_cache(&self) -> Option<&Set<CacheDraft>> {
-        match &self.setter {
-            Setter::Cache(set) => Some(set),
-            Setter::Server(_) => None,
-        }
-    }
-
     /// The default, for `--help` and the reference.
     pub fn default(&self) -> String {
         let value = |shown: fn(&Configuration) -> String| shown(&Configuration::default());
-        match (&self.shown_default, self.kind()) {
+        match (&self.shown_default, self.kind) {
             (Some(Shown::Words(words)), _) => (*words).to_owned(),
             (Some(Shown::Value(shown)), _) => value(*shown),
             (Some(Shown::ValueOr(shown, words)), _) => format!("{}, {words}", value(*shown)),
@@ -363,22 +342,20 @@ mod tests {
     /// Setting an option to its first word changes nothing.
     #[test]
     fn the_first_word_is_the_default() {
+        check_first_words(server::OPTIONS);
+        check_first_words(cache::OPTIONS);
+    }
+
+    fn check_first_words<D: Default + PartialEq + std::fmt::Debug>(rows: &[Row<D>]) {
         let path = |text: &str| Ok(PathBuf::from(text));
-        for spec in OptionSpec::all() {
-            let Kind::Word([first, ..]) = spec.kind() else {
+        for row in rows {
+            let Kind::Word([first, ..]) = row.spec.kind else {
                 continue;
             };
             let value = Value::Text((*first).to_owned());
-            if let Some(set) = spec.for_server() {
-                let mut draft = ServerDraft::default();
-                set.apply(&mut draft, &value, &path).expect("is a word");
-                assert_eq!(draft, ServerDraft::default(), "{}", spec.name);
-            }
-            if let Some(set) = spec.for_cache() {
-                let mut draft = CacheDraft::default();
-                set.apply(&mut draft, &value, &path).expect("is a word");
-                assert_eq!(draft, CacheDraft::default(), "{}", spec.name);
-            }
+            let mut draft = D::default();
+            row.set.apply(&mut draft, &value, &path).expect("is a word");
+            assert_eq!(draft, D::default(), "{}", row.spec.name);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Word};
 use super::Shown::{Value, ValueOr, Words};
-use super::{OptionSpec, limit, seconds, server};
+use super::{Row, limit, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
 use crate::config::{
     BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GcLease, HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm,
@@ -14,7 +14,7 @@ use crate::config::{
 
 const LISTEN: &str = "a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of unix sockets";
 
-pub(super) static OPTIONS: &[OptionSpec] = &[
+pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "listen",
         Each(LISTEN, |draft: &mut ServerDraft, values| {
