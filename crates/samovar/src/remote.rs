@@ -84,8 +84,8 @@ fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(plain))
 }
 
-/// Whether a login may continue after `authority`, because it has a `/`, `?` or `#` that should have
-/// been percent-encoded.
+/// Whether a login may continue after `authority`, because it has a `/`, `?` or `#` that should
+/// have been percent-encoded.
 fn may_end_in_login(authority: &str, rest: &str) -> bool {
     authority.contains([':', '@']) && rest.contains('@')
 }

@@ -34,8 +34,8 @@ pub(super) enum Takes {
     Value(&'static str, fn(&mut Draft, &Given<'_>) -> Option<()>),
     /// Perl code in an optional value, refused unless the function holds for it.
     Perl(fn(Option<&OsStr>) -> bool),
-    /// An optional value: the next word, if it does not begin with a dash. The option has no effect,
-    /// for this reason; there is no warning if the value is the usual one.
+    /// An optional value: the next word, if it does not begin with a dash. The option has no
+    /// effect, for this reason; there is no warning if the value is the usual one.
     Ignored {
         usual: Option<&'static str>,
         reason: &'static str,

@@ -4,8 +4,8 @@
 //!
 //! Everything that can fail comes first, and fails with one line: configuration, keys, sockets.
 //! Then the process switches its user, opens the store, catches signals, and serves. `start.rs` has
-//! a type for each stage, so that the compiler keeps this order. The effects of signals are those of
-//! [`Signal`](crate::signals::Signal).
+//! a type for each stage, so that the compiler keeps this order. The effects of signals are those
+//! of [`Signal`](crate::signals::Signal).
 
 mod admin;
 mod bind;
