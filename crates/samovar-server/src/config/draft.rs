@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use samovar_cache::access::{CertificateConfig, RateLimit};
 use samovar_cache::{PublicKey, Sign};
 
+use super::error::ConfigError;
 use super::kinds::ClientAuthority;
-use super::settings::ConfigError;
 use super::{CacheSettings, Configuration, Pages, Tls, Value};
 use crate::listener::ListenSpec;
 

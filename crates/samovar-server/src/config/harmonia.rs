@@ -6,8 +6,9 @@
 
 use std::path::Path;
 
+use super::error::{ConfigError, Origin};
 use super::nearest::nearest;
-use super::settings::{ConfigError, Origin, Setting, Settings, read};
+use super::settings::{Setting, Settings, read};
 use super::toml::{self, Value};
 
 /// Options with the same values here.

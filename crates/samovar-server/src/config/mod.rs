@@ -4,6 +4,7 @@
 //! environment and command line, and [`read`] makes a [`Configuration`] of them.
 
 mod draft;
+mod error;
 mod harmonia;
 mod kinds;
 mod nearest;
@@ -22,13 +23,14 @@ use samovar_cache::access::AccessConfig;
 use samovar_cache::{PolicyConfig, Sign, Stored};
 use samovar_http::Limits;
 
+pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;
 pub use kinds::{ClientAddress, ClientAuthority, GcLease, LogForm, LogTarget, Tls, Verify};
 
 pub use nearest::nearest;
 pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
-pub use settings::{ConfigError, Origin, Setting, Settings};
+pub use settings::{Setting, Settings};
 pub use toml::Value;
 
 use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::draft::{CacheDraft, ServerDraft};
+use super::error::ConfigError;
 use super::options::{self, CACHES, FindCredential, OptionSpec, Row, Scope};
-use super::settings::{ConfigError, Setting, Settings};
+use super::settings::{Setting, Settings};
 use super::toml::Value;
 use super::{CacheSettings, ClientAddress, Configuration};
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 
-use super::settings::ConfigError;
+use super::error::ConfigError;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,95 @@
+//! Errors of a configuration.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Maximum length of a cache's name, bytes.
+pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
+
+/// The origin of a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// In a file, on this line.
+    File(Arc<Path>, usize),
+    /// In this variable of the environment.
+    Variable(String),
+    /// In this option on the command line.
+    Option(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) => write!(f, "${name}"),
+            Self::Option(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// An invalid configuration. Each error is one line with location, cause and remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {0:?}: {1}")]
+    Unreadable(PathBuf, io::Error),
+    /// The file is not valid TOML.
+    #[error("{path}:{line}: {message}", path = .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The cause.
+        message: String,
+    },
+    /// There is no such option.
+    #[error("{origin}: unknown option `{name}`{}", remedy(.nearest, *.is_of_server))]
+    Unknown {
+        /// The location of the setting.
+        origin: Origin,
+        /// The name as written there.
+        name: String,
+        /// The most similar option.
+        nearest: Option<String>,
+        /// Whether it is an option of the server, set for a cache.
+        is_of_server: bool,
+    },
+    /// The name of a cache is invalid.
+    #[error(
+        "{origin}: invalid name of a cache {name:?}: use a to z, 0 to 9 and dashes, {} at most",
+        CACHE_NAME_LEN_MAX
+    )]
+    CacheName {
+        /// The location of the setting.
+        origin: Origin,
+        /// The name as written there.
+        name: String,
+    },
+    /// The value of an option is invalid.
+    #[error("{origin}: {option} must be {expected}, got {found}")]
+    Value {
+        /// The location of the setting.
+        origin: Origin,
+        /// The option.
+        option: String,
+        /// A description of valid values.
+        expected: String,
+        /// The value.
+        found: String,
+    },
+    /// Options that are invalid together, or that need one another.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+fn remedy(nearest: &Option<String>, is_of_server: bool) -> String {
+    match nearest {
+        _ if is_of_server => ": it is an option of the server, not of a cache".to_owned(),
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => String::new(),
+    }
+}
