@@ -44,7 +44,7 @@ fn walk(path: PathBuf) -> Result<(), Failure> {
         );
     }
     let (start, cpu) = (Instant::now(), cpu_time()?);
-    let size = tree.nar_size()?;
+    let size = tree.plan(1 << 30)?.nar_size();
     println!(
         "sizes: {size} bytes, {:?} CPU, {:?} in all",
         cpu_time()?.saturating_sub(cpu),

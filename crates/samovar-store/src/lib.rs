@@ -50,8 +50,8 @@ pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::Store;
 pub use tree::{
-    Contents, EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page,
-    PageEntry, PageRequest, Place, PlanError, Step, Tree, TreeError, Walk,
+    EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page, PageEntry,
+    PageRequest, Place, PlanError, Tree, TreeError,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
 pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

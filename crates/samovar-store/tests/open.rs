@@ -41,7 +41,11 @@ fn every_way_to_name_the_same_store() {
         let store = open(Some(&uri), &nix.settings()).unwrap();
         assert_eq!(store.store_dir(), &nix.store_dir());
         assert!(store.lookup(path.hash_part()).unwrap().is_some(), "{uri}");
-        assert_eq!(store.tree(&path).unwrap().nar_size().unwrap(), 120, "{uri}");
+        assert_eq!(
+            store.tree(&path).unwrap().plan(4096).unwrap().nar_size(),
+            120,
+            "{uri}"
+        );
         assert_eq!(store.probe(), Ok(()));
     }
     let mut settings = nix.settings();
@@ -85,7 +89,10 @@ fn a_store_below_a_root() {
         let store = open(Some(&uri), &settings).unwrap();
         assert_eq!(store.store_dir(), &dir);
         assert!(store.lookup(path.hash_part()).unwrap().is_some());
-        assert_eq!(store.tree(&path).unwrap().nar_size().unwrap(), 120);
+        assert_eq!(
+            store.tree(&path).unwrap().plan(4096).unwrap().nar_size(),
+            120
+        );
     }
 }
 

@@ -388,7 +388,10 @@ fn opener_process() {
         Ok(store) => {
             let info = store.lookup(hash_part).unwrap();
             let tree = info.map(|info| store.tree(&info.path).unwrap());
-            println!("{REPLY}{:?}", tree.map(|tree| tree.nar_size().unwrap()));
+            println!(
+                "{REPLY}{:?}",
+                tree.map(|tree| tree.plan(1 << 20).unwrap().nar_size())
+            );
         }
         Err(error) => println!("{REPLY}{error}"),
     }

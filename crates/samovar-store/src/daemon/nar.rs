@@ -34,10 +34,6 @@ impl RemoteNar {
         }
     }
 
-    pub(crate) fn nar_size(&self) -> u64 {
-        self.nar_size
-    }
-
     /// Requests the NAR.
     pub(crate) fn open(&self) -> Result<RemoteNarReader, StoreError> {
         Ok(RemoteNarReader {

@@ -54,7 +54,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD};
-use samovar_nix::nar::{Discard, Encoder};
 
 pub use error::TreeError;
 pub use fingerprint::Fingerprint;
@@ -63,10 +62,11 @@ pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
 pub use place::{EntryKind, Page, PageEntry, PageRequest, Place};
-pub use walk::{Contents, Step, Walk};
+pub(crate) use walk::Step;
 
 use nar_plan::{PlannedWalk, Planner, Replay};
 use steps::Steps;
+use walk::{Contents, Walk};
 
 use crate::daemon::RemoteNar;
 
@@ -156,18 +156,6 @@ impl Tree {
         }
     }
 
-    /// Starts a walk through the files.
-    ///
-    /// # Errors
-    ///
-    /// [`TreeError::Remote`] if the files are not local.
-    pub fn walk(&self) -> Result<Walk, TreeError> {
-        match &self.source {
-            Source::Files(path) => Ok(Walk::new(path)),
-            Source::Daemon(_) => Err(TreeError::Remote),
-        }
-    }
-
     /// Finds the file at a path of `names` below the root; the root itself if there are none. Does
     /// not follow links. `None` if the path does not exist.
     ///
@@ -242,27 +230,5 @@ impl Tree {
             Source::Files(path) => ListingReader::of_walk(Walk::new(path)),
             Source::Daemon(nar) => ListingReader::of_daemon(nar.steps()?),
         })
-    }
-
-    /// The length of the NAR in bytes. Reads no contents.
-    ///
-    /// # Errors
-    ///
-    /// Any [`TreeError`].
-    pub fn nar_size(&self) -> Result<u64, TreeError> {
-        let path = match &self.source {
-            Source::Files(path) => path,
-            Source::Daemon(nar) => return Ok(nar.nar_size()),
-        };
-        let mut walk = Walk::new(path);
-        let mut encoder = Encoder::new();
-        encoder.begin(&mut Discard)?;
-        while let Some(step) = walk.next(Contents::SizesOnly)? {
-            segments::encode(&mut encoder, &mut Discard, &step)?;
-            if matches!(step, Step::File { .. }) {
-                encoder.end_file(&mut Discard)?;
-            }
-        }
-        Ok(encoder.finish()?)
     }
 }

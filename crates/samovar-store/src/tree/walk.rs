@@ -24,8 +24,7 @@ pub(super) const OWNER_EXECUTE: u32 = 0o100;
 
 /// How to treat regular files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Contents {
-    /// Open them.
+pub(super) enum Contents {
     Open,
     /// Read their sizes only.
     SizesOnly,
@@ -34,37 +33,29 @@ pub enum Contents {
 /// A step of a walk. A directory yields `BeginDirectory`; for each child `Entry`, the child's steps
 /// and `EndEntry`; and `EndDirectory`.
 #[derive(Debug)]
-pub enum Step<'walk> {
-    /// A regular file.
+pub(crate) enum Step<'walk> {
     File {
         /// Whether the owner may execute it.
         executable: bool,
-        /// Its size in bytes.
         size: u64,
         /// The file, open at its beginning; `None` with [`Contents::SizesOnly`].
         file: Option<OwnedFd>,
     },
-    /// A symbolic link.
     Symlink {
-        /// Its target; never empty.
+        /// Never empty.
         target: &'walk [u8],
     },
-    /// A directory begins.
     BeginDirectory,
-    /// A child of the current directory begins.
     Entry {
-        /// The name of the child.
         name: &'walk [u8],
     },
-    /// The child ends.
     EndEntry,
-    /// The current directory ends.
     EndDirectory,
 }
 
 /// A walk through a tree.
 #[derive(Debug)]
-pub struct Walk {
+pub(super) struct Walk {
     root: PathBuf,
     state: State,
     /// As many as the descent is deep.
@@ -104,8 +95,7 @@ pub(super) enum Node {
 
 impl Walk {
     /// Creates a walk through the file, link or directory at `root`. Opens nothing yet.
-    #[must_use]
-    pub fn new(root: &Path) -> Self {
+    pub(super) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             state: State::Root,
@@ -117,12 +107,8 @@ impl Walk {
         }
     }
 
-    /// The next step; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// Any [`TreeError`]. The walk ends after one.
-    pub fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
+    /// The next step; `None` at the end. The walk ends after an error.
+    pub(super) fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self.state {
             State::Root => {
                 // After an error the walk stays at its end.
