@@ -89,10 +89,8 @@ impl Buckets {
     /// Checks for a token without taking it. The error is the time until there is one.
     pub(crate) fn peek(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
-        let (mut shard, set, tag) = self.find(client);
-        let place = shard
-            .get_mut(set)
-            .and_then(|set| set.iter().find(|place| place.tag == tag));
+        let (shard, set, tag) = self.find(client);
+        let place = shard[set].iter().find(|place| place.tag == tag);
         let full_at = place.map_or(0, |place| place.full_at).max(now);
         let wait =
             (full_at.saturating_add(self.interval)).saturating_sub(now.saturating_add(self.size));
@@ -104,11 +102,10 @@ impl Buckets {
 
     fn with<T>(&self, client: &impl Hash, act: impl FnOnce(&mut Place) -> T) -> T {
         let (mut shard, set, tag) = self.find(client);
-        let mut nowhere = [Place::default(); WAYS];
-        let set = shard.get_mut(set).unwrap_or(&mut nowhere);
         let rank = |place: &&mut Place| (place.tag != tag, place.full_at);
         let mut spare = Place::default();
-        let place = set.iter_mut().min_by_key(rank).unwrap_or(&mut spare);
+        let place = shard[set].iter_mut().min_by_key(rank);
+        let place = place.unwrap_or(&mut spare);
         place.tag = tag;
         act(place)
     }

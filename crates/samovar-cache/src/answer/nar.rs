@@ -44,8 +44,10 @@ pub(crate) fn respond(
     let path = info.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
-    } else if let Some(body) = cached_body(shared, info, (start, end)) {
-        body
+    } else if let Some(cache) = &shared.nar_cache
+        && let Some(body) = cache.body(&info.nar_hash, size, (start, end))
+    {
+        Body::Source(Box::new(body))
     } else {
         let lease = is_sent.then(|| shared.leases.send(&info.path));
         if lease.as_ref().is_some_and(|lease| lease.has_waited)
@@ -113,12 +115,6 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Op
     let recording =
         nar_cache.and_then(|cache| Recording::start(cache, &info.nar_hash, info.nar_size));
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
-}
-
-fn cached_body(shared: &SharedStore, info: &PathInfo, range: (u64, u64)) -> Option<Body> {
-    let nar_cache = shared.nar_cache.as_ref()?;
-    let body = nar_cache.body(&info.nar_hash, info.nar_size, range)?;
-    Some(Body::Source(Box::new(body)))
 }
 
 /// A small NAR, from the small-NAR cache or added to it.

@@ -13,7 +13,7 @@
 //! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
 //! | all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
 
-use std::io;
+use std::io::{self, Read as _};
 use std::sync::Arc;
 
 use samovar_http::Prepared;
@@ -84,22 +84,17 @@ impl MemoryLen for SmallNar {
 /// # Errors
 ///
 /// Errors of the files; `InvalidData` if the NAR has another length.
-pub(crate) fn read_whole(mut reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
-    let wrong_size = || io::Error::new(io::ErrorKind::InvalidData, "NAR has another size");
-    let len = usize::try_from(len.min(LEN_MAX)).map_err(|_error| wrong_size())?;
-    // One more tells a longer one.
-    let mut nar = vec![0; len + 1];
-    let mut filled = 0;
-    while let Some(room) = nar.get_mut(filled..).filter(|room| !room.is_empty()) {
-        match reader.fill(room)? {
-            0 => break,
-            more => filled += more,
-        }
+pub(crate) fn read_whole(reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
+    let len = len.min(LEN_MAX);
+    let mut nar = Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1);
+    // One more byte tells a longer one.
+    reader.take(len + 1).read_to_end(&mut nar)?;
+    if nar.len() as u64 != len {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "NAR has another size",
+        ));
     }
-    if filled != len {
-        return Err(wrong_size());
-    }
-    nar.truncate(len);
     Ok(nar)
 }
 

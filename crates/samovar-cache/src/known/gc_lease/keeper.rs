@@ -1,7 +1,6 @@
 //! The keeper: the thread that talks to the daemon.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,11 +36,14 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Why nothing is leased.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum LeaseError {
-    Daemon(StoreError),
+    #[error("{0}")]
+    Daemon(#[from] StoreError),
     /// The daemon does not know the newest path of the store.
+    #[error("the daemon has another store")]
     OtherStore,
+    #[error("there is no daemon")]
     Stopped,
 }
 
@@ -364,20 +366,4 @@ fn wait_for(fds: &mut [PollFd<'_>], patience: Duration) -> Result<usize, rustix:
     // A duration that overflows `Timespec` means no timeout.
     let patience = Timespec::try_from(patience).ok();
     poll(fds, patience.as_ref())
-}
-
-impl From<StoreError> for LeaseError {
-    fn from(error: StoreError) -> Self {
-        Self::Daemon(error)
-    }
-}
-
-impl fmt::Display for LeaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Daemon(error) => error.fmt(f),
-            Self::OtherStore => f.write_str("the daemon has another store"),
-            Self::Stopped => f.write_str("there is no daemon"),
-        }
-    }
 }

@@ -24,11 +24,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use samovar_metrics::Event;
+use samovar_metrics::{Event, Observer};
 use samovar_nix::{HashPart, PathInfo};
-use samovar_store::{Fingerprint, Snapshot};
+use samovar_store::{Fingerprint, Snapshot, Store};
 
-use super::Health;
 use super::stamp::Stamp;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
@@ -82,9 +81,10 @@ impl Damaged {
     /// directories.
     pub(super) fn admit(
         &self,
-        health: &Health,
         info: &PathInfo,
         epoch: Option<u64>,
+        store: &dyn Store,
+        observer: &dyn Observer,
     ) -> Result<(), Refusal> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -92,7 +92,7 @@ impl Damaged {
         let hash_part = info.path.hash_part();
         match self.standing(&hash_part, info, epoch) {
             Some(outcome) => outcome,
-            None => self.check_files(health, &hash_part, info, epoch),
+            None => self.check_files(info, epoch, store, observer),
         }
     }
 
@@ -124,13 +124,15 @@ impl Damaged {
 
     fn check_files(
         &self,
-        health: &Health,
-        hash_part: &HashPart,
         info: &PathInfo,
         epoch: Option<u64>,
+        store: &dyn Store,
+        observer: &dyn Observer,
     ) -> Result<(), Refusal> {
+        let hash_part = &info.path.hash_part();
         let started = Instant::now();
-        let found = health.fingerprint_of(info);
+        let tree = store.tree(&info.path);
+        let found = tree.ok().and_then(|tree| tree.fingerprint().ok().flatten());
         let cost = started.elapsed();
         let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {
@@ -148,7 +150,7 @@ impl Damaged {
         }
         self.drop_mark(&mut marks, hash_part);
         drop(marks);
-        health.observer.event(&Event::PathReleased(&info.path));
+        observer.event(&Event::PathReleased(&info.path));
         Ok(())
     }
 

@@ -108,7 +108,8 @@ impl Health {
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
     pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
-        self.damaged.admit(self, info, epoch)
+        self.damaged
+            .admit(info, epoch, &*self.store, &*self.observer)
     }
 
     /// The number of marked paths, suspect ones included.
