@@ -10,6 +10,7 @@
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
+//! | [`sqlite`] | another process that has a database open |
 //!
 //! Functions named `try_…` return errors; their counterparts without the prefix panic, which is how
 //! a test fails. The crate depends on no other crate of the workspace, so that each of them can use
@@ -30,6 +31,7 @@ pub mod nix;
 pub mod process;
 pub mod procfs;
 pub mod random;
+pub mod sqlite;
 pub mod wait;
 pub mod websocket;
 

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use crate::process::{output, without_variables};
+use crate::process::{output, signal_if_alive, without_variables};
+use crate::{eventually, procfs};
 
 /// Returns a command for one of Nix's programs that reads no configuration and no caches of this
 /// machine. `home` takes the place of the home directory.
@@ -179,5 +181,56 @@ impl OwnStore {
         stdin.write_all(row.as_bytes()).unwrap();
         drop(stdin);
         assert!(load.wait().unwrap().success());
+    }
+}
+
+/// A running `nix-daemon`; killed when dropped.
+#[derive(Debug)]
+pub struct Daemon(Child);
+
+impl Daemon {
+    /// Starts a daemon where a server of the store looks for it.
+    #[track_caller]
+    pub fn start(store: &OwnStore) -> Self {
+        let mut command = nix("nix-daemon", store.root());
+        command.env("NIX_REMOTE", local(store.root()));
+        let socket = Self::socket(store);
+        fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        Self::listening(command.env("NIX_DAEMON_SOCKET_PATH", &socket), &socket)
+    }
+
+    /// Returns the socket where a server of the store looks for the daemon.
+    pub fn socket(store: &OwnStore) -> PathBuf {
+        store.root().join("nix/var/nix/daemon-socket/socket")
+    }
+
+    /// Starts a daemon and waits until it listens on `socket`.
+    #[track_caller]
+    pub fn listening(command: &mut Command, socket: &Path) -> Self {
+        fs::remove_file(socket).ok();
+        command.stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let daemon = Self(command.spawn().expect("nix-daemon is installed"));
+        eventually("nix-daemon listens", || UnixStream::connect(socket).is_ok());
+        daemon
+    }
+
+    /// Sends a signal to the processes that serve its connections.
+    pub fn signal_children(&self, name: &str) {
+        signal_if_alive(&procfs::children(self.0.id()), name);
+    }
+
+    /// Kills the daemon and the processes that serve its connections.
+    pub fn end_with_children(self) {
+        let children = procfs::children(self.0.id());
+        drop(self);
+        signal_if_alive(&children, "KILL");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }

@@ -175,6 +175,18 @@ impl Drop for Process {
 /// Sends the signal `name`, such as `TERM`, to a process.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
+    try_signal(pid, name).unwrap();
+}
+
+/// Sends the signal `name` to those of the processes that have not ended.
+#[track_caller]
+pub fn signal_if_alive(pids: &[u32], name: &str) {
+    for pid in pids {
+        try_signal(*pid, name).ok();
+    }
+}
+
+fn try_signal(pid: u32, name: &str) -> rustix::io::Result<()> {
     let signal = match name {
         "ABRT" => Signal::ABORT,
         "CONT" => Signal::CONT,
@@ -193,7 +205,7 @@ pub fn signal(pid: u32, name: &str) {
         _ => panic!("unknown signal {name:?}"),
     };
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
+    kill_process(pid, signal)
 }
 
 /// Returns the address in a log line with `on http://ADDRESS`.

@@ -75,20 +75,21 @@ pub fn threads(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Returns the PIDs of the children of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    let of_thread = |thread| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
+    let lists = threads(pid).into_iter().filter_map(|id| of_thread(id).ok());
+    let lists: Vec<String> = lists.collect();
+    let pids = lists.iter().flat_map(|list| list.split_whitespace());
+    pids.filter_map(|pid| pid.parse().ok()).collect()
+}
+
 /// Returns the PIDs of a process and all its descendants, parents before children.
 pub fn family(pid: u32) -> Vec<u32> {
     let mut pids = vec![pid];
     let mut index = 0;
     while let Some(&parent) = pids.get(index) {
-        for thread in threads(parent) {
-            let children = fs::read_to_string(format!("/proc/{parent}/task/{thread}/children"));
-            let children = children.unwrap_or_default();
-            pids.extend(
-                children
-                    .split_whitespace()
-                    .filter_map(|pid| pid.parse::<u32>().ok()),
-            );
-        }
+        pids.extend(children(parent));
         index += 1;
     }
     pids

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
-use support_process::{Connection, Holder, Process, sqlite};
+use support_process::{Connection, Process, Shell, sqlite};
 
 /// A lock in rollback mode blocks all readers, but does not mean that anything was committed.
 #[test]
@@ -29,7 +29,7 @@ fn paths_that_nobody_asked_for_are_ready() {
             // Leave the lock free for a while, or prefetching never reads the database: its thread
             // probes it every 250 ms.
             std::thread::sleep(Duration::from_millis(600));
-            let holder = Holder::run(&store.database(), "begin exclusive;");
+            let holder = Shell::open(&store.database(), "begin exclusive;");
             let reply = Connection::connect(addr).get(&url);
             drop(holder);
             assert!(matches!(reply.status, 200 | 503), "{reply:?}");
@@ -58,7 +58,7 @@ fn paths_that_nobody_asked_for_are_ready() {
     let url = format!("/{}.narinfo", hash_part(&before));
     eventually("it is signed anew", || {
         std::thread::sleep(Duration::from_millis(600));
-        let holder = Holder::run(&store.database(), "begin exclusive;");
+        let holder = Shell::open(&store.database(), "begin exclusive;");
         let reply = Connection::connect(addr).get(&url);
         drop(holder);
         reply.status == 200 && reply.text().contains("Sig: other-1:")

@@ -9,12 +9,12 @@ use std::fs;
 use std::time::Instant;
 
 use support_database::{BACK_WITHIN, Subject, cp, replace};
-use support_process::{Holder, PublicBinary, is_root, set_mode, sqlite};
+use support_process::{PublicBinary, Shell, is_root, set_mode, sqlite};
 
 #[test]
 fn locked_by_another_process() {
     let mut subject = Subject::start("delete");
-    let holder = Holder::run(&subject.database(), "begin exclusive;");
+    let holder = Shell::open(&subject.database(), "begin exclusive;");
     subject.suffers();
     drop(holder);
     subject.recovers("locked by another process");

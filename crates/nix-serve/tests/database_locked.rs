@@ -1,14 +1,6 @@
 //! While the database is locked, answers known to be current are sent, all others are 503 at once,
 //! and service resumes as soon as the lock is gone.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-#[path = "../../samovar-store/tests/support/shell.rs"]
-#[allow(clippy::allow_attributes, reason = "of another crate's tests")]
-mod shell;
 mod support;
 mod support_database;
 mod support_process;
@@ -17,10 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shell::Shell;
 use support::{local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, Subject, nar};
-use support_process::{Connection, Holder, Process, PublicBinary, is_root, public_store, sqlite};
+use support_process::{Connection, Process, PublicBinary, Shell, is_root, public_store, sqlite};
+use testkit::sqlite::SETTINGS;
 
 const CLIENTS: usize = 200;
 
@@ -41,7 +33,7 @@ fn in_rollback_mode() {
             "pragma locking_mode = exclusive; begin exclusive; commit;",
         ] {
             let mut subject = Subject::start(journal_mode);
-            let holder = Holder::run(&subject.database(), lock);
+            let holder = Shell::open(&subject.database(), lock);
             tells_what_it_knows(&subject);
             subject.suffers();
             tells_what_it_knows(&subject);
@@ -58,7 +50,7 @@ fn as_nobody() {
     }
     let binary = PublicBinary::new();
     let mut subject = Subject::start_as("truncate", binary.as_nobody());
-    let holder = Holder::run(&subject.database(), "begin exclusive;");
+    let holder = Shell::open(&subject.database(), "begin exclusive;");
     subject.suffers();
     tells_what_it_knows(&subject);
     drop(holder);
@@ -69,7 +61,7 @@ fn as_nobody() {
 #[test]
 fn what_was_committed_under_the_lock_is_known_afterwards() {
     let subject = Subject::start("truncate");
-    let mut shell = Shell::open(&subject.database());
+    let mut shell = Shell::open(&subject.database(), SETTINGS);
     shell.run("pragma locking_mode = exclusive;");
     shell.run(&format!(
         "delete from ValidPaths where path = '{}';",
@@ -89,7 +81,7 @@ fn what_was_committed_under_the_lock_is_known_afterwards() {
 #[test]
 fn with_a_wal_nobody_waits_for_a_writer() {
     let subject = Subject::start("wal");
-    let _holder = Holder::run(&subject.database(), "begin exclusive;");
+    let _holder = Shell::open(&subject.database(), "begin exclusive;");
     let mut connection = Connection::connect(subject.addr);
     let absent = format!("/{}.narinfo", "z".repeat(32));
     for path in [&subject.asked, &subject.unasked] {
@@ -106,7 +98,7 @@ fn a_server_that_comes_second() {
     let store = public_store();
     let path = store.add_file("a", b"a");
     sqlite(&store.database(), "pragma journal_mode = wal");
-    let holder = Holder::run(
+    let holder = Shell::open(
         &store.database(),
         "pragma locking_mode = exclusive; begin exclusive; commit;",
     );
@@ -142,7 +134,7 @@ fn a_busy_writer_in_rollback_mode() {
             )
         })
         .collect();
-    Shell::open(&database).run(&format!("begin; {sql} commit;"));
+    Shell::open(&database, SETTINGS).run(&format!("begin; {sql} commit;"));
     let commit = format!(
         "update ValidPaths set registrationTime = registrationTime + 1 where path = '{}';",
         subject.asked
@@ -151,7 +143,7 @@ fn a_busy_writer_in_rollback_mode() {
     let (mut good, mut bad, mut slowest) = (0, 0, Duration::ZERO);
     let commits = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut shell = Shell::open(&database);
+            let mut shell = Shell::open(&database, SETTINGS);
             shell.run("pragma synchronous = full;");
             let mut commits = 0;
             while !done.load(Ordering::Relaxed) {
@@ -189,7 +181,7 @@ fn a_busy_writer_in_rollback_mode() {
 #[test]
 fn many_clients_of_a_locked_database() {
     let subject = Subject::start("truncate");
-    let holder = Holder::run(&subject.database(), "begin exclusive;");
+    let holder = Shell::open(&subject.database(), "begin exclusive;");
     assert_eq!(subject.ask(&nar(&subject.unasked)).status, 503);
     let start = Instant::now();
     let times = Mutex::new(Vec::new());

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use support::{eventually, hash_part, local, nix_serve, output};
 use support_database::{BACK_WITHIN, Subject, beside, cp, nar, replace};
 use support_process::{
-    Connection, Holder, Process, PublicBinary, is_root, make_public, once, public_store,
+    Connection, Process, PublicBinary, Shell, is_root, make_public, once, public_store,
     refuses_to_start, sqlite,
 };
 
@@ -165,7 +165,7 @@ fn with_all_due_care() {
                     restored.remove_wal();
                 }
                 // Nix is started again at the end.
-                let _holder = Holder::run(
+                let _holder = Shell::open(
                     &restored.subject.database(),
                     "begin; select count(*) from Refs;",
                 );
@@ -216,7 +216,7 @@ fn beside_the_wal_of_before() {
             let said = "is still beside it; remove db.sqlite-wal and db.sqlite-shm";
             eventually("it is said", || subject.server.count(said) == 1);
             restored.remove_wal();
-            let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
+            let _holder = Shell::open(&subject.database(), "begin; select count(*) from Refs;");
             make_public(subject.store.root());
             restored.comes_right(&format!("{way:?} after the WAL as {who}"));
         }
@@ -233,7 +233,7 @@ fn what_is_no_database_is_none_beside_a_wal() {
     let (database, aside) = (store.database(), store.root().join("aside"));
     sqlite(&database, "pragma journal_mode = wal");
     // The first page, which holds the names of the tables.
-    let _holder = Holder::run(
+    let _holder = Shell::open(
         &database,
         "pragma user_version = 7; begin; select count(*) from ValidPaths;",
     );

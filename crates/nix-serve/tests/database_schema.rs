@@ -11,7 +11,7 @@ use std::fs;
 use std::process::Command;
 
 use support::{hash_part, local, nix_serve};
-use support_database::{Daemon, Subject, nar};
+use support_database::{Subject, nar, start_daemon};
 use support_process::{Process, public_store, refuses_to_start, sqlite};
 
 const REMARK: &str = "but 10 is supported";
@@ -138,7 +138,7 @@ fn the_daemon_answers_instead() {
         &mut start(),
         &["ValidPaths.id is not an autoincrement column"],
     );
-    let _daemon = Daemon::start(&store);
+    let _daemon = start_daemon(&store);
     let (server, addr) = Process::serving(&mut start());
     let absent = format!("/{}.narinfo", "z".repeat(32));
     for (url, status) in [

@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{eventually, hash_part, local, nix_serve};
-use support_database::{Daemon, FAILED, RECOVERED, Subject, beside, nar};
+use support_database::{FAILED, RECOVERED, Subject, beside, nar, start_daemon};
 use support_process::{
-    Connection, Holder, Process, PublicBinary, is_root, make_public, public_store, sqlite,
+    Connection, Process, PublicBinary, Shell, is_root, make_public, public_store, sqlite,
 };
 
 /// The server as the user nobody, and as root.
@@ -72,7 +72,7 @@ fn the_wal_index_goes_missing() {
             subject.suffers();
             let said = "WAL index is missing and may not be created; start nix-daemon";
             eventually("it is said", || subject.server.count(said) == 1);
-            let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
+            let _holder = Shell::open(&subject.database(), "begin; select count(*) from Refs;");
             make_public(subject.store.root());
             subject.recovers("WAL index is missing");
             subject.goes_on();
@@ -84,7 +84,7 @@ fn the_wal_index_goes_missing() {
 fn the_daemon_stands_in_while_the_wal_index_is_missing() {
     for who in everybody().into_iter().filter(|who| who.1) {
         let subject = Subject::start_unprivileged(&who, command);
-        let _daemon = Daemon::start(&subject.store);
+        let _daemon = start_daemon(&subject.store);
         make_public(subject.store.root());
         for suffix in ["-wal", "-shm"] {
             fs::remove_file(beside(&subject.database(), suffix)).unwrap();
@@ -105,7 +105,7 @@ fn the_daemon_stands_in_while_the_wal_index_is_missing() {
 fn the_daemon_is_not_asked_where_the_database_is_gone() {
     for who in everybody() {
         let mut subject = Subject::start_unprivileged(&who, command);
-        let _daemon = Daemon::start(&subject.store);
+        let _daemon = start_daemon(&subject.store);
         make_public(subject.store.root());
         let directory = subject.database().parent().unwrap().to_owned();
         let aside = directory.with_extension("aside");

@@ -7,15 +7,13 @@
     reason = "a test that cannot go on has failed"
 )]
 
-#[path = "../../samovar-store/tests/support/shell.rs"]
-mod shell;
 mod support;
 
 use std::collections::BTreeMap;
 
-use shell::Shell;
 use support::{OwnStore, ServerProcess};
 use testkit::http1::Connection;
+use testkit::sqlite::{SETTINGS, Shell};
 
 const PATH_COUNT: u64 = 5;
 const STEP_COUNT: u64 = 600;
@@ -126,7 +124,7 @@ fn check(connection: &mut Connection, model: &Model, number: u64) {
 #[test]
 fn the_next_answer_is_the_truth() {
     let store = OwnStore::new();
-    let mut writer = Shell::open(&store.database());
+    let mut writer = Shell::open(&store.database(), SETTINGS);
     let others: String = (1000..1000 + OTHER_COUNT)
         .map(|number| register(number, 0))
         .collect();
@@ -145,7 +143,7 @@ fn the_next_answer_is_the_truth() {
         match random.below(60) {
             0 => writer.run("pragma wal_checkpoint(passive);"),
             1 => writer.run("pragma wal_checkpoint(truncate);"),
-            2 => writer = Shell::open(&store.database()),
+            2 => writer = Shell::open(&store.database(), SETTINGS),
             3 => writer.run("vacuum;"),
             _ => {}
         }

@@ -18,7 +18,7 @@ use slow_disk_support::SlowDisk;
 use support::{
     Response, ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root,
 };
-use support_process::{Holder, sqlite};
+use support_process::{Shell, sqlite};
 use testkit::http1::Connection;
 
 /// Far more than the number of workers.
@@ -190,7 +190,7 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
     let trouble = store.disk.hang();
     let downloads = begin_downloads(&server);
     eventually("the disk hangs", || store.disk.hung_count() > 0);
-    let holder = Holder::run(&database, "begin exclusive;");
+    let holder = Shell::open(&database, "begin exclusive;");
     let mut connection = Connection::connect(server.addr);
     let unknown = format!("/closure/{}", hash_part(&cold[0]));
     let mut times = Vec::new();

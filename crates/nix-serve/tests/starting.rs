@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve, of_sample, output};
 use support_process::{
-    Connection, Holder, Process, PublicBinary, at, is_root, make_public, once, public_store,
+    Connection, Process, PublicBinary, Shell, at, is_root, make_public, once, public_store,
     refuses_to_start, set_mode, sqlite,
 };
 
@@ -341,7 +341,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
     );
 
     // Another process has it open.
-    let holder = Holder::run(&database, "begin; select count(*) from ValidPaths;");
+    let holder = Shell::open(&database, "begin; select count(*) from ValidPaths;");
     drop(serves(&mut as_nobody(), &path));
 
     // No process has it open, and the WAL files persist, as Nix from 2.22 on leaves it. Made by

@@ -11,7 +11,6 @@ use samovar_store::{
     Daemon, DaemonStore, LocalStore, Location, PageRequest, Realisation, Store, StoreError, Tree,
     TreeError, Unavailable, open,
 };
-use support::daemon::NixDaemon;
 use support::{NixStore, absent};
 
 fn daemon(nix: &NixStore) -> Daemon {
@@ -47,7 +46,7 @@ fn tree_of_files(nix: &NixStore) -> samovar_nix::StorePath {
 fn daemon_and_database_agree() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let daemon = daemon(&nix);
     let info = daemon.lookup(path.hash_part()).unwrap();
     let mut expected = nix.open().lookup(path.hash_part()).unwrap().unwrap();
@@ -66,7 +65,7 @@ fn daemon_and_database_agree() {
 #[test]
 fn answers_are_fresh_on_one_connection() {
     let nix = NixStore::new();
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let daemon = daemon(&nix);
     let path = nix.add_text("a", "a");
     for _ in 0..3 {
@@ -81,7 +80,7 @@ fn answers_are_fresh_on_one_connection() {
 fn nars_and_listings_from_the_daemon() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
-    let running = NixDaemon::start(&nix);
+    let running = nix.daemon();
     let store = remote(&nix);
     let tree = store.tree(&path).unwrap();
     assert!(tree.path().is_none());
@@ -130,7 +129,7 @@ fn nars_and_listings_from_the_daemon() {
 fn missing_or_changed_files_are_an_error() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let store = remote(&nix);
     let tree = store.tree(&path).unwrap();
     let real = nix.real(&path);
@@ -165,14 +164,14 @@ fn missing_or_changed_files_are_an_error() {
 fn a_restarted_daemon() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
-    let running = NixDaemon::start(&nix);
+    let running = nix.daemon();
     let daemon = daemon(&nix);
     assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
     // The processes that serve connections outlive the listening one, so end them too.
     running.end_with_children();
     let unreachable = Err(StoreError::Unavailable(Unavailable::DaemonUnreachable));
     assert_eq!(daemon.lookup(path.hash_part()), unreachable);
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
 }
 
@@ -184,7 +183,7 @@ fn temp_roots_protect_paths() {
         .map(|number| nix.add_text("a", &number.to_string()))
         .collect();
     let other = nix.parse(&nix.full(&paths[0]).replace("-a", "-other"));
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let daemon = daemon(&nix);
     let mut roots = daemon.temp_roots().unwrap();
     assert_eq!(roots.is_valid(&paths[0]), Ok(true));
@@ -214,7 +213,7 @@ fn temp_roots_protect_paths() {
 fn a_daemon_without_realisations_is_queried_once() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let daemon = daemon(&nix);
     let text = format!("sha256:{}!out", "0".repeat(64));
     let id = samovar_store::RealisationId::parse_hash_form(&text).unwrap();
@@ -290,7 +289,7 @@ fn the_daemon_and_the_database_give_the_same_realisation() {
     )
     .unwrap();
     let path = nix.add_text("a", "a");
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let daemon = daemon(&nix);
     let hash = format!("sha256:{}", "0".repeat(64));
     let id = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
@@ -320,7 +319,7 @@ fn the_daemon_and_the_database_give_the_same_realisation() {
 fn a_socket_below_a_path_too_long_for_an_address() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let deep = nix.join("long".repeat(30));
     std::fs::create_dir(&deep).unwrap();
     std::os::unix::fs::symlink(nix.join("socket"), deep.join("socket")).unwrap();
@@ -332,7 +331,7 @@ fn a_socket_below_a_path_too_long_for_an_address() {
 fn the_daemon_answers_until_the_database_is_readable() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let away = nix.join("away");
     std::fs::rename(nix.database(), &away).unwrap();
     // Without a database the daemon's processes would fail too, so open the store while it is
@@ -349,7 +348,7 @@ fn the_daemon_answers_until_the_database_is_readable() {
 fn metadata_from_the_daemon_and_local_files() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let location = Location {
         state_dir: "/nonexistent/state".into(),
         ..nix.location()

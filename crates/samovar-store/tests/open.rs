@@ -4,7 +4,6 @@ mod support;
 
 use samovar_store::{OpenError, open};
 use support::NixStore;
-use support::daemon::NixDaemon;
 use support::rows::{Journal, Rows};
 
 #[track_caller]
@@ -21,7 +20,7 @@ fn check_message(error: OpenError, variant: fn(&OpenError) -> bool, words: &[&st
 fn every_way_to_name_the_same_store() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     let at = |name: &str| nix.join(name).to_str().unwrap().to_owned();
     let uris = [
         "".to_owned(),
@@ -114,7 +113,7 @@ fn a_missing_store() {
 fn a_named_store_is_never_substituted() {
     let nix = NixStore::new();
     nix.add_text("a", "a");
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     // The daemon has its socket at the default place, and the environment does not name it.
     let mut settings = nix.settings();
     settings.daemon_socket = None;

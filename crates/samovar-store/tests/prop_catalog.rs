@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use samovar_nix::PathInfo;
 use samovar_store::{LocalStore, Snapshot, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
-use support::shell::Shell;
+use testkit::sqlite::{SETTINGS, Shell};
 
 const PATH_COUNT: u32 = 6;
 
@@ -133,7 +133,7 @@ impl<'place> Writer<'place> {
     fn write(&mut self, sql: &str) {
         let place = self.place;
         self.shells[0]
-            .get_or_insert_with(|| Shell::open(&place.database()))
+            .get_or_insert_with(|| Shell::open(&place.database(), SETTINGS))
             .run(sql);
     }
 
@@ -234,7 +234,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                 if let Some((then, others_then)) = &backup {
                     writer.close();
                     let restore = format!(".restore {}", place.dir().join("backup").display());
-                    Shell::open(&place.database()).run(&restore);
+                    Shell::open(&place.database(), SETTINGS).run(&restore);
                     (model, others) = (then.clone(), *others_then);
                 }
             }

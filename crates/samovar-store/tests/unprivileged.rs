@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use samovar_store::{Location, Store, StoreUri, open_uri};
-use support::daemon::NixDaemon;
 use support::rows::{self, Journal, Rows};
 use support::{NixStore, make_public};
 
@@ -429,7 +428,7 @@ fn a_server_without_privileges_starts() {
             "{reply}"
         );
     }
-    let _running = NixDaemon::start(&nix);
+    let _running = nix.daemon();
     for uri in ["local", "daemon", "auto", "auto?path-info-cache-size=0"] {
         assert_eq!(open(uri), "Some(120)", "{uri}");
     }

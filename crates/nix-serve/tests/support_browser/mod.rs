@@ -8,56 +8,29 @@
 )]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::support::eventually;
 use testkit::http1::Connection;
-
-/// A child process that ends with the test, and its output.
-struct Running {
-    child: Child,
-    _output: BufReader<ChildStdout>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
+use testkit::process::Process;
 
 /// Starts chromedriver on a port it chooses and prints.
-fn start_driver() -> (Running, SocketAddr) {
-    let mut command = Command::new("chromedriver");
-    command.arg("--port=0").stdout(Stdio::piped());
-    let mut child = command.spawn().expect("chromedriver is installed");
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    let port = loop {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "no port");
-        let said = line.trim_end().trim_end_matches('.');
-        if let Some((_, port)) = said.split_once("successfully on port ") {
-            break port.parse::<u16>().unwrap();
-        }
-    };
-    let running = Running {
-        child,
-        _output: output,
-    };
-    (running, (Ipv4Addr::LOCALHOST, port).into())
+fn start_driver() -> (Process, SocketAddr) {
+    let process = Process::spawn_for_stdout(Command::new("chromedriver").arg("--port=0"));
+    let line = process.wait_for("successfully on port ");
+    let port = line.trim_end_matches('.').rsplit(' ').next().unwrap();
+    (process, (Ipv4Addr::LOCALHOST, port.parse().unwrap()).into())
 }
 
 /// A browser with a profile of its own.
 pub struct Browser {
     driver: SocketAddr,
     session: String,
-    _running: Running,
+    _running: Process,
     _profile: tempfile::TempDir,
 }
 

@@ -13,16 +13,16 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use testkit::nix::Daemon;
 use testkit::wait::holds_within;
 
 use crate::support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output};
 use crate::support_process::{
-    Connection, Holder, Process, Response, make_public, once, public_store, sqlite,
+    Connection, Process, Response, Shell, make_public, once, public_store, sqlite,
 };
 
 pub const FAILED: &str = "the store cannot be read, answering 503";
@@ -50,7 +50,7 @@ impl Subject {
         Self::start_with("wal", command(who), |store| {
             let (database, copy) = (store.database(), store.root().join("copy"));
             let db = database.parent().unwrap();
-            let holder = Holder::run(&database, "begin; select count(*) from ValidPaths;");
+            let holder = Shell::open(&database, "begin; select count(*) from ValidPaths;");
             sqlite(&database, "pragma wal_checkpoint(truncate)");
             // By copying: closing the last connection would remove them.
             output(Command::new("cp").arg("-r").arg(db).arg(&copy));
@@ -70,7 +70,7 @@ impl Subject {
         let mut holder = None;
         Self::start_with(journal_mode, command, |store| {
             let sql = "begin; select count(*) from ValidPaths;";
-            holder = Some(Holder::run(&store.database(), sql));
+            holder = Some(Shell::open(&store.database(), sql));
         })
     }
 
@@ -228,38 +228,17 @@ pub fn beside(database: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A real nix-daemon, at the socket where a server of the store looks for it; killed when dropped.
-pub struct Daemon(Child);
-
-impl Daemon {
-    #[track_caller]
-    pub fn start(store: &OwnStore) -> Self {
-        let socket = store.root().join("nix/var/nix/daemon-socket/socket");
-        let child = nix("nix-daemon", store.root())
-            .env("NIX_REMOTE", local(store.root()))
-            .env("NIX_DAEMON_SOCKET_PATH", &socket)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let daemon = Self(child.unwrap());
-        eventually("nix-daemon listens", || {
-            UnixStream::connect(&socket).is_ok()
-        });
-        // The daemon process of the first connection may open the database at any later time; that
-        // of this second connection has opened it on return.
-        output(
-            nix("nix", store.root())
-                .env("NIX_REMOTE", "daemon")
-                .env("NIX_DAEMON_SOCKET_PATH", &socket)
-                .args(["store", "ping"]),
-        );
-        daemon
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
+/// Starts a real nix-daemon that has opened the database.
+#[track_caller]
+pub fn start_daemon(store: &OwnStore) -> Daemon {
+    let daemon = Daemon::start(store);
+    // The daemon process of the first connection may open the database at any later time; that of
+    // this second connection has opened it on return.
+    output(
+        nix("nix", store.root())
+            .env("NIX_REMOTE", "daemon")
+            .env("NIX_DAEMON_SOCKET_PATH", Daemon::socket(store))
+            .args(["store", "ping"]),
+    );
+    daemon
 }

@@ -12,15 +12,15 @@
     reason = "a test fails by panicking, and says so if it can do nothing"
 )]
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 pub use testkit::http1::{Connection, Response};
 use testkit::process::finish;
 pub use testkit::process::{Process, address_in, signal};
+pub use testkit::sqlite::Shell;
 
 use crate::support::{OwnStore, bare, local, nix_serve, output, sample_root};
 
@@ -143,44 +143,6 @@ pub fn public_store() -> OwnStore {
     let store = OwnStore::new();
     make_public(store.root());
     store
-}
-
-/// A second connection to a database that keeps its locks until dropped.
-pub struct Holder {
-    child: Child,
-}
-
-impl Holder {
-    /// Runs `sql` with `sqlite3`, and returns when that is done; the process stays.
-    #[track_caller]
-    pub fn run(database: &Path, sql: &str) -> Self {
-        let mut child = Command::new("sqlite3")
-            .arg(database)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = child.stdin.as_mut().unwrap();
-        // The server may be reading at this moment, so wait for its lock.
-        writeln!(input, ".bail on\n.timeout 10000\n{sql}\nselect 'held';").unwrap();
-        input.flush().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(
-            lines.any(|line| line.is_ok_and(|line| line == "held")),
-            "sqlite3 could not {sql}"
-        );
-        // Its output must stay open.
-        std::thread::spawn(move || lines.count());
-        Self { child }
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // A clean exit, which may remove the files beside the database.
-        drop(self.child.stdin.take());
-        self.child.wait().ok();
-    }
 }
 
 /// A path below a directory, as text.

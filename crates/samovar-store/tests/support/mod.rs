@@ -8,9 +8,7 @@
     reason = "each test file uses its own part, and a test that cannot go on has failed"
 )]
 
-pub(crate) mod daemon;
 pub(crate) mod rows;
-pub(crate) mod shell;
 pub(crate) mod tree;
 
 use std::collections::HashMap;
@@ -20,6 +18,7 @@ use std::process::{Command, Output};
 
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::{LocalStore, Location, Parameters, Settings};
+use testkit::nix::Daemon;
 
 /// A store created by the real Nix in its own directory.
 #[derive(Debug)]
@@ -86,6 +85,11 @@ impl NixStore {
             .env("PATH", std::env::var_os("PATH").unwrap());
         command.envs(self.variables()).env("NIX_REMOTE", "local");
         command
+    }
+
+    /// Starts a real nix-daemon for this store.
+    pub(crate) fn daemon(&self) -> Daemon {
+        Daemon::listening(&mut self.command("nix-daemon"), &self.join("socket"))
     }
 
     /// Runs a Nix program and returns what it printed.

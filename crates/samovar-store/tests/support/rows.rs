@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, params};
 use samovar_nix::StorePath;
 use samovar_store::{LocalStore, Location};
+use testkit::sqlite::SETTINGS;
 
 /// `src/libstore/schema.sql` of Nix 2.8.0.
 const SCHEMA: &str = "
@@ -105,12 +106,7 @@ impl Rows {
         connection
             .query_row(&format!("pragma journal_mode = {mode}"), [], |_| Ok(()))
             .unwrap();
-        connection
-            .execute_batch(
-                "pragma foreign_keys = 1; pragma synchronous = off; \
-                 pragma wal_autocheckpoint = 40000",
-            )
-            .unwrap();
+        connection.execute_batch(SETTINGS).unwrap();
         connection.execute_batch(SCHEMA).unwrap();
         connection
     }

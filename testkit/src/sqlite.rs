@@ -1,12 +1,16 @@
-//! The `sqlite3` shell as a writer in another process.
+//! The `sqlite3` shell, as another process that uses a database.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A process with the database open, until dropped.
+/// Settings of a Nix process.
+pub const SETTINGS: &str = "pragma foreign_keys = 1; pragma synchronous = off; \
+                            pragma wal_autocheckpoint = 40000;";
+
+/// A process that has a database open and keeps its locks until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Shell {
+pub struct Shell {
     process: Child,
     /// Closed first, which ends the process.
     input: Option<ChildStdin>,
@@ -14,7 +18,9 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn open(database: &Path) -> Self {
+    /// Opens a database and runs the first statements.
+    #[track_caller]
+    pub fn open(database: &Path, sql: &str) -> Self {
         let mut process = Command::new("sqlite3")
             .args(["-batch", "-bail"])
             .arg(database)
@@ -27,15 +33,14 @@ impl Shell {
             output: BufReader::new(process.stdout.take().unwrap()),
             process,
         };
-        shell.run(
-            ".timeout 10000\npragma foreign_keys = 1; pragma synchronous = off; \
-             pragma wal_autocheckpoint = 40000;",
-        );
+        // Another process may hold a lock at this moment, so wait for it.
+        shell.run(&format!(".timeout 10000\n{sql}"));
         shell
     }
 
-    /// Runs a statement and waits for it.
-    pub(crate) fn run(&mut self, sql: &str) {
+    /// Runs statements and waits for them.
+    #[track_caller]
+    pub fn run(&mut self, sql: &str) {
         let input = self.input.as_mut().unwrap();
         writeln!(input, "{sql}\n.print done").unwrap();
         let mut line = String::new();
@@ -49,6 +54,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
+        // An orderly end, which may remove the files beside the database.
         self.input = None;
         self.process.wait().ok();
     }
