@@ -19,16 +19,22 @@ pub(crate) struct Sample {
     pub(crate) held: Holdings,
 }
 
-type Of = fn(&Sample) -> f64;
+/// Name, value, and maximum rise of the regression line over the second half of the run.
+type Resource = (&'static str, fn(&Sample) -> f64, f64);
+
+/// The panels. Memory: tolerance for the allocator's arenas. Threads: a worker is started when a
+/// job finds a slot but no idle worker, up to two workers per slot.
+pub(crate) const RESOURCES: [Resource; 3] = [
+    (
+        "anonymous memory, MiB",
+        |sample| sample.held.anonymous_kib as f64 / 1024.0,
+        2.0,
+    ),
+    ("descriptors", |sample| sample.held.descriptors as f64, 4.0),
+    ("threads", |sample| sample.held.threads as f64, 8.0),
+];
 
 pub(crate) fn render(samples: &[Sample]) -> String {
-    let panels: [(&str, Of); 3] = [
-        ("anonymous memory, MiB", |sample| {
-            sample.held.anonymous_kib as f64 / 1024.0
-        }),
-        ("descriptors", |sample| sample.held.descriptors as f64),
-        ("threads", |sample| sample.held.threads as f64),
-    ];
     let requests = samples.last().map_or(1, |sample| sample.requests.max(1)) as f64;
     let height = HEAD + 3.0 * (PANEL_HEIGHT + PANEL_GAP);
     // Writing to a `String` never fails.
@@ -48,7 +54,7 @@ pub(crate) fn render(samples: &[Sample]) -> String {
         requests / 1e6
     );
     let mut top = HEAD;
-    for (title, of) in panels {
+    for (title, of, _) in RESOURCES {
         let most = samples.iter().map(of).fold(1.0, f64::max) * 1.1;
         let x = |sample: &Sample| LEFT + sample.requests as f64 / requests * (WIDTH - LEFT - RIGHT);
         let y = |value: f64| top + PANEL_HEIGHT * (1.0 - value / most);

@@ -9,7 +9,6 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustix::process::Signal;
 
 use crate::server::{Setup, Shared, put};
-use crate::store::{nix, output};
 use crate::world::{Cause, Key, World, lock};
 use testkit::random::SplitMix64;
 
@@ -29,20 +28,12 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Pair {
     pub(crate) fn make(folder: &Path, name: &str) -> Result<Self> {
-        let (secret, public) = (folder.join("secret"), folder.join("public"));
-        let mut command = nix("nix-store", folder);
-        command.arg("--store").arg(folder.join("unused-store"));
-        command.args(["--generate-binary-cache-key", name]);
-        output(command.arg(&secret).arg(&public))?;
-        let text = std::fs::read_to_string(&public)?.trim().to_owned();
-        let pair = Self {
-            secret: std::fs::read(&secret)?,
+        let (secret, text) = testkit::nix::key_pair(folder, name);
+        Ok(Self {
+            secret: std::fs::read(secret)?,
             public: Key::parse(&text)?,
             text,
-        };
-        std::fs::remove_file(secret)?;
-        std::fs::remove_file(public)?;
-        Ok(pair)
+        })
     }
 
     pub(crate) fn install(&self, setup: &Setup) -> Result<()> {
@@ -193,8 +184,7 @@ fn starts_well(world: &World) -> Result<()> {
     let ask = Ask::of(What::Info);
     let (sent, started) = (world.now(), Instant::now());
     let mut connection = Connection::over(std::net::TcpStream::connect(address)?, "start")?;
-    connection.send(&ask.bytes())?;
-    let (outcome, _) = connection.answer(world, &ask, sent, Manner::default());
+    let (outcome, _) = connection.exchange(world, &ask, Manner::default());
     let time = started.elapsed();
     let is_busy = world.had(&[Cause::FewDescriptors], sent, world.now());
     if !is_busy && (outcome.status != 200 || time > Duration::from_secs(5)) {

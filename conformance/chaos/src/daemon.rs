@@ -17,11 +17,11 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::ask::{Ask, End, Outcome, What};
-use crate::client::connection::{Connection, Manner, NARROW, narrow, silent};
-use crate::oracle::check;
+use crate::client::connection::{Connection, Manner, NARROW, narrow};
 use crate::store::Store;
 use crate::timeline::Moment;
 use crate::world::{Cause, Facts, World, lock, seconds};
+use testkit::procfs;
 use testkit::random::SplitMix64;
 
 /// Minimum lease time given to the server, in seconds.
@@ -48,11 +48,10 @@ pub(crate) struct Present(AtomicU32);
 impl Present {
     /// Returns the daemon's worker processes, one per connection.
     fn children(&self) -> Vec<Pid> {
-        let parent = self.0.load(Ordering::Relaxed);
-        let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-        let list = list.unwrap_or_default();
-        let numbers = list.split_whitespace().filter_map(|word| word.parse().ok());
-        numbers.filter_map(Pid::from_raw).collect()
+        let children = procfs::children(self.0.load(Ordering::Relaxed)).into_iter();
+        children
+            .filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+            .collect()
     }
 
     /// Returns whether a worker process has `store_path` among its temporary roots.
@@ -201,7 +200,7 @@ fn rely(
 ) -> io::Result<()> {
     let mut connection = Connection::over(stream, NARROW)?;
     let ask = Ask::of(What::Narinfo(Arc::clone(facts)));
-    let narinfo = asked(world, &mut connection, &ask, Manner::default());
+    let narinfo = connection.exchange(world, &ask, Manner::default()).0;
     if narinfo.status != 200 || narinfo.end != End::Whole {
         return Ok(());
     }
@@ -219,20 +218,9 @@ fn rely(
         pace: Some((8192, Duration::from_micros(200 + random.next() % 1000))),
         ..Manner::default()
     };
-    let nar = asked(world, &mut connection, &ask, manner);
+    let nar = connection.exchange(world, &ask, manner).0;
     judge(world, facts, narinfo.sent, held_at, &nar);
     Ok(())
-}
-
-/// Sends a request and has the oracle judge the response.
-fn asked(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> Outcome {
-    let sent = world.now();
-    let outcome = match connection.send(&ask.bytes()) {
-        Ok(()) => connection.answer(world, ask, sent, manner).0,
-        Err(error) => silent(world, "sending", sent, &error),
-    };
-    check(world, ask, &outcome);
-    outcome
 }
 
 /// Checks that a leased path is sent completely, even if it is deleted meanwhile.

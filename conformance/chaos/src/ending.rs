@@ -10,8 +10,7 @@ use rustix::process::Signal;
 use crate::ask::{Ask, End, What};
 use crate::changes::Stock;
 use crate::client::connection::{Connection, Manner};
-use crate::oracle::check;
-use crate::server::{Holdings, Server, Shared};
+use crate::server::{Holdings, STOP_TIME, Server, Shared};
 use crate::world::{World, lock};
 
 /// Resources that a server after chaos may use beyond a fresh one that answered the same requests.
@@ -48,7 +47,7 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
     }
     held.wait_for_those_before()?;
     held.signal(Signal::TERM)?;
-    held.wait()?;
+    held.wait(STOP_TIME)?;
     let log = fs::read_to_string(server.setup.log())?;
     for line in log.lines() {
         if line.contains("panicked") {
@@ -84,10 +83,7 @@ fn sweep(world: &World, stock: &Stock) -> Result<()> {
                 What::Closure(facts.clone()),
             ] {
                 let ask = Ask::of(what);
-                let sent = world.now();
-                connection.send(&ask.bytes())?;
-                let (outcome, goes_on) = connection.answer(world, &ask, sent, Manner::default());
-                check(world, &ask, &outcome);
+                let (outcome, goes_on) = connection.exchange(world, &ask, Manner::default());
                 if !goes_on || outcome.end != End::Whole {
                     let stream = TcpStream::connect(address)?;
                     connection = Connection::over(stream, "the end")?;
@@ -96,9 +92,6 @@ fn sweep(world: &World, stock: &Stock) -> Result<()> {
         }
     }
     let all = Ask::of(What::Narinfos(stock.graph.clone()));
-    let sent = world.now();
-    connection.send(&all.bytes())?;
-    let (outcome, _) = connection.answer(world, &all, sent, Manner::default());
-    check(world, &all, &outcome);
+    connection.exchange(world, &all, Manner::default());
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 use crate::changes::{Stock, forget};
@@ -333,14 +333,4 @@ fn full_disk(world: &World, server: &Shared, time: u64) {
     fs::remove_file(&file).ok();
     world.note("the disk of kept NARs has room");
     drop(held);
-}
-
-/// Mounts a small disk for the NAR cache; returns whether this user may.
-pub(crate) fn small_disk(folder: &Path) -> Result<bool> {
-    use rustix::mount::{MountFlags, mount};
-    if !folder.is_dir() {
-        bail!("{} is no folder", folder.display());
-    }
-    let size = c"size=16m";
-    Ok(mount("chaos", folder, "tmpfs", MountFlags::empty(), Some(size)).is_ok())
 }

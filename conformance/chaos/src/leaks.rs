@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use crate::server::Shared;
+use crate::server::{STOP_TIME, Shared};
 use crate::world::{World, lock};
 
 /// The server object, leaked on purpose at exit: 344 bytes including what it alone points to.
@@ -42,7 +42,7 @@ pub(crate) fn wrapper(out: &Path) -> Result<Vec<String>> {
 pub(crate) fn judge(world: &World, server: &Shared) -> Result<()> {
     let mut held = lock(&server.server);
     held.signal(Signal::TERM)?;
-    held.wait_long()?;
+    held.wait(10 * STOP_TIME)?;
     let log = fs::read_to_string(server.setup.folder.join("valgrind"))?;
     let of = |what: &str| -> Result<(u64, String)> {
         let line = log.lines().find(|line| line.contains(what));

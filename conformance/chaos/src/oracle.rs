@@ -352,26 +352,15 @@ enum Said<'a> {
 /// Parses a bulk response in the format of docs/bulk-queries.md.
 fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
     let mut rest = body;
-    let mut line = || -> Result<Vec<&str>, String> {
-        let at = rest.iter().position(|byte| *byte == b'\n');
-        let at = at.ok_or("a line without an end")?;
-        let line = std::str::from_utf8(&rest[..at]).map_err(|error| error.to_string())?;
-        rest = &rest[at + 1..];
-        Ok(line.split(' ').collect())
-    };
-    let first = line()?;
+    let first = words(&mut rest)?;
     let ["narinfos", "1", count] = first[..] else {
         return Err(format!("not a first line: {first:?}"));
     };
     let count: usize = count.parse().map_err(|_error| "no count".to_owned())?;
     let mut records = Vec::new();
     loop {
-        let at = rest.iter().position(|byte| *byte == b'\n');
-        let at = at.ok_or("no end line")?;
-        let line = std::str::from_utf8(&rest[..at]).map_err(|error| error.to_string())?;
-        rest = &rest[at + 1..];
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
+        let line = words(&mut rest)?;
+        match line[..] {
             ["path", hash_part, len] => {
                 let len: usize = len.parse().map_err(|_error| "no length".to_owned())?;
                 let narinfo = rest.get(..len).ok_or("a record is cut")?;
@@ -404,12 +393,21 @@ fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
                         == Some(count);
                 return match is_right {
                     true => Ok(records),
-                    false => Err(format!("the end line does not add up: {line}")),
+                    false => Err(format!("the end line does not add up: {line:?}")),
                 };
             }
-            _ => return Err(format!("a record of no known kind: {line}")),
+            _ => return Err(format!("a record of no known kind: {line:?}")),
         }
     }
+}
+
+/// Takes a line off the start of `bytes`; returns its words.
+fn words<'a>(bytes: &mut &'a [u8]) -> Result<Vec<&'a str>, String> {
+    let at = bytes.iter().position(|byte| *byte == b'\n');
+    let (line, rest) = bytes.split_at(at.ok_or("a line without an end")?);
+    *bytes = &rest[1..];
+    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    Ok(line.split(' ').collect())
 }
 
 fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement {

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use testkit::process::without_variables;
 use testkit::procfs;
 
 use crate::daemon::HOLD_SECONDS;
@@ -21,7 +22,7 @@ use crate::world::{Addresses, Cause, World, lock};
 /// Time limit of a start, or of an idle server's exit, on a loaded machine.
 const START_TIME: Duration = Duration::from_secs(40);
 /// Time limit of an exit after TERM: responses may go on for ten seconds; the rest is margin.
-const STOP_TIME: Duration = Duration::from_secs(14);
+pub(crate) const STOP_TIME: Duration = Duration::from_secs(14);
 
 /// Time limit for the exit of a predecessor process; all its readers are gone by then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
@@ -80,20 +81,12 @@ impl Setup {
 
     pub(crate) fn start(&self) -> Result<Server> {
         let (certificate, key) = self.certificate();
-        let mut command = match self.wrapper.split_first() {
-            None => Command::new(&self.program),
-            Some((wrapper, words)) => {
-                let mut command = Command::new(wrapper);
-                command.args(words).arg(&self.program);
-                command
-            }
-        };
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("NIX_") {
-                command.env_remove(name);
-            }
-        }
+        let program = self.program.display().to_string();
+        let mut words = self.wrapper.iter().chain([&program]);
+        let first = words.next().context("a command has a program")?;
+        let mut command = without_variables(first, &["NIX_"]);
         let mut child = command
+            .args(words)
             // The addresses differ because the same address twice would be bound once.
             .args(["--listen", "127.0.0.2:0", "--listen", "127.0.0.1:0:ssl"])
             .arg("--ssl-cert")
@@ -108,7 +101,6 @@ impl Setup {
             .arg(&self.kept)
             .args(["--gc-lease", HOLD_SECONDS])
             .env("NIX_SECRET_KEY_FILE", self.key())
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -195,27 +187,16 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for the exit after TERM.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        wait_for_end(self.pid, STOP_TIME)?;
+    /// Waits at most `time` for the exit after TERM.
+    pub(crate) fn wait(&mut self, time: Duration) -> Result<()> {
+        wait_for_end(self.pid, time)?;
         self.is_over = true;
         Ok(())
     }
 
-    /// The same with ten times the limit, for a server under valgrind.
-    pub(crate) fn wait_long(&mut self) -> Result<()> {
-        wait_for_end(self.pid, 10 * STOP_TIME)?;
-        self.is_over = true;
-        Ok(())
-    }
-
-    /// Returns the CPU time used so far, children included.
+    /// Returns the CPU time used so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let fields = stat(self.pid)?;
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-        // `USER_HZ`, which is 100 in Linux's ABI.
-        let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
-        Ok(Duration::from_millis(10 * ticks))
+        procfs::cpu_time(number(self.pid)).context("the server is gone")
     }
 
     pub(crate) fn kill(&mut self) -> Result<()> {
@@ -254,7 +235,7 @@ fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
     let raw = match waitpid(Some(pid), WaitOptions::NOHANG) {
         Ok(ended) => ended.map(|(_, status)| status.as_raw()),
         Err(Errno::CHILD) => {
-            let fields = stat(pid).context("the server is gone")?;
+            let fields = procfs::stat_fields(number(pid)).context("the server is gone")?;
             let code = fields.last().context("no exit code")?;
             match fields.first().map(String::as_str) {
                 Some("Z") => Some(code.parse()?),
@@ -264,11 +245,6 @@ fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
         Err(error) => return Err(error.into()),
     };
     Ok(raw.map(ExitStatus::from_raw))
-}
-
-/// Returns the fields of `/proc/PID/stat` from the state on.
-fn stat(pid: Pid) -> Result<Vec<String>> {
-    procfs::stat_fields(number(pid)).with_context(|| format!("no process {pid}"))
 }
 
 fn number(pid: Pid) -> u32 {
@@ -318,7 +294,7 @@ impl Shared {
         let mut server = lock(&self.server);
         world.begin(Cause::Stopping);
         server.signal(Signal::TERM)?;
-        server.wait()?;
+        server.wait(STOP_TIME)?;
         self.replace(&mut server, world)?;
         world.end(Cause::Stopping);
         Ok(())

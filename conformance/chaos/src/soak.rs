@@ -6,32 +6,23 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::process::Signal;
 use rustls::ClientConfig;
 
 use crate::ask::{Ask, What};
 use crate::changes::Stock;
 use crate::chart::{self, Sample};
-use crate::client::connection::{Connection, Manner};
+use crate::client::http1::connect;
 use crate::content::Version;
-use crate::oracle::check;
 use crate::server::Shared;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
-
-/// Maximum rise of the regression line over the second half of the run. Memory: tolerance for the
-/// allocator's arenas. Threads: a worker is started when a job finds a slot but no idle worker, up
-/// to two workers per slot.
-const KIB_RISE_MAX: f64 = 2048.0;
-const DESCRIPTORS_RISE_MAX: f64 = 4.0;
-const THREADS_RISE_MAX: f64 = 8.0;
 
 /// Pipelined requests in one batch.
 const BATCH: usize = 32;
@@ -68,23 +59,14 @@ pub(crate) fn client(
     let small: Vec<Arc<Facts>> = of_size(world, stock, 0, 60_000);
     let large: Vec<Arc<Facts>> = of_size(world, stock, 60_000, usize::MAX);
     while world.goes_on() && !progress.is_over() {
-        let addresses = *lock(&world.addresses);
-        let mut connection = match tls {
-            None => {
-                let stream = TcpStream::connect(addresses.plain.context("no address")?)?;
-                Connection::over(stream, "HTTP/1.1")?
-            }
-            Some(config) => {
-                let began = world.now();
-                let stream = TcpStream::connect(addresses.tls.context("no address")?)?;
-                Connection::tls(world, stream, began, config)?
-            }
-        };
+        let mut connection = connect(world, tls)?;
         for _ in 0..1 + random.index(60) {
             let asks: Vec<Ask> = (0..BATCH)
                 .map(|_| ask(&mut random, stock, &small, &large))
                 .collect();
-            if !batch(world, &mut random, &mut connection, &asks) {
+            // Occasionally disconnect with responses in flight.
+            let leave_at = random.percent(1).then(|| random.index(BATCH));
+            if !connection.pipeline(world, &asks, leave_at) {
                 break;
             }
             progress.done.fetch_add(BATCH as u64, Ordering::Relaxed);
@@ -132,34 +114,6 @@ fn ask(random: &mut SplitMix64, stock: &Stock, small: &[Arc<Facts>], large: &[Ar
     });
     ask.is_head = !matches!(ask.what, What::Narinfos(_)) && random.percent(2);
     ask
-}
-
-/// Sends a batch and checks its responses; returns whether the connection can be reused.
-fn batch(
-    world: &World,
-    random: &mut SplitMix64,
-    connection: &mut Connection,
-    asks: &[Ask],
-) -> bool {
-    let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
-    let sent = world.now();
-    if let Err(error) = connection.send(&bytes) {
-        world.finding(format_args!("cannot send: {error}"));
-        return false;
-    }
-    // Occasionally disconnect with responses in flight.
-    let leaves_at = random.percent(1).then(|| random.index(asks.len()));
-    for (index, ask) in asks.iter().enumerate() {
-        if leaves_at == Some(index) {
-            return false;
-        }
-        let (outcome, goes_on) = connection.answer(world, ask, sent, Manner::default());
-        check(world, ask, &outcome);
-        if !goes_on {
-            return false;
-        }
-    }
-    true
 }
 
 /// Sends HUP every two seconds until the run ends.
@@ -213,20 +167,7 @@ pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Pat
     fs::write(out.join("soak.csv"), table)?;
     fs::write(out.join("soak.svg"), chart::render(samples))?;
     let half = &samples[samples.len() / 2..];
-    let memory: fn(&Sample) -> f64 = |sample| sample.held.anonymous_kib as f64;
-    for (what, of, rise_max) in [
-        ("KiB of anonymous memory", memory, KIB_RISE_MAX),
-        (
-            "descriptors",
-            |sample| sample.held.descriptors as f64,
-            DESCRIPTORS_RISE_MAX,
-        ),
-        (
-            "threads",
-            |sample| sample.held.threads as f64,
-            THREADS_RISE_MAX,
-        ),
-    ] {
+    for (what, of, rise_max) in chart::RESOURCES {
         let rise = rise(half, of);
         println!("second half: {rise:+.1} {what}, {rise_max} allowed");
         if rise > rise_max {

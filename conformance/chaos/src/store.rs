@@ -122,19 +122,24 @@ impl Store {
                 rows.push_str(&format!("{reference}\n"));
             }
         }
-        let mut load = self.nix_store();
-        let mut load = load
-            .arg("--load-db")
+        self.feed("--load-db", rows.as_bytes())
+    }
+
+    /// Runs `nix-store` with an argument and this standard input.
+    fn feed(&self, argument: &str, input: &[u8]) -> Result<()> {
+        let mut child = self
+            .nix_store()
+            .arg(argument)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut stdin = load.stdin.take().context("stdin is piped")?;
-        stdin.write_all(rows.as_bytes())?;
+        let mut stdin = child.stdin.take().context("stdin is piped")?;
+        stdin.write_all(input)?;
         drop(stdin);
-        let done = load.wait_with_output()?;
+        let done = child.wait_with_output()?;
         if !done.status.success() {
-            bail!("--load-db: {}", String::from_utf8_lossy(&done.stderr));
+            bail!("{argument}: {}", String::from_utf8_lossy(&done.stderr));
         }
         Ok(())
     }
@@ -150,21 +155,7 @@ impl Store {
     }
 
     pub(crate) fn import(&self, exported: &[u8]) -> Result<()> {
-        let mut import = self.nix_store();
-        let mut import = import
-            .arg("--import")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut stdin = import.stdin.take().context("stdin is piped")?;
-        stdin.write_all(exported)?;
-        drop(stdin);
-        let done = import.wait_with_output()?;
-        if !done.status.success() {
-            bail!("--import: {}", String::from_utf8_lossy(&done.stderr));
-        }
-        Ok(())
+        self.feed("--import", exported)
     }
 
     /// Returns the valid ones of `paths`, according to Nix.

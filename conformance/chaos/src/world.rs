@@ -363,13 +363,7 @@ impl World {
     }
 
     pub(crate) fn count(&self, what: &str) {
-        let mut counts = lock(&self.counts);
-        match counts.get_mut(what) {
-            Some(count) => *count += 1,
-            None => {
-                counts.insert(what.to_owned(), 1);
-            }
-        }
+        *lock(&self.counts).entry(what.to_owned()).or_default() += 1;
     }
 
     pub(crate) fn counts(&self) -> BTreeMap<String, u64> {

@@ -12,6 +12,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use testkit::http1::{self, Framing, Stream};
 
 use crate::ask::{Ask, End, Outcome};
+use crate::oracle::check;
 use crate::timeline::Moment;
 use crate::world::{World, lock};
 
@@ -48,13 +49,9 @@ pub(crate) fn narrow(address: SocketAddr) -> io::Result<TcpStream> {
 
 impl Connection {
     pub(crate) fn over(stream: TcpStream, via: &'static str) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            connection: http1::Connection::new(Box::new(stream)),
-            via,
-        })
+        configure(&stream)?;
+        let connection = http1::Connection::new(stream).boxed();
+        Ok(Self { connection, via })
     }
 
     /// Starts TLS on `stream` and checks the server's certificate. `began`: see [`handshake`].
@@ -64,18 +61,59 @@ impl Connection {
         began: Moment,
         config: &Arc<ClientConfig>,
     ) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        let wire = handshake(world, stream, began, config)?;
+        configure(&stream)?;
+        let stream = handshake(world, stream, began, config)?;
+        let connection = http1::Connection::new(stream).boxed();
         Ok(Self {
-            connection: http1::Connection::new(Box::new(wire)),
+            connection,
             via: "TLS",
         })
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.connection.try_send(bytes)
+    }
+
+    /// Sends a request, reads its response and has the oracle judge it. Returns also whether the
+    /// connection can be reused.
+    pub(crate) fn exchange(&mut self, world: &World, ask: &Ask, manner: Manner) -> (Outcome, bool) {
+        let sent = world.now();
+        let (outcome, goes_on) = match self.send(&ask.bytes()) {
+            Ok(()) => self.answer(world, ask, sent, manner),
+            Err(error) => (silent(world, "sending", sent, &error), false),
+        };
+        check(world, ask, &outcome);
+        (outcome, goes_on)
+    }
+
+    /// Sends requests at once and has the oracle judge the responses. Aborts before the response
+    /// with the index `leave_at`. Returns whether the connection can be reused.
+    pub(crate) fn pipeline(
+        &mut self,
+        world: &World,
+        asks: &[Ask],
+        leave_at: Option<usize>,
+    ) -> bool {
+        let sent = world.now();
+        let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
+        if let Err(error) = self.send(&bytes) {
+            check(world, &asks[0], &silent(world, "sending", sent, &error));
+            return false;
+        }
+        for (index, ask) in asks.iter().enumerate() {
+            if leave_at == Some(index) {
+                return false;
+            }
+            let (outcome, goes_on) = self.answer(world, ask, sent, Manner::default());
+            check(world, ask, &outcome);
+            if !goes_on {
+                return false;
+            }
+        }
+        if !self.connection.unused().is_empty() {
+            world.finding("more answers than requests");
+        }
+        true
     }
 
     /// Reads a response; returns also whether the connection can be reused.
@@ -86,7 +124,7 @@ impl Connection {
         sent: Moment,
         manner: Manner,
     ) -> (Outcome, bool) {
-        let mut outcome = self.nothing(world, sent);
+        let mut outcome = pending(world, self.via, sent);
         outcome.is_slow = manner.pace.is_some();
         let goes_on = match self.head(ask, &mut outcome) {
             Ok(framing) => {
@@ -109,12 +147,6 @@ impl Connection {
             outcome.head_at = outcome.end_at;
         }
         (outcome, goes_on)
-    }
-
-    fn nothing(&self, world: &World, sent: Moment) -> Outcome {
-        let mut outcome = silent(world, self.via, sent, &io::Error::other("?"));
-        outcome.head_at = 0;
-        outcome
     }
 
     fn head(&mut self, ask: &Ask, outcome: &mut Outcome) -> io::Result<Framing> {
@@ -170,10 +202,19 @@ impl Connection {
             }
         }
     }
+}
 
-    /// Returns whether bytes are left over after the last response.
-    pub(crate) fn has_left_over(&self) -> bool {
-        !self.connection.unused().is_empty()
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)
+}
+
+/// Returns the outcome of a request whose response has not begun.
+pub(crate) fn pending(world: &World, via: &'static str, sent: Moment) -> Outcome {
+    Outcome {
+        head_at: 0,
+        ..silent(world, via, sent, &ErrorKind::UnexpectedEof.into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 client with and without TLS: concurrent streams, some of which it resets.
 
 use std::future::Future;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustls::ClientConfig;
 use testkit::http2::{Socket, handshake as handshake_h2};
 
 use super::anything;
-use super::connection::{handshake, silent};
+use super::connection::{handshake, pending, silent};
 use crate::ask::{Ask, End, Outcome, What};
 use crate::oracle::check;
 use crate::timeline::Moment;
@@ -149,11 +149,9 @@ fn start(
     let request = request.body(()).map_err(|_error| Reason::INTERNAL_ERROR)?;
     let sent = world.now();
     let (head, _) = send.send_request(request, true)?;
-    let mut outcome = silent(world, via, sent, &ErrorKind::UnexpectedEof.into());
-    outcome.head_at = 0;
     Ok(Stream {
         ask,
-        outcome,
+        outcome: pending(world, via, sent),
         head,
         body: None,
         leave_at: random.percent(10).then(|| random.index(200_000)),

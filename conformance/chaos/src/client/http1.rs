@@ -57,7 +57,7 @@ pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) ->
     Ok(())
 }
 
-fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
+pub(crate) fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
     let addresses = *lock(&world.addresses);
     let address = match tls {
         None => addresses.plain,
@@ -78,7 +78,7 @@ fn with_habit(world: &World, random: &mut SplitMix64, mut connection: Connection
             let count = 1 + random.index(60);
             for _ in 0..count {
                 let ask = anything(world, random);
-                if !world.goes_on() || !one(world, &mut connection, &ask, Manner::default()) {
+                if !world.goes_on() || !connection.exchange(world, &ask, Manner::default()).1 {
                     return;
                 }
             }
@@ -87,7 +87,7 @@ fn with_habit(world: &World, random: &mut SplitMix64, mut connection: Connection
             let asks: Vec<Ask> = (0..2 + random.index(30))
                 .map(|_| anything(world, random))
                 .collect();
-            pipelined(world, &mut connection, &asks);
+            connection.pipeline(world, &asks, None);
         }
         Habit::Dripping => dripping(world, random, &mut connection),
         Habit::Leaving => leaving(world, random, &mut connection),
@@ -96,40 +96,9 @@ fn with_habit(world: &World, random: &mut SplitMix64, mut connection: Connection
                 pace: Some((4096, Duration::from_millis(1 + random.next() % 5))),
                 ..Manner::default()
             };
-            one(world, &mut connection, &anything(world, random), manner);
+            connection.exchange(world, &anything(world, random), manner);
         }
         Habit::Resuming => resuming(world, random, connection),
-    }
-}
-
-/// Sends a request and checks the response; returns whether the connection can be reused.
-fn one(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> bool {
-    let sent = world.now();
-    if let Err(error) = connection.send(&ask.bytes()) {
-        check(world, ask, &silent(world, "sending", sent, &error));
-        return false;
-    }
-    let (outcome, goes_on) = connection.answer(world, ask, sent, manner);
-    check(world, ask, &outcome);
-    goes_on
-}
-
-fn pipelined(world: &World, connection: &mut Connection, asks: &[Ask]) {
-    let sent = world.now();
-    let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
-    if let Err(error) = connection.send(&bytes) {
-        check(world, &asks[0], &silent(world, "sending", sent, &error));
-        return;
-    }
-    for ask in asks {
-        let (outcome, goes_on) = connection.answer(world, ask, sent, Manner::default());
-        check(world, ask, &outcome);
-        if !goes_on {
-            return;
-        }
-    }
-    if connection.has_left_over() {
-        world.finding("more answers than requests");
     }
 }
 
@@ -168,7 +137,7 @@ fn leaving(world: &World, random: &mut SplitMix64, connection: &mut Connection) 
         leave_at: Some(leave_at),
         ..Manner::default()
     };
-    one(world, connection, &ask, manner);
+    connection.exchange(world, &ask, manner);
 }
 
 /// Downloads a NAR with interruptions, and resumes it by ranges.
@@ -188,13 +157,7 @@ fn resuming(world: &World, random: &mut SplitMix64, mut connection: Connection) 
                 .then(|| 1 + random.index(version.nar.len())),
             ..Manner::default()
         };
-        let sent = world.now();
-        if let Err(error) = connection.send(&ask.bytes()) {
-            check(world, &ask, &silent(world, "sending", sent, &error));
-            return;
-        }
-        let (outcome, _) = connection.answer(world, &ask, sent, manner);
-        check(world, &ask, &outcome);
+        let (outcome, _) = connection.exchange(world, &ask, manner);
         if !matches!(outcome.status, 200 | 206) {
             return;
         }
@@ -234,7 +197,7 @@ pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Resul
         let sent = world.now();
         match narrow(address).and_then(|stream| Connection::over(stream, NARROW)) {
             Ok(mut connection) => {
-                one(world, &mut connection, &ask, manner);
+                connection.exchange(world, &ask, manner);
             }
             Err(error) => {
                 check(world, &ask, &silent(world, "connect", sent, &error));
