@@ -34,7 +34,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let seats = Arc::default();
     let live = move |request: &mut Request| {
         let Some(seat) = Seat::take(&seats) else {
-            return text(Status::SERVICE_UNAVAILABLE, "too many watch already\n");
+            return unavailable("too many watch already");
         };
         let watcher = Watcher {
             metrics: Arc::clone(&live),
@@ -58,10 +58,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
 fn healthz(metrics: &Metrics) -> Response {
     match metrics.is_alive() {
         true => text(Status::OK, "ok\n"),
-        false => text(
-            Status::SERVICE_UNAVAILABLE,
-            "the I/O threads do not answer\n",
-        ),
+        false => unavailable("the I/O threads do not answer"),
     }
 }
 
@@ -70,11 +67,12 @@ fn readyz(metrics: &Metrics) -> Response {
     let reasons = metrics.not_ready();
     match reasons.is_empty() {
         true => text(Status::OK, "ready\n"),
-        false => text(
-            Status::SERVICE_UNAVAILABLE,
-            &format!("{}\n", reasons.join("\n")),
-        ),
+        false => unavailable(&reasons.join("\n")),
     }
+}
+
+fn unavailable(reason: &str) -> Response {
+    text(Status::SERVICE_UNAVAILABLE, &format!("{reason}\n"))
 }
 
 fn status(metrics: &Metrics) -> Response {
@@ -189,13 +187,13 @@ impl Handler for Watcher {
         if let Ok(json) = serde_json::to_string(&self.metrics.status()) {
             socket.send(&json);
         }
-        self.shared.add(socket.clone());
+        self.shared.sockets().insert(socket.id(), socket.clone());
     }
 
     fn message(&mut self, _: &Socket, _: Message<'_>) {}
 
     fn close(&mut self, socket: &Socket, _: &Closed) {
-        self.shared.remove(socket.id());
+        self.shared.sockets().remove(&socket.id());
     }
 }
 

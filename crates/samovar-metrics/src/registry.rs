@@ -61,7 +61,7 @@ const STORE_ERROR_KINDS: [&str; 7] = [
 
 impl StoreErrors {
     fn add(&self, error: StoreError) {
-        let index = match error {
+        let index: usize = match error {
             StoreError::Busy => 0,
             StoreError::Unavailable(_) => 1,
             StoreError::Corrupt(_) => 2,
@@ -70,9 +70,7 @@ impl StoreErrors {
             StoreError::Io { .. } => 5,
             _ => 6,
         };
-        if let Some(count) = self.0.get(index) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.0[index].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {

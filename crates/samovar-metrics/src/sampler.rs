@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use samovar_http::ws::{Frame, Socket};
@@ -70,16 +70,7 @@ impl Drop for Sampler {
 }
 
 impl Shared {
-    /// Sends each new status to `socket` from now on.
-    pub(crate) fn add(&self, socket: Socket) {
-        self.sockets().insert(socket.id(), socket);
-    }
-
-    pub(crate) fn remove(&self, id: u64) {
-        self.sockets().remove(&id);
-    }
-
-    fn sockets(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Socket>> {
+    pub(crate) fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,7 +4,7 @@ use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_store::RealisationId;
 
-use crate::narinfo::signing::Signer;
+use crate::narinfo::signing::Signing;
 use crate::reader::Reader;
 use crate::refusal::{Fixed, Refusal};
 
@@ -12,7 +12,7 @@ use crate::refusal::{Fixed, Refusal};
 /// exists, so it may be read where the output may be.
 pub(crate) fn respond(
     reader: &Reader,
-    signer: &Signer,
+    signing: &Signing,
     id: &RealisationId,
 ) -> Result<Response, Refusal> {
     let Some(realisation) = reader.store().realisation(id)? else {
@@ -22,13 +22,13 @@ pub(crate) fn respond(
     if !reader.policy.is_open() && !reader.may_read(out_path)? {
         return Ok(Fixed::NotFound.response());
     }
-    let info = if signer.asks_of_realisations() {
+    let info = if signing.asks_of_realisations() {
         reader.shared.lookup(out_path.hash_part())?
     } else {
         None
     };
     let info = info.filter(|info| info.path == *out_path);
     let dir = reader.store().store_dir();
-    let json = signer.realisation(id, realisation, info.as_ref(), dir);
+    let json = signing.realisation(id, realisation, info.as_ref(), dir);
     Ok(Response::new(Status::OK, json).header("Content-Type", "application/json"))
 }

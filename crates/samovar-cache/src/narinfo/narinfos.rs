@@ -8,7 +8,7 @@ use samovar_store::{Member, Snapshot, StoreError};
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::prefetch_queue::PrefetchQueue;
 use crate::narinfo::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
-use crate::narinfo::signing::{Signer, Signing};
+use crate::narinfo::signing::Signing;
 use crate::reader::policy::{FOREVER, PolicyConfig};
 use crate::reader::{Permit, Reader};
 use crate::refusal::Refusal;
@@ -20,7 +20,7 @@ pub(crate) type Answer = Result<Rendered, Refusal>;
 #[derive(Debug)]
 pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
-    pub(crate) signer: Signer,
+    pub(crate) signing: Signing,
     pub(crate) rendered: Arc<RenderedCache>,
     pub(crate) prefetch_queue: PrefetchQueue,
 }
@@ -35,7 +35,7 @@ impl Narinfos {
         let evictions = Arc::clone(&shared.narinfo_evictions);
         Self {
             reader: Reader::new(shared, policy),
-            signer: Signer::new(signing),
+            signing: signing.checked(),
             rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len, evictions)),
             prefetch_queue: PrefetchQueue::default(),
         }
@@ -48,7 +48,7 @@ impl Narinfos {
         policy: &PolicyConfig,
         memory_len: usize,
     ) -> bool {
-        self.signer.is_made_of(signing)
+        self.signing.is_made_of(signing)
             && self.reader.policy.config == *policy
             && self.rendered.has_memory_len(memory_len)
     }
@@ -318,7 +318,7 @@ impl Narinfos {
             // A path is leased by its name, whichever registration it has.
             leased: before.as_ref().map_or(0, |before| before.leased),
             is_prefetched: false,
-            narinfo: self.signer.render(info, dir, narinfo),
+            narinfo: self.signing.render(info, dir, narinfo),
         }
     }
 

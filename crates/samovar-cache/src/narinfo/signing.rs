@@ -82,44 +82,45 @@ impl Signing {
     fn is_own_alone(&self) -> bool {
         !self.keys.is_empty() && self.sign == Sign::All && self.stored == Stored::Replace
     }
-}
 
-/// A checked [`Signing`].
-#[derive(Debug)]
-pub(crate) struct Signer(Signing);
-
-impl Signer {
-    pub(crate) fn new(signing: Signing) -> Self {
-        Self(checked(signing))
+    /// Drops keys with the name of an earlier key.
+    pub(crate) fn checked(mut self) -> Self {
+        let mut keys: Vec<SecretKey> = Vec::with_capacity(self.keys.len());
+        for key in self.keys {
+            if keys.iter().all(|other| other.name() != key.name()) {
+                keys.push(key);
+            }
+        }
+        self.keys = keys;
+        self
     }
 
-    /// Whether a signer of these settings would be the same.
-    pub(crate) fn is_made_of(&self, signing: &Signing) -> bool {
-        let other = checked(signing.clone());
-        let public = |signing: &Signing| -> Vec<PublicKey> {
+    /// Whether narinfos signed by this one, which is [`checked`](Self::checked), and by `other`
+    /// would be the same.
+    pub(crate) fn is_made_of(&self, other: &Self) -> bool {
+        let other = other.clone().checked();
+        let public = |signing: &Self| -> Vec<PublicKey> {
             signing.keys.iter().map(SecretKey::public).collect()
         };
-        public(&self.0) == public(&other)
-            && self.0.sign == other.sign
-            && self.0.stored == other.stored
-            && self.0.emit_ca == other.emit_ca
-            && self.0.realisations == other.realisations
+        public(self) == public(&other)
+            && self.sign == other.sign
+            && self.stored == other.stored
+            && self.emit_ca == other.emit_ca
+            && self.realisations == other.realisations
     }
 
     /// The public keys that clients must trust.
     pub(crate) fn public_keys(&self) -> Vec<String> {
-        let signing = &self.0;
-        let keys = signing.keys.iter().filter(|_| signing.sign != Sign::None);
+        let keys = self.keys.iter().filter(|_| self.sign != Sign::None);
         keys.map(|key| key.public().to_string()).collect()
     }
 
     /// The names of the keys in the signatures that are sent with a path.
     pub(crate) fn names(&self, info: &PathInfo, dir: &StoreDir) -> Vec<String> {
-        let signing = &self.0;
-        let signs = signing.sign.covers(info, dir);
+        let signs = self.sign.covers(info, dir);
         let fingerprint = info.fingerprint(dir);
         let sign = |key: &SecretKey| key.sign(fingerprint.as_bytes());
-        let signatures = signing.signatures(signs, &info.signatures, sign);
+        let signatures = self.signatures(signs, &info.signatures, sign);
         let names = signatures
             .iter()
             .map(|signature| signature.key_name().to_owned());
@@ -127,21 +128,20 @@ impl Signer {
     }
 
     /// Renders and signs a narinfo. `before` is the path's earlier narinfo; it is returned if a new
-    /// one would be the same, which saves signing.
+    /// one would be the same, which saves self.
     pub(crate) fn render(
         &self,
         info: &PathInfo,
         dir: &StoreDir,
         before: Option<&Arc<Narinfo>>,
     ) -> Arc<Narinfo> {
-        let signing = &self.0;
         let mut text = Vec::with_capacity(1024);
         narinfo::write_for(info, dir, &[], &mut text);
         let unsigned_len = text.len();
-        let address = info.content_address.as_ref().filter(|_| signing.emit_ca);
+        let address = info.content_address.as_ref().filter(|_| self.emit_ca);
         let same = before.filter(|before| {
-            signing.is_own_alone()
-                && !signing.emit_ca
+            self.is_own_alone()
+                && !self.emit_ca
                 && before.registration == info.registration
                 && before.text().get(..before.unsigned_len) == Some(&*text)
         });
@@ -149,8 +149,8 @@ impl Signer {
             return Arc::clone(same);
         }
         text.clear();
-        let signs = signing.sign.covers(info, dir);
-        let signatures = signing.signatures(signs, &info.signatures, |key| {
+        let signs = self.sign.covers(info, dir);
+        let signatures = self.signatures(signs, &info.signatures, |key| {
             key.sign(info.fingerprint(dir).as_bytes())
         });
         narinfo::write_for(info, dir, &signatures, &mut text);
@@ -162,8 +162,7 @@ impl Signer {
 
     /// Whether signing a realisation depends on the row of its output path.
     pub(crate) fn asks_of_realisations(&self) -> bool {
-        let signing = &self.0;
-        signing.realisations && !matches!(signing.sign, Sign::All | Sign::None)
+        self.realisations && !matches!(self.sign, Sign::All | Sign::None)
     }
 
     /// The document of a realisation, signed if configured. `info`: the row of its output path.
@@ -174,32 +173,19 @@ impl Signer {
         info: Option<&PathInfo>,
         dir: &StoreDir,
     ) -> String {
-        let signing = &self.0;
         let signs = match info {
-            Some(info) => signing.sign.covers(info, dir),
-            None => signing.sign == Sign::All,
+            Some(info) => self.sign.covers(info, dir),
+            None => self.sign == Sign::All,
         };
-        if !signing.realisations || !signs || signing.keys.is_empty() {
+        if !self.realisations || !signs || self.keys.is_empty() {
             return realisation.into_document();
         }
         let fingerprint = realisation.fingerprint(id);
-        let signatures: Vec<Signature> = signing
+        let signatures: Vec<Signature> = self
             .keys
             .iter()
             .map(|key| key.sign(fingerprint.as_bytes()))
             .collect();
-        realisation.signed(id, &signatures, signing.stored == Stored::Keep)
+        realisation.signed(id, &signatures, self.stored == Stored::Keep)
     }
-}
-
-/// Drops keys with the name of an earlier key.
-fn checked(mut signing: Signing) -> Signing {
-    let mut keys: Vec<SecretKey> = Vec::with_capacity(signing.keys.len());
-    for key in signing.keys {
-        if keys.iter().all(|other| other.name() != key.name()) {
-            keys.push(key);
-        }
-    }
-    signing.keys = keys;
-    signing
 }

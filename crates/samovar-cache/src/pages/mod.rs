@@ -165,7 +165,7 @@ impl View<'_> {
             name: self.name(),
             description: &self.cache.config.description,
             public_url: self.cache.config.public_url.as_deref(),
-            keys: &self.cache.narinfos.signer.public_keys(),
+            keys: &self.cache.narinfos.signing.public_keys(),
             store_dir: store.store_dir().as_str(),
             priority: self.cache.priority,
             path_count: count.filter(|_| self.reader().policy.is_open()),

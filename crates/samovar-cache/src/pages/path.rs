@@ -94,7 +94,7 @@ impl View<'_> {
     fn facts(&self, info: &PathInfo) -> Result<Markup, Refusal> {
         let closure = self.closure_size(info)?;
         let dir = self.reader().store().store_dir();
-        let signatures = self.cache.narinfos.signer.names(info, dir);
+        let signatures = self.cache.narinfos.signing.names(info, dir);
         let deriver = match &info.deriver {
             Some(deriver) => Some((deriver, self.is_there(deriver)?)),
             None => None,

@@ -302,7 +302,7 @@ impl Cache {
             Route::Listing(hash_part) => listing::respond(self.reader(), hash_part),
             Route::Log(path) => build_log::respond(self.reader(), head, &path),
             Route::Realisation(id) => {
-                realisation::respond(self.reader(), &self.narinfos.signer, &id)
+                realisation::respond(self.reader(), &self.narinfos.signing, &id)
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         };

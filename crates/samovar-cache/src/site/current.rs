@@ -27,14 +27,6 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    pub(crate) fn new(mut caches: Vec<Cache>) -> Self {
-        caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
-        Self {
-            have_pages: caches.iter().any(|cache| cache.pages.is_some()),
-            caches: caches.into(),
-        }
-    }
-
     /// The caches of one store. `before`: the caches that these replace.
     pub(crate) fn build(
         shared: &Arc<SharedStore>,
@@ -47,7 +39,12 @@ impl Caches {
             let before = before.and_then(|before| before.at(&config.path_prefix));
             Cache::new(shared, config, share, before)
         };
-        Self::new(configs.into_iter().map(cache).collect())
+        let mut caches: Box<[Cache]> = configs.into_iter().map(cache).collect();
+        caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
+        Self {
+            have_pages: caches.iter().any(|cache| cache.pages.is_some()),
+            caches,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
