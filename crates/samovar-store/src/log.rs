@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 enum Text {
-    /// Limited to the length at open, so that the length announced stays true.
+    /// Limited to the length at open.
     Plain(io::Take<File>),
     Bzip2(Box<MultiBzDecoder<File>>),
 }
@@ -57,15 +57,6 @@ impl Log {
             file_len,
             read_len: 0,
         })
-    }
-
-    /// The length of the text in bytes; `None` for a compressed log.
-    #[must_use]
-    pub fn text_len(&self) -> Option<u64> {
-        match &self.text {
-            Text::Plain(_) => Some(self.file_len),
-            Text::Bzip2(_) => None,
-        }
     }
 
     /// Returns the compressed file and its length, for clients that accept bzip2. Returns the log

@@ -35,12 +35,9 @@ pub enum RecordsError {
     /// The format or its version is unknown.
     #[error("not an answer in version 1 of the format")]
     Version,
-    /// A line or a narinfo violates the grammar.
-    #[error("record {number} is malformed")]
-    Malformed {
-        /// Number of the record, from 1.
-        number: u64,
-    },
+    /// A line or a narinfo violates the grammar, in the record of this number, from 1.
+    #[error("record {0} is malformed")]
+    Malformed(u64),
     /// The last line does not match the records.
     #[error("the last line does not match the records")]
     End,
@@ -96,9 +93,7 @@ impl<R: BufRead> Records<R> {
             self.end()?;
             return Ok(None);
         }
-        let malformed = || RecordsError::Malformed {
-            number: read_count.saturating_add(1),
-        };
+        let malformed = || RecordsError::Malformed(read_count.saturating_add(1));
         let line = read_line(&mut self.reader, malformed())?;
         let (kind, rest) = line.split_once(' ').ok_or_else(malformed)?;
         let hash_part = |text: &str| text.parse().map_err(|_error| malformed());
@@ -265,12 +260,12 @@ mod tests {
         let text = format!("narinfos 1 1\npath {hash_part} {}\n", NARINFO_LEN_MAX + 1);
         assert!(matches!(
             read(text.as_bytes()),
-            Err(RecordsError::Malformed { number: 1 })
+            Err(RecordsError::Malformed(1))
         ));
         let long = format!("narinfos 1 1\n{}", "x".repeat(200));
         assert!(matches!(
             read(long.as_bytes()),
-            Err(RecordsError::Malformed { .. })
+            Err(RecordsError::Malformed(_))
         ));
         for other in [
             "",

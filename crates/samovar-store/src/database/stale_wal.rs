@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::connection::beside;
-use super::file_state::Content;
+use super::file_state::{Content, FileState};
 use super::session::Session;
 use crate::sync::Locked;
 
@@ -81,8 +81,7 @@ impl StaleWal {
 
 /// Whether the file was certainly overwritten: a checkpoint announces its target before it writes.
 fn is_written_over(session: &Session, path: &Path) -> bool {
-    let is_same_file = std::fs::metadata(path)
-        .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == session.file());
+    let is_same_file = FileState::of(path).is_ok_and(|state| state.file == session.file());
     // Read before checking for a checkpoint.
     let has_other_content = Content::of(path) != session.content;
     let last = *session.checkpoint.locked();

@@ -39,22 +39,12 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A directory is not absolute.
-    #[error("{variable} must be an absolute path, got {value:?}: set it to one or unset it")]
-    NotAbsolute {
-        /// The name of the variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-    },
-    /// A value is not UTF-8.
-    #[error("{variable} must be UTF-8 text, got {value:?}")]
-    NotUtf8 {
-        /// The name of the variable.
-        variable: &'static str,
-        /// Its value, with replacement characters.
-        value: String,
-    },
+    /// The directory in this variable is not absolute.
+    #[error("{0} must be an absolute path, got {1:?}: set it to one or unset it")]
+    NotAbsolute(&'static str, String),
+    /// The value of this variable, here with replacement characters, is not UTF-8.
+    #[error("{0} must be UTF-8 text, got {1:?}")]
+    NotUtf8(&'static str, String),
 }
 
 impl Settings {
@@ -151,10 +141,10 @@ impl Environment<'_> {
 
     fn directory(&self, variable: &'static str) -> Result<Option<PathBuf>, SettingsError> {
         match self.path(variable) {
-            Some(path) if !path.is_absolute() => Err(SettingsError::NotAbsolute {
+            Some(path) if !path.is_absolute() => Err(SettingsError::NotAbsolute(
                 variable,
-                value: path.display().to_string(),
-            }),
+                path.display().to_string(),
+            )),
             other => Ok(other),
         }
     }
@@ -165,19 +155,16 @@ impl Environment<'_> {
         };
         match path.into_os_string().into_string() {
             Ok(text) => Ok(Some(text)),
-            Err(other) => Err(SettingsError::NotUtf8 {
+            Err(other) => Err(SettingsError::NotUtf8(
                 variable,
-                value: other.to_string_lossy().into_owned(),
-            }),
+                other.to_string_lossy().into_owned(),
+            )),
         }
     }
 }
 
 fn store_dir(variable: &'static str, value: &str) -> Result<StoreDir, SettingsError> {
-    StoreDir::new(value).map_err(|_error| SettingsError::NotAbsolute {
-        variable,
-        value: value.to_owned(),
-    })
+    StoreDir::new(value).map_err(|_error| SettingsError::NotAbsolute(variable, value.to_owned()))
 }
 
 #[cfg(test)]
@@ -247,18 +234,12 @@ mod tests {
         let error = from(&[("NIX_STATE_DIR", "var")]).unwrap_err();
         assert!(matches!(
             error,
-            SettingsError::NotAbsolute {
-                variable: "NIX_STATE_DIR",
-                ..
-            }
+            SettingsError::NotAbsolute("NIX_STATE_DIR", _)
         ));
         let error = from(&[("NIX_STORE_DIR", "store")]).unwrap_err();
         assert!(matches!(
             error,
-            SettingsError::NotAbsolute {
-                variable: "NIX_STORE_DIR",
-                ..
-            }
+            SettingsError::NotAbsolute("NIX_STORE_DIR", _)
         ));
     }
 
