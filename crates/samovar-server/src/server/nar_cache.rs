@@ -65,15 +65,10 @@ fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<NarC
     let directory = &*config.cache_directory;
     let space = NarCacheDirectory::open(directory, len_max)
         .and_then(|space| Ok((!space.is_memory()?).then_some(space)));
-    match space {
-        Ok(Some(space)) => Ok(Some(space)),
-        Ok(None) => {
-            errors.debug(format_args!("no NAR cache: {directory:?} is in memory"));
-            Ok(None)
-        }
-        Err(error) => {
-            errors.debug(format_args!("no NAR cache in {directory:?}: {error}"));
-            Ok(None)
-        }
+    match &space {
+        Ok(Some(_)) => {}
+        Ok(None) => errors.debug(format_args!("no NAR cache: {directory:?} is in memory")),
+        Err(error) => errors.debug(format_args!("no NAR cache in {directory:?}: {error}")),
     }
+    Ok(space.ok().flatten())
 }
