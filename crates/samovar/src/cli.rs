@@ -31,22 +31,12 @@ pub fn command() -> Command {
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")
-                .arg(
-                    Arg::new("shell")
-                        .value_name("SHELL")
-                        .required(true)
-                        .value_parser(value_parser!(Shell)),
-                ),
+                .arg(required("shell", "SHELL").value_parser(value_parser!(Shell))),
         )
         .subcommand(
             Command::new("man")
                 .about("Writes man pages into a directory")
-                .arg(
-                    Arg::new("directory")
-                        .value_name("DIRECTORY")
-                        .required(true)
-                        .value_parser(value_parser!(PathBuf)),
-                ),
+                .arg(required("directory", "DIRECTORY").value_parser(value_parser!(PathBuf))),
         )
 }
 
@@ -61,15 +51,11 @@ fn closure() -> Command {
         )
         .arg(json())
         .arg(
-            Arg::new("store")
-                .long("store")
-                .value_name("URI")
+            option("store", "URI")
                 .help("Leave out paths that this store has; auto is the local store"),
         )
         .arg(
-            Arg::new("trusted-public-keys")
-                .long("trusted-public-keys")
-                .value_name("KEYS")
+            option("trusted-public-keys", "KEYS")
                 .action(ArgAction::Append)
                 .value_parser(keys)
                 .help(
@@ -107,28 +93,17 @@ fn doctor() -> Command {
              verified, or the store is unavailable.",
         )
         .arg(
-            Arg::new("url")
-                .long("url")
-                .value_name("URL")
+            option("url", "URL")
                 .help("URL of the running server [default: its first TCP listener]"),
         )
         .arg(
-            Arg::new("client-config")
-                .long("client-config")
-                .value_name("NIX.CONF")
+            option("client-config", "NIX.CONF")
                 .value_parser(value_parser!(PathBuf))
                 .help("Also check whether a client with this nix.conf uses and trusts the server"),
         )
+        .arg(switch("verify").help("Verify the NAR hashes of PATHs, or of all paths of the store"))
         .arg(
-            Arg::new("verify")
-                .long("verify")
-                .action(ArgAction::SetTrue)
-                .help("Verify the NAR hashes of PATHs, or of all paths of the store"),
-        )
-        .arg(
-            Arg::new("rate")
-                .long("rate")
-                .value_name("BYTES")
+            option("rate", "BYTES")
                 .requires("verify")
                 .value_parser(rate)
                 .help("Maximum read rate, in bytes per second"),
@@ -156,13 +131,26 @@ fn config() -> Command {
             Command::new("import")
                 .about("Prints a configuration of harmonia as one of Samovar")
                 .arg(
-                    Arg::new("file")
-                        .value_name("HARMONIA.TOML")
+                    required("file", "HARMONIA.TOML")
                         .help("Configuration file of harmonia")
-                        .required(true)
                         .value_parser(value_parser!(PathBuf)),
                 ),
         )
+}
+
+/// A positional argument that must be given.
+fn required(id: &'static str, value_name: &'static str) -> Arg {
+    Arg::new(id).value_name(value_name).required(true)
+}
+
+/// An option with a value.
+fn option(id: &'static str, value_name: &'static str) -> Arg {
+    Arg::new(id).long(id).value_name(value_name)
+}
+
+/// An option without a value.
+fn switch(id: &'static str) -> Arg {
+    Arg::new(id).long(id).action(ArgAction::SetTrue)
 }
 
 fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
@@ -171,14 +159,11 @@ fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
 }
 
 fn json() -> Arg {
-    Arg::new("json")
-        .long("json")
-        .action(ArgAction::SetTrue)
-        .help("Print a JSON document")
+    switch("json").help("Print a JSON document")
 }
 
 fn url() -> Arg {
-    Arg::new("url").value_name("URL").required(true).help(
+    required("url", "URL").help(
         "URL of a binary cache: Samovar, nix-serve, harmonia or static files; NIX_SSL_CERT_FILE \
          names the trusted certificates, as for Nix",
     )
