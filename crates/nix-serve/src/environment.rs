@@ -99,27 +99,20 @@ type Variable = (
     fn(&mut Configuration, &OsStr) -> Option<()>,
 );
 
+#[rustfmt::skip]
 const OPTIONS: [Variable; 8] = [
     ("NIX_SERVE_NAR_CACHE", "a directory", |config, text| {
         config.nar_cache = Some(text.into());
         Some(())
     }),
-    (
-        "NIX_SERVE_NAR_CACHE_SIZE",
-        "a number of bytes",
-        |config, text| {
-            config.nar_cache_size = Some(value::count(text)?);
-            Some(())
-        },
-    ),
-    (
-        "NIX_SERVE_GC_LEASE",
-        "a number of seconds, 1 or more, or off",
-        |config, text| {
-            config.gc_lease = Some(GcLease::parse(text)?);
-            Some(())
-        },
-    ),
+    ("NIX_SERVE_NAR_CACHE_SIZE", "a number of bytes", |config, text| {
+        config.nar_cache_size = Some(value::count(text)?);
+        Some(())
+    }),
+    ("NIX_SERVE_GC_LEASE", "a number of seconds, 1 or more, or off", |config, text| {
+        config.gc_lease = Some(GcLease::parse(text)?);
+        Some(())
+    }),
     ("NIX_SERVE_VERIFY", "first or never", |config, text| {
         config.verify = Verify::parse(text.to_str()?)?;
         Some(())
@@ -136,22 +129,14 @@ const OPTIONS: [Variable; 8] = [
         };
         Some(())
     }),
-    (
-        "NIX_SERVE_STATE_DIRECTORY",
-        "a directory",
-        |config, text| {
-            config.state_directory = Some(text.into());
-            Some(())
-        },
-    ),
-    (
-        "NIX_SERVE_ADMIN",
-        "HOST:PORT, :PORT or the path of a unix socket",
-        |config, text| {
-            config.admin.listeners = vec![admin_address(text)?];
-            Some(())
-        },
-    ),
+    ("NIX_SERVE_STATE_DIRECTORY", "a directory", |config, text| {
+        config.state_directory = Some(text.into());
+        Some(())
+    }),
+    ("NIX_SERVE_ADMIN", "HOST:PORT, :PORT or the path of a unix socket", |config, text| {
+        config.admin.listeners = vec![admin_address(text)?];
+        Some(())
+    }),
 ];
 
 /// Parses an address for metrics and status, which are plain HTTP: `:ssl` is refused.

@@ -95,9 +95,21 @@ impl Draft {
                 (Takes::Nothing(set) | Takes::Toggle(set), Value::Switch(on)) => {
                     set(self, &spelled, on);
                 }
-                (Takes::Value(expected, set), Value::Text(text)) => {
-                    self.take_text(option, expected, set, &spelled, &text)?;
+                (Takes::Value(..) | Takes::File(..), Value::Text(text)) if text.is_empty() => {
+                    self.take_empty(option, spelled)?;
                 }
+                (Takes::Value(expected, set), Value::Text(text)) => {
+                    let given = Given {
+                        option: &spelled,
+                        text: &text,
+                    };
+                    set(self, &given).ok_or_else(|| CliError::Value {
+                        option: spelled.clone(),
+                        given: lossy(&text),
+                        expected,
+                    })?;
+                }
+                (Takes::File(_, set), Value::Text(path)) => set(self, path.into()),
                 (Takes::Perl(is_harmless), value) => match is_harmless(value.text()) {
                     true => self.no_effect(&spelled, "the server is the application"),
                     false => return Err(CliError::PerlCode(spelled)),
@@ -113,30 +125,12 @@ impl Draft {
         Ok(())
     }
 
-    fn take_text(
-        &mut self,
-        option: &KnownOption,
-        expected: &'static str,
-        set: fn(&mut Self, &Given<'_>) -> Option<()>,
-        spelled: &str,
-        text: &OsStr,
-    ) -> Result<(), CliError> {
-        if text.is_empty() {
-            if PROTECTION.contains(&option.names[0]) {
-                return Err(CliError::Empty(spelled.to_owned()));
-            }
-            self.warn(format!("{spelled} is ignored: its value is empty"));
-            return Ok(());
+    fn take_empty(&mut self, option: &KnownOption, spelled: String) -> Result<(), CliError> {
+        if PROTECTION.contains(&option.names[0]) {
+            return Err(CliError::Empty(spelled));
         }
-        let given = Given {
-            option: spelled,
-            text,
-        };
-        set(self, &given).ok_or_else(|| CliError::Value {
-            option: spelled.to_owned(),
-            given: lossy(text),
-            expected,
-        })
+        self.warn(format!("{spelled} is ignored: its value is empty"));
+        Ok(())
     }
 
     fn take_unknown(&mut self, option: String, value: Option<OsString>) -> Result<(), CliError> {

@@ -32,6 +32,8 @@ pub(super) enum Takes {
     Toggle(Switch),
     /// A required value: what is expected, and a setter that returns `None` for anything else.
     Value(&'static str, fn(&mut Draft, &Given<'_>) -> Option<()>),
+    /// A required value that may be any path: what is expected, and a setter.
+    File(&'static str, fn(&mut Draft, PathBuf)),
     /// Perl code in an optional value, refused unless the function holds for it.
     Perl(fn(Option<&OsStr>) -> bool),
     /// An optional value: the next word, if it does not begin with a dash. The option has no
@@ -67,7 +69,7 @@ const NO_APPLICATION: &str = "there is no application to load";
 const NO_PERL: &str = "there is no Perl here";
 const LISTEN: &str = "HOST:PORT, :PORT, [IPV6]:PORT or the path of a Unix socket";
 
-use Takes::{Nothing, Perl, Toggle, Value};
+use Takes::{File, Nothing, Perl, Toggle, Value};
 
 const fn row(names: &'static [&'static str], takes: Takes) -> KnownOption {
     KnownOption { names, takes }
@@ -90,9 +92,8 @@ const fn ignored_unless(usual: &'static str, reason: &'static str) -> Takes {
 /// All options, including those without effect.
 #[rustfmt::skip]
 pub(super) static OPTIONS: &[KnownOption] = &[
-    row(&["access-log"], Value("a file, or - for standard output", |draft, given| {
-        draft.access_log = Some(PathBuf::from(given.text).into());
-        Some(())
+    row(&["access-log"], File("a file, or - for standard output", |draft, path| {
+        draft.access_log = Some(path.into());
     })),
     row(&["admin"], Value(LISTEN, |draft, given| {
         draft.config.admin.listeners = vec![admin_address(given.text)?];
@@ -114,10 +115,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         "deployment",
         "the environment is always deployment (see --access-log, --verbose)",
     )),
-    row(&["error-log"], Value("a file", |draft, given| {
-        draft.config.error_log = Some(given.text.into());
-        Some(())
-    })),
+    row(&["error-log"], File("a file", |draft, path| draft.config.error_log = Some(path))),
     row(&["e"], Perl(|_| false)),
     row(&["gc-lease"], Value("a number of seconds, 1 or more, or off", |draft, given| {
         draft.config.gc_lease = Some(GcLease::parse(given.text)?);
@@ -155,10 +153,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         Some(())
     })),
     row(&["M"], ignored(NO_PERL)),
-    row(&["nar-cache"], Value("a directory", |draft, given| {
-        draft.config.nar_cache = Some(given.text.into());
-        Some(())
-    })),
+    row(&["nar-cache"], File("a directory", |draft, path| draft.config.nar_cache = Some(path))),
     row(&["nar-cache-size"], Value("a number of bytes, 0 for none", |draft, given| {
         draft.config.nar_cache_size = Some(value::count(given.text)?);
         Some(())
@@ -170,10 +165,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.config.caches[0].prefix = value::url_prefix(given.text)?;
         Some(())
     })),
-    row(&["pid"], Value("a file", |draft, given| {
-        draft.config.pid_file = Some(given.text.into());
-        Some(())
-    })),
+    row(&["pid"], File("a file", |draft, path| draft.config.pid_file = Some(path))),
     row(&["port", "p"], Value("a port number from 0 to 65535", |draft, given| {
         // 0 is false to Perl, and so the default. `--listen HOST:0` lets the system choose.
         let port = value::whole(given.text)?;
@@ -208,9 +200,8 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         &["min-servers", "max-servers", "min-spare-servers", "max-spare-servers"],
         ignored("there are no worker processes (see --workers)"),
     ),
-    row(&["socket", "S"], Value("the path of a Unix socket", |draft, given| {
-        draft.socket = Some(given.text.into());
-        Some(())
+    row(&["socket", "S"], File("the path of a Unix socket", |draft, path| {
+        draft.socket = Some(path);
     })),
     row(&["ssl"], Toggle(|draft, option, on| draft.tls = Some((option.to_owned(), on)))),
     row(&["ssl-cert"], Value("a file", |draft, given| {
@@ -221,9 +212,8 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.tls_key = Some((given.option.to_owned(), given.text.into()));
         Some(())
     })),
-    row(&["state-directory"], Value("a directory", |draft, given| {
-        draft.config.state_directory = Some(given.text.into());
-        Some(())
+    row(&["state-directory"], File("a directory", |draft, path| {
+        draft.config.state_directory = Some(path);
     })),
     row(&["store"], Value("a store URI", |draft, given| {
         draft.config.store = Some(given.name()?);

@@ -106,7 +106,7 @@ fn scan_option<I: Iterator<Item = OsString>>(
             .map(ToOwned::to_owned)
             .or_else(|| next_plain_word(rest))
             .map_or(Value::None, Value::Text),
-        (Takes::Value(expected, _), None) => match spelling.value {
+        (Takes::Value(expected, _) | Takes::File(expected, _), None) => match spelling.value {
             Some(text) => Value::Text(text.to_owned()),
             None if rest.peek().is_none_or(|next| is_known_option(next)) => {
                 return Item::Invalid(CliError::ValueMissing {
