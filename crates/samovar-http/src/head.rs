@@ -68,10 +68,10 @@ pub(crate) struct Session {
 /// A request head, borrowed from the received bytes.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    raw: &'a [u8],
-    index: &'a HeadIndex,
+    pub(crate) raw: &'a [u8],
+    pub(crate) index: &'a HeadIndex,
     peer: Peer,
-    session: Option<&'a Arc<Session>>,
+    pub(crate) session: Option<&'a Arc<Session>>,
 }
 
 impl<'a> Head<'a> {
@@ -182,15 +182,6 @@ impl<'a> Head<'a> {
                         .split(|byte| *byte == b',')
                         .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
             })
-    }
-
-    /// Copies of the bytes and of their index, for an owned request.
-    pub(crate) fn to_parts(self) -> (Box<[u8]>, HeadIndex) {
-        (self.raw.into(), self.index.clone())
-    }
-
-    pub(crate) fn session(self) -> Option<&'a Arc<Session>> {
-        self.session
     }
 }
 

@@ -41,12 +41,11 @@ pub struct Request {
 impl Request {
     /// An owned copy of a request head, to be handled in `lane`.
     pub(crate) fn of(head: Head<'_>, lane: Lane) -> Self {
-        let (raw, index) = head.to_parts();
         Self {
-            raw,
-            index,
+            raw: head.raw.into(),
+            index: head.index.clone(),
             peer: head.peer(),
-            session: head.session().cloned(),
+            session: head.session.cloned(),
             body: Vec::new(),
             held: None,
             read_len: 0,

@@ -15,7 +15,7 @@ pub(super) struct Acceptor {
     listeners: Vec<Socket>,
     reserve: Option<OwnedFd>,
     /// Accepting failed for lack of descriptors, and has not succeeded since.
-    is_short: bool,
+    pub(super) is_short: bool,
 }
 
 impl Acceptor {
@@ -72,16 +72,6 @@ impl Acceptor {
         // A shared socket stays registered while another thread has it open.
         self.pause(poll);
         self.listeners.clear();
-    }
-
-    pub(super) fn succeeded(&mut self) {
-        self.is_short = false;
-    }
-
-    /// Notes a failure for lack of descriptors; `true` from the second one in a row on, because
-    /// descriptors may be free again soon.
-    pub(super) fn failed(&mut self) -> bool {
-        std::mem::replace(&mut self.is_short, true)
     }
 
     /// Answers up to `count` waiting connections, one after the other, with the reserved

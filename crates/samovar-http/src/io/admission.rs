@@ -43,7 +43,7 @@ impl<S: Service> IoThread<S> {
                 Ok(Some((socket, peer))) => {
                     #[cfg(feature = "tls")]
                     let tls = listener.tls.clone();
-                    self.acceptor.succeeded();
+                    self.acceptor.is_short = false;
                     #[cfg(feature = "tls")]
                     if let Some(config) = tls {
                         self.admit_tls(socket, peer, &config);
@@ -54,7 +54,8 @@ impl<S: Service> IoThread<S> {
                 Ok(None) => return false,
                 Err(error) if sys::is_exhaustion(&error) => {
                     self.cx.incident(&Incident::AcceptFailed { error: &error });
-                    if self.acceptor.failed() {
+                    // From the second failure in a row on: descriptors may be free again soon.
+                    if std::mem::replace(&mut self.acceptor.is_short, true) {
                         self.turn_waiting_away(index);
                     }
                     self.acceptor.pause(&self.poll);
@@ -258,10 +259,8 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),
                 Message::Lost(key) => thread.forget(key),
-                // Its stream is gone with its connection.
-                #[cfg(feature = "http2")]
-                Message::Stream(..) => {}
-                Message::Wake(..) | Message::Evict | Message::Drain(_) | Message::Ping(_) => {}
+                // It is about a connection of this thread, and there is none left.
+                _ => {}
             });
         }
     }

@@ -101,8 +101,6 @@ pub(super) fn is_between_requests(link: &Link) -> bool {
                 && conn.stage() == Stage::Receiving
                 && !conn.is_sending()
         }
-        Link::Ws(_) => false,
-        #[cfg(feature = "http2")]
-        Link::H2(_) => false,
+        _ => false,
     }
 }

@@ -95,11 +95,7 @@ impl Mail {
                 (conn.key, can_wait)
             }
             Message::Lost(key) => (*key, false),
-            #[cfg(feature = "http2")]
-            Message::Stream(..) => return true,
-            Message::Wake(..) | Message::Evict | Message::Drain(_) | Message::Ping(_) => {
-                return true;
-            }
+            _ => return true,
         };
         let missed = self.missed.iter().position(|missed| *missed == key);
         if let Some(at) = missed {

@@ -122,7 +122,7 @@ impl<S: Service> Context<S> {
     fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
         let limits = conn.socket.limits().frame_limits();
         if conn.inline.is_some() {
-            conn.socket.outbound().cork();
+            conn.socket.outbound().is_corked = true;
         }
         let mut at = 0;
         let mut is_paused = false;
@@ -227,11 +227,9 @@ impl<S: Service> Context<S> {
     /// the last one (as RFC 9112, 9.6).
     fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
         self.out.clear();
-        let shut = conn
-            .socket
-            .outbound()
-            .transport()
-            .map(Transport::shutdown_write);
+        let mut outbound = conn.socket.outbound();
+        let shut = outbound.transport.as_mut().map(Transport::shutdown_write);
+        drop(outbound);
         if matches!(shut, Some(Err(_))) {
             return Stay::Close;
         }
@@ -266,7 +264,7 @@ impl<S: Service> Context<S> {
         let own = *conn.socket.limits();
         let (closing_since, is_blocked) = {
             let outbound = conn.socket.outbound();
-            (outbound.closing_since(), outbound.is_blocked())
+            (outbound.closing_since, outbound.is_blocked)
         };
         if closing_since.is_some_and(|since| passed(since) >= own.close_time) {
             return self.lose_socket(conn, "the peer did not answer a close frame");
@@ -275,7 +273,8 @@ impl<S: Service> Context<S> {
             conn.sending_since = now;
         } else if passed(conn.sending_since) >= stall_time {
             conn.sending_since = now;
-            if conn.socket.outbound().take_moved_len() < stall_len_min {
+            let moved_len = std::mem::take(&mut conn.socket.outbound().moved_len);
+            if moved_len < stall_len_min {
                 return self.too_slow(conn);
             }
         }

@@ -36,7 +36,7 @@ impl Next<'_> {
             }
             if let Some((scope, rest)) = next.scopes.split_first() {
                 next.scopes = rest;
-                next.wraps = next.router.wraps_of(*scope);
+                next.wraps = &next.router.scopes[*scope].wraps;
             } else if next.is_in_route {
                 return next.router.answer(&next.target, request);
             } else {

@@ -402,10 +402,6 @@ impl Router {
         }
     }
 
-    pub(crate) fn wraps_of(&self, scope: usize) -> &[Middleware] {
-        self.scopes.get(scope).map_or(&[], |scope| &scope.wraps)
-    }
-
     pub(crate) fn wraps_of_target<'a>(&self, target: &Target<'a>) -> &'a [Middleware] {
         match target {
             Target::Route(entry) => &entry.route.wraps,

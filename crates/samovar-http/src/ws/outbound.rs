@@ -56,13 +56,6 @@ impl Piece {
     }
 }
 
-/// A frame to be queued.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Outgoing<'a> {
-    Slice(&'a [u8]),
-    Shared(&'a Arc<[u8]>),
-}
-
 /// Result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flushed {
@@ -77,7 +70,7 @@ pub(crate) enum Flushed {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     /// Set from the end of the handshake to the end of the connection.
-    transport: Option<Transport>,
+    pub(crate) transport: Option<Transport>,
     phase: Phase,
     queue: VecDeque<Piece>,
     /// Bytes of the first piece that were written.
@@ -88,12 +81,13 @@ pub(crate) struct Outbound {
     /// omitted).
     pong: Option<Box<[u8]>>,
     /// The last write was short; epoll will report when the socket is writable.
-    is_blocked: bool,
+    pub(crate) is_blocked: bool,
     /// The I/O thread runs the handler and writes everything afterwards at once.
-    is_corked: bool,
-    /// Bytes written since the last call of `take_moved_len`.
-    moved_len: u64,
-    closing_since: Option<Instant>,
+    pub(crate) is_corked: bool,
+    /// Bytes written in the present throughput window.
+    pub(crate) moved_len: u64,
+    /// When our close frame was queued.
+    pub(crate) closing_since: Option<Instant>,
 }
 
 impl Outbound {
@@ -127,12 +121,9 @@ impl Outbound {
         }
     }
 
-    /// Sends a frame, or queues the rest of it.
-    pub(super) fn put(&mut self, frame: Outgoing<'_>) {
-        let bytes = match frame {
-            Outgoing::Slice(bytes) => bytes,
-            Outgoing::Shared(bytes) => bytes,
-        };
+    /// Sends a frame, or queues the rest of it. `shared`: the same bytes, to be queued without a
+    /// copy.
+    pub(super) fn put(&mut self, bytes: &[u8], shared: Option<&Arc<[u8]>>) {
         let mut sent_len = 0;
         if self.queue.is_empty() && !self.is_blocked && !self.is_corked {
             sent_len = self.write(bytes);
@@ -141,21 +132,14 @@ impl Outbound {
             return;
         }
         self.queued_len += bytes.len() - sent_len;
-        match frame {
-            Outgoing::Shared(bytes) => {
-                self.enqueue(Piece::Shared(Arc::clone(bytes)), sent_len);
+        // The whole frame is queued although a part was written: pieces start at frames.
+        let piece = match (shared, self.queue.back_mut()) {
+            (Some(shared), _) => Piece::Shared(Arc::clone(shared)),
+            (None, Some(Piece::Own(last))) if last.len() + bytes.len() <= PIECE_LEN => {
+                return last.extend_from_slice(bytes);
             }
-            Outgoing::Slice(bytes) => match self.queue.back_mut() {
-                Some(Piece::Own(piece)) if piece.len() + bytes.len() <= PIECE_LEN => {
-                    piece.extend_from_slice(bytes);
-                }
-                // Queue the whole frame although a part was written: pieces start at frames.
-                _ => self.enqueue(Piece::Own(bytes.to_vec()), sent_len),
-            },
-        }
-    }
-
-    fn enqueue(&mut self, piece: Piece, sent_len: usize) {
+            (None, _) => Piece::Own(bytes.to_vec()),
+        };
         if self.queue.is_empty() {
             self.sent_len = sent_len;
         }
@@ -175,11 +159,7 @@ impl Outbound {
     }
 
     fn control(&mut self, op_code: OpCode, payload: &[u8]) {
-        let payload = payload.get(..CONTROL_LEN_MAX).unwrap_or(payload);
-        let mut bytes = Vec::with_capacity(payload.len() + 2);
-        frame::encode(&mut bytes, op_code, false, payload.len());
-        bytes.extend_from_slice(payload);
-        self.put(Outgoing::Slice(&bytes));
+        self.put(&control_frame(op_code, payload), None);
     }
 
     pub(crate) fn ping(&mut self, payload: &[u8]) {
@@ -227,11 +207,6 @@ impl Outbound {
 
     // For the I/O thread.
 
-    /// The handshake was sent.
-    pub(super) fn start(&mut self, transport: Transport) {
-        self.transport = Some(transport);
-    }
-
     /// The connection ends; sending fails from now on.
     pub(crate) fn end(&mut self) -> Option<Transport> {
         self.phase = Phase::Ended;
@@ -239,34 +214,6 @@ impl Outbound {
         (self.queued_len, self.sent_len) = (0, 0);
         self.pong = None;
         self.transport.take()
-    }
-
-    pub(super) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match &mut self.transport {
-            Some(transport) => transport.recv(buffer),
-            None => Ok(Some(0)),
-        }
-    }
-
-    pub(crate) fn transport(&mut self) -> Option<&mut Transport> {
-        self.transport.as_mut()
-    }
-
-    pub(crate) fn cork(&mut self) {
-        self.is_corked = true;
-    }
-
-    pub(crate) fn closing_since(&self) -> Option<Instant> {
-        self.closing_since
-    }
-
-    /// Bytes written since the last call.
-    pub(crate) fn take_moved_len(&mut self) -> u64 {
-        std::mem::take(&mut self.moved_len)
-    }
-
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked
     }
 
     /// Writes the queue. `scratch`: buffer for joining small pieces.
@@ -282,9 +229,7 @@ impl Outbound {
         }
         loop {
             if let Some(pong) = self.pong.take_if(|_| self.sent_len == 0) {
-                let mut bytes = Vec::with_capacity(pong.len() + 2);
-                frame::encode(&mut bytes, OpCode::Pong, false, pong.len());
-                bytes.extend_from_slice(&pong);
+                let bytes = control_frame(OpCode::Pong, &pong);
                 self.queued_len += bytes.len();
                 self.queue.push_front(Piece::Own(bytes));
             }
@@ -344,4 +289,12 @@ impl Outbound {
             self.queue.pop_front();
         }
     }
+}
+
+fn control_frame(op_code: OpCode, payload: &[u8]) -> Vec<u8> {
+    let payload = payload.get(..CONTROL_LEN_MAX).unwrap_or(payload);
+    let mut bytes = Vec::with_capacity(payload.len() + 2);
+    frame::encode(&mut bytes, op_code, false, payload.len());
+    bytes.extend_from_slice(payload);
+    bytes
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::frame::op_code;
 use super::inbound::Inbound;
-use super::outbound::{Outbound, Outgoing};
+use super::outbound::Outbound;
 use super::{Event, Frame, Handler, Limits, Message, Owed, SendError};
 use crate::head::Peer;
 use crate::io::transport::Transport;
@@ -136,7 +136,7 @@ impl Socket {
         }
         let mut outbound = self.outbound();
         outbound.check_room(payload.len(), shared.limits.outbound_len_max)?;
-        outbound.put(Outgoing::Slice(scratch.get(start..).unwrap_or_default()));
+        outbound.put(scratch.get(start..).unwrap_or_default(), None);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Socket {
         let bytes = deflated.unwrap_or(frame.plain());
         let mut outbound = self.outbound();
         match outbound.check_room(frame.plain().len(), self.0.limits.outbound_len_max) {
-            Ok(()) => outbound.put(Outgoing::Shared(bytes)),
+            Ok(()) => outbound.put(bytes, Some(bytes)),
             Err(SendError::Full) => outbound.overflow(),
             Err(SendError::Closed) => {}
         }
@@ -184,7 +184,7 @@ impl Socket {
     /// The handshake was sent: sends the queue.
     pub(crate) fn start(&self, transport: Transport, waker: Waker) {
         drop(self.0.waker.set(waker));
-        self.outbound().start(transport);
+        self.outbound().transport = Some(transport);
     }
 
     /// Reads once; returns the length, and whether another read may return more.
@@ -194,11 +194,11 @@ impl Socket {
         peer_ended: bool,
     ) -> io::Result<(Option<usize>, bool)> {
         let mut outbound = self.outbound();
-        let len = outbound.recv(buffer)?;
-        // Without a transport the connection has ended, so reading stops.
-        let may_have_more = outbound
-            .transport()
-            .is_some_and(|transport| transport.may_have_more(len, buffer.len(), peer_ended));
+        let Some(transport) = &mut outbound.transport else {
+            return Ok((Some(0), false));
+        };
+        let len = transport.recv(buffer)?;
+        let may_have_more = transport.may_have_more(len, buffer.len(), peer_ended);
         Ok((len, may_have_more))
     }
 
