@@ -41,25 +41,24 @@ pub enum ChunkEvent {
     End,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
+    #[default]
     Size,
-    Data { left: u64 },
+    Data {
+        left: u64,
+    },
     DataEnd,
-    Trailer { seen_len: usize },
+    Trailer {
+        seen_len: usize,
+    },
     Done,
 }
 
 /// Decoder of one chunked body, for input split at any byte.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ChunkDecoder {
     state: State,
-}
-
-impl Default for ChunkDecoder {
-    fn default() -> Self {
-        Self { state: State::Size }
-    }
 }
 
 impl ChunkDecoder {

@@ -61,11 +61,14 @@ pub enum Step {
     Closed,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 enum State {
+    #[default]
     Head,
     Body(Body),
-    Discard { left: u64 },
+    Discard {
+        left: u64,
+    },
     Busy,
     Closed,
 }
@@ -95,21 +98,11 @@ pub enum Phase {
 }
 
 /// Protocol state of one connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Conn {
     state: State,
     keep_alive: bool,
     expect_continue: bool,
-}
-
-impl Default for Conn {
-    fn default() -> Self {
-        Self {
-            state: State::Head,
-            keep_alive: false,
-            expect_continue: false,
-        }
-    }
 }
 
 impl Conn {

@@ -91,7 +91,7 @@ pub enum Framing {
 
 /// A parsed head: spans into its bytes. Reused from request to request, so that nothing is
 /// allocated once `headers` has grown.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HeadIndex {
     /// The method.
     pub method: Method,
@@ -113,23 +113,6 @@ pub struct HeadIndex {
     pub keep_alive: bool,
     /// Whether the peer waits for `100 Continue` before sending the body.
     pub expect_continue: bool,
-}
-
-impl Default for HeadIndex {
-    fn default() -> Self {
-        Self {
-            method: Method::Get,
-            method_name: Span::default(),
-            target: Span::default(),
-            path: Span::default(),
-            query: None,
-            version: Version::Http11,
-            headers: Vec::new(),
-            framing: Framing::None,
-            keep_alive: false,
-            expect_continue: false,
-        }
-    }
 }
 
 /// Parses a head at the start of `input`, which may contain more than the head.

@@ -6,12 +6,13 @@ use std::fmt;
 macro_rules! methods {
     ($($name:ident $token:literal,)*) => {
         /// The method of a request (RFC 9110, section 9).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
         #[non_exhaustive]
         pub enum Method {
             $(#[doc = concat!("`", $token, "`")] $name,)*
             /// Any other token; [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name)
             /// locates its text.
+            #[default]
             Other,
         }
 
@@ -48,12 +49,13 @@ methods! {
 }
 
 /// The protocol version of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Version {
     /// HTTP/1.0: no chunked bodies, and one request per connection unless the client asks for
     /// keep-alive.
     Http10,
     /// HTTP/1.1
+    #[default]
     Http11,
     /// HTTP/2: concurrent requests on one connection.
     Http2,

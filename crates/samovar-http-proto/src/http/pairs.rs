@@ -45,25 +45,10 @@ impl Pairs {
         pairs.map(|(_, value)| value.as_str())
     }
 
-    /// Whether the name occurs.
-    pub fn contains(&self, name: &str) -> bool {
-        self.get(name).is_some()
-    }
-
     /// Iterates over all pairs.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.pairs.iter();
         pairs.map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// Returns the number of pairs.
-    pub fn len(&self) -> usize {
-        self.pairs.len()
-    }
-
-    /// Whether there are no pairs.
-    pub fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::http::accept_encoding::Coding;
 use crate::http::{Method, Version};
 
 /// Client preferences for the answer to a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Preferences {
     pub(crate) version: Version,
     pub(crate) is_head: bool,
@@ -17,18 +17,6 @@ pub(crate) struct Preferences {
     /// Content coding for the body, if the server compresses.
     #[cfg(feature = "compression")]
     pub(crate) coding: Option<Coding>,
-}
-
-impl Default for Preferences {
-    fn default() -> Self {
-        Self {
-            version: Version::Http11,
-            is_head: false,
-            takes_trailers: false,
-            #[cfg(feature = "compression")]
-            coding: None,
-        }
-    }
 }
 
 impl Preferences {

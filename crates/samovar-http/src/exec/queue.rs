@@ -48,7 +48,7 @@ pub(crate) struct Queue {
     waiting_max: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// In the order of [`Lane`].
     lanes: [LaneState; 3],
@@ -64,7 +64,7 @@ struct State {
 }
 
 /// The queue and the slots of one lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LaneState {
     /// Worker slots.
     slots_max: usize,
@@ -80,10 +80,7 @@ impl LaneState {
     fn new(slots_max: usize) -> Self {
         Self {
             slots_max,
-            requests: VecDeque::new(),
-            pumps: VecDeque::new(),
-            is_requests_turn: false,
-            running_count: 0,
+            ..Self::default()
         }
     }
 
@@ -156,11 +153,7 @@ impl Queue {
         let costly_max = costly_slots(slots_max);
         let state = State {
             lanes: [slots_max, slots_max, costly_max].map(LaneState::new),
-            is_closed: false,
-            thread_count: 0,
-            idle: Vec::new(),
-            is_waking: false,
-            waiting_count: 0,
+            ..State::default()
         };
         Self {
             state: Mutex::new(state),

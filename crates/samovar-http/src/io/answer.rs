@@ -46,6 +46,7 @@ pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> R
 
 /// Lets the service answer a request on the I/O thread, and reports the answer. A panic is answered
 /// 500. `received`: when the request was received.
+#[inline]
 pub(super) fn answer_inline<S: Service>(
     service: &S,
     local: &mut S::Local,

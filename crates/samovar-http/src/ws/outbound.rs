@@ -30,9 +30,10 @@ pub enum SendError {
 }
 
 /// Phase of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     /// Messages may be queued; the handshake may not be sent yet.
+    #[default]
     Open,
     /// Our close frame is the last one in the queue, or was sent.
     Closing,
@@ -67,7 +68,7 @@ pub(crate) enum Flushed {
     Blocked,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outbound {
     /// Set from the end of the handshake to the end of the connection.
     pub(crate) transport: Option<Transport>,
@@ -91,21 +92,6 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new() -> Self {
-        Self {
-            transport: None,
-            phase: Phase::Open,
-            queue: VecDeque::new(),
-            sent_len: 0,
-            queued_len: 0,
-            pong: None,
-            is_blocked: false,
-            is_corked: false,
-            moved_len: 0,
-            closing_since: None,
-        }
-    }
-
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }

@@ -66,7 +66,7 @@ impl Socket {
             protocol,
             limits,
             window_bits,
-            outbound: Mutex::new(Outbound::new()),
+            outbound: Mutex::default(),
             inbound: Mutex::new(Inbound::new(handler)),
             waker: OnceLock::new(),
         }))
