@@ -16,7 +16,6 @@
 //! | shards | 4 per core, 8 to 64 | enough for I/O threads and most workers |
 //! | recorded requests per shard and second | 2048 | 96 KiB |
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -187,14 +186,9 @@ impl Meter {
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
+    NUMBER.with(|number| *number)
 }
 
 impl Default for ClassShard {

@@ -109,11 +109,12 @@ fn kind_of(name: &str) -> String {
     let is_io = name.strip_prefix("io-").is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     });
-    match name {
-        _ if is_io => name.to_owned(),
-        "worker" => name.to_owned(),
-        _ => "other".to_owned(),
-    }
+    let kind = if is_io || name == "worker" {
+        name
+    } else {
+        "other"
+    };
+    kind.to_owned()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is 100")]

@@ -76,21 +76,16 @@ impl Narinfos {
 
     /// The narinfo of one path, which is leased if that is possible.
     pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
-        let snapshot = self.reader.shared.refresh();
+        let (snapshot, leases) = (self.reader.shared.refresh(), &self.reader.shared.leases);
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
-        let is_done = match self.reader.shared.leases.generation() {
-            0 => !self.reader.shared.leases.is_on(),
+        let is_done = match leases.generation() {
+            0 => !leases.is_on(),
             generation => rendered.leased == generation,
         };
         if is_done {
             return Ok(rendered);
         }
-        let path = &rendered.narinfo.path;
-        let asked = self
-            .reader
-            .shared
-            .leases
-            .announce(std::slice::from_ref(path));
+        let asked = leases.announce(std::slice::from_ref(&rendered.narinfo.path));
         self.note_leased(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
             return self.find_one(self.reader.shared.refresh().as_deref(), hash_part);
