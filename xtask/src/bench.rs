@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{find, progress, repository, run};
+use crate::command::{build_release, find, progress, repository, run};
 use crate::sample;
 
 /// Number of valid paths in the big store.
@@ -48,20 +48,12 @@ pub(crate) fn measure(options: &[&str]) -> Result<()> {
     let big_store = repository.join(".samovar/million");
     sample::make(&store, sample::Kind::Bench)?;
     sample::make(&big_store, sample::Kind::Rows(BIG_STORE_PATHS))?;
-    progress("building (the first time: some minutes)");
-    run(Command::new("cargo")
-        .args(["build", "--release", "--package", "nix-serve"])
-        .args(["--package", "samovar-bench"])
-        .current_dir(&repository))?;
-    let mut metadata = cargo_metadata::MetadataCommand::new();
-    let metadata = metadata.current_dir(&repository).no_deps().exec()?;
-    let programs = metadata.target_directory.join("release");
-
+    let programs = build_release(&["nix-serve", "samovar-bench"])?;
     let mut bench = Command::new(programs.join("samovar-bench"));
     bench.arg("--store").arg(&store);
     bench.arg("--big-store").arg(&big_store);
     bench.arg("--out").arg(repository.join(REPORT));
-    for server in servers(programs.as_std_path(), |program| find(program).is_some()) {
+    for server in servers(&programs, |program| find(program).is_some()) {
         bench.arg("--server").arg(server);
     }
     run(bench.args(options))?;

@@ -78,9 +78,24 @@ pub(crate) fn build_as_tested(targets: &[&str]) -> Result<PathBuf> {
         .args(["build", "--workspace"])
         .args(targets)
         .current_dir(repository()))?;
+    programs("debug")
+}
+
+/// Builds packages with the release profile; returns the folder of programs.
+pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
+    progress("building (the first time: some minutes)");
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    run(Command::new("cargo")
+        .args(["build", "--release"])
+        .args(packages)
+        .current_dir(repository()))?;
+    programs("release")
+}
+
+fn programs(profile: &str) -> Result<PathBuf> {
     let mut metadata = cargo_metadata::MetadataCommand::new();
     let metadata = metadata.current_dir(repository()).no_deps().exec()?;
-    Ok(metadata.target_directory.join("debug").into())
+    Ok(metadata.target_directory.join(profile).into())
 }
 
 /// Applies `work` to all items, two at a time; returns the results in the order of the items.

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::command::{find, output, progress, repository, run};
+use crate::command::{build_release, find, output, progress, repository};
 use crate::sample;
 
 /// Database of the machine's store.
@@ -52,14 +52,7 @@ pub(crate) fn print_example_lines(port: u16) -> Result<()> {
 
 /// Builds nix-serve with the release profile; returns its path. Fails if it does not build.
 pub(crate) fn build() -> Result<PathBuf> {
-    progress("building the server (the first time: some minutes)");
-    let repository = repository();
-    run(Command::new("cargo")
-        .args(["build", "--release", "--package", "nix-serve"])
-        .current_dir(&repository))?;
-    let mut metadata = cargo_metadata::MetadataCommand::new();
-    let metadata = metadata.current_dir(&repository).no_deps().exec()?;
-    Ok(metadata.target_directory.join("release/nix-serve").into())
+    Ok(build_release(&["nix-serve"])?.join("nix-serve"))
 }
 
 fn prepare_store() -> Result<Served> {

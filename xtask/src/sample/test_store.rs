@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::nar::Node;
 use super::store::{Derivation, Features, Import, LogPlace, STORE_DIR, Store};
@@ -271,58 +271,36 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
     let growing: String = (0..60_000)
         .map(|line| format!("compiling unit {line}\n"))
         .collect();
-    let mut growing_bzip2 = bzip2(growing.as_bytes())?;
-    growing_bzip2.truncate(growing_bzip2.len() * 2 / 3);
-    let every_byte: Vec<u8> = (0..=255).collect();
-    let orphan = format!("{STORE_DIR}/00000000000000000000000000000003-orphan.drv");
-
-    // Starts at the second layer of the graph, because `no_references` has no log.
-    let mut derivations = packages.iter().skip(10).map(|package| package.drv.clone());
-    let mut next = || derivations.next().context("the graph is large enough");
-    let text = |kind| format!("the log is {kind}\n");
-    let logs: [(String, &str, LogPlace, Vec<u8>, Value); 8] = [
-        (
-            next()?,
-            "bzip2",
-            BZIP2,
-            bzip2(text("bzip2").as_bytes())?,
-            json!(text("bzip2")),
-        ),
-        (
-            next()?,
-            "plain",
-            PLAIN,
-            text("plain").into_bytes(),
-            json!(text("plain")),
-        ),
-        (
-            next()?,
-            "flat",
-            FLAT,
-            text("flat").into_bytes(),
-            json!(text("flat")),
-        ),
-        (
-            next()?,
-            "flat-bzip2",
-            FLAT_BZIP2,
-            bzip2(text("flat-bzip2").as_bytes())?,
-            json!(text("flat-bzip2")),
-        ),
-        (next()?, "growing", BZIP2, growing_bzip2, Value::Null),
-        (next()?, "bytes", BZIP2, bzip2(&every_byte)?, Value::Null),
-        (next()?, "empty", PLAIN, Vec::new(), json!("")),
-        (
-            orphan,
-            "orphan",
-            BZIP2,
-            bzip2(text("orphan").as_bytes())?,
-            json!(text("orphan")),
-        ),
+    let text = |kind| format!("the log is {kind}\n").into_bytes();
+    let logs = [
+        ("bzip2", BZIP2, text("bzip2")),
+        ("plain", PLAIN, text("plain")),
+        ("flat", FLAT, text("flat")),
+        ("flat-bzip2", FLAT_BZIP2, text("flat-bzip2")),
+        ("growing", BZIP2, growing.into_bytes()),
+        ("bytes", BZIP2, (0..=255).collect()),
+        ("empty", PLAIN, Vec::new()),
+        ("orphan", BZIP2, text("orphan")),
     ];
+    // Starts at the second layer of the graph, because `no_references` has no log.
+    let derivations = packages.iter().skip(10).map(|package| package.drv.clone());
+    let orphan = format!("{STORE_DIR}/00000000000000000000000000000003-orphan.drv");
+    let derivations = derivations.take(logs.len() - 1).chain([orphan]);
     let mut described = Vec::new();
-    for (drv, kind, place, bytes, text) in logs {
+    for (drv, (kind, place, content)) in derivations.zip(logs) {
+        let mut bytes = if place.bzip2 {
+            bzip2(&content)?
+        } else {
+            content.clone()
+        };
+        if kind == "growing" {
+            bytes.truncate(bytes.len() * 2 / 3);
+        }
         store.write_log(&drv, place, &bytes)?;
+        let text = match kind {
+            "growing" | "bytes" => None,
+            _ => Some(String::from_utf8(content)?),
+        };
         described.push(json!({"drv": drv, "kind": kind, "text": text}));
     }
     manifest.insert("logs".into(), json!(described));

@@ -26,42 +26,22 @@ const FENCE: &str = "```floors ";
 /// Files that may import each other in a circle: a parent and its children at most.
 const CIRCLE_LEN_MAX: usize = 3;
 
-/// The crates whose circles are known to be larger, and how large they may be.
-const LIST: &str = "xtask/circles.txt";
-
-/// Checks all crates against `document`, the text of ARCHITECTURE.md. `list` has a line
-/// `CRATE FILES` for each crate with a larger circle; it only shrinks.
-pub(super) fn check(texts: &[Text], document: &str, list: &str) -> Vec<Finding> {
+/// Checks all crates against `document`, the text of ARCHITECTURE.md.
+pub(super) fn check(texts: &[Text], document: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let crates = modules::by_crate(texts);
-    let mut listed: BTreeMap<&str, usize> = list
-        .lines()
-        .filter_map(|line| line.rsplit_once(' '))
-        .filter_map(|(folder, len)| Some((folder.trim(), len.parse().ok()?)))
-        .collect();
-    for (folder, modules) in &crates {
+    for modules in crates.values() {
         let circles = circles(modules, &arrows(modules));
-        let largest = circles.iter().map(Vec::len).max().unwrap_or_default();
-        let allowed = listed.remove(folder).unwrap_or(CIRCLE_LEN_MAX);
-        if allowed > CIRCLE_LEN_MAX.max(largest) {
-            let message =
-                format!("allows {folder} a circle of {allowed}, it has {largest}: lower it");
-            findings.push(Finding::new(LIST, 0, message));
-        }
-        let too_large = circles.iter().filter(|files| files.len() > allowed);
+        let too_large = circles.iter().filter(|files| files.len() > CIRCLE_LEN_MAX);
         findings.extend(too_large.map(|files| {
             let message = format!(
-                "is in a circle of {} files that import each other, at most {allowed} may: none of \
-                 them can be understood or changed alone: {}",
+                "is in a circle of {} files that import each other, at most {CIRCLE_LEN_MAX} may: \
+                 none of them can be understood or changed alone: {}",
                 files.len(),
                 files.join(", ")
             );
             Finding::new(files[0], 0, message)
         }));
-    }
-    for folder in listed.into_keys() {
-        let message = format!("names {folder}, which is no crate: remove the line");
-        findings.push(Finding::new(LIST, 0, message));
     }
     for (folder, floors) in floors(document) {
         match crates.get(&*folder) {
@@ -362,7 +342,7 @@ mod tests {
     }
 
     fn messages(files: &[(&str, &str)], document: &str) -> Vec<String> {
-        let found = check(&texts(files), document, "");
+        let found = check(&texts(files), document);
         found.iter().map(ToString::to_string).collect()
     }
 
@@ -379,10 +359,6 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("4 files"), "{found:?}");
         assert!(messages(&circle[..4], "").is_empty());
-        let list = |list: &str| check(&texts(&circle), "", list).len();
-        assert_eq!(list("crates/a 4\n"), 0);
-        assert_eq!(list("crates/a 5\n"), 1);
-        assert_eq!(list("crates/a 4\ncrates/gone 4\n"), 1);
         // In a comment, a string or a test nothing is imported.
         let mut harmless = circle;
         harmless[4].1 = "// use crate::a::A;\nconst S: &str = \"use crate::a::A;\";\n\

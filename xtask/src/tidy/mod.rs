@@ -81,15 +81,11 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     let read = |name: &str| fs::read_to_string(repository.join(name)).unwrap_or_default();
 
     let mut findings = arrows::check(&read("ARCHITECTURE.md"), &arrows::of_workspace(&metadata));
-    findings.extend(imports::check(
-        &texts,
-        &read("ARCHITECTURE.md"),
-        &read("xtask/circles.txt"),
-    ));
+    findings.extend(imports::check(&texts, &read("ARCHITECTURE.md")));
     findings.extend(functions::check(&texts));
     findings.extend(sleeps::check(&texts, &read("xtask/sleeps.txt")));
     findings.extend(words::check(&texts));
-    findings.extend(sources::check(&texts, &read("xtask/ratchet.txt")));
+    findings.extend(sources::check(&texts));
     findings.extend(manifests::check(&texts));
     findings.extend(links::check(&texts, |path| repository.join(path).exists()));
 

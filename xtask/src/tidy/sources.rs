@@ -8,16 +8,16 @@ const UNSAFE: &str = "crates/samovar-http/src/io/sys";
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 600;
 
-/// Applies all rules to all Rust files. `ratchet` lists the files that are known to be too long.
-pub(super) fn check(texts: &[Text], ratchet: &str) -> Vec<Finding> {
+/// Applies all rules to all Rust files.
+pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for text in texts.iter().filter(|text| text.path.ends_with(".rs")) {
         let lines = lexer::lines(&text.content);
         findings.extend(width(text));
         findings.extend(unfinished(&text.path, &lines));
         findings.extend(unsafe_code(&text.path, &lines));
+        findings.extend(size(&text.path, lines.len()));
     }
-    findings.extend(size(texts, ratchet));
     findings
 }
 
@@ -91,41 +91,12 @@ fn has_word(code: &str, word: &str) -> bool {
         .any(|found| found == word)
 }
 
-/// Checks the length of files, which tend to grow further once they are long.
-fn size(texts: &[Text], ratchet: &str) -> Vec<Finding> {
-    const RATCHET: &str = "xtask/ratchet.txt";
-    let known = ratchet.lines().filter(|line| !line.starts_with('#'));
-    let known = known.filter_map(|line| line.split_once(' '));
-    let known: Vec<(&str, usize)> = known
-        .filter_map(|(count, path)| Some((path, count.parse().ok()?)))
-        .collect();
-    let mut findings = Vec::new();
-    for text in texts.iter().filter(|text| text.path.ends_with(".rs")) {
-        let count = text.content.lines().count();
-        let listed = known
-            .iter()
-            .find(|(path, _)| *path == text.path)
-            .map(|(_, count)| *count);
-        let message = match listed {
-            None if count > LINES_MAX => format!(
-                "{count} lines, more than {LINES_MAX}: split it by its nouns, or list it in \
-                 {RATCHET} with the reason in the commit"
-            ),
-            Some(limit) if count > limit => {
-                format!("{count} lines, {limit} in {RATCHET}: a file this long may only shrink")
-            }
-            Some(limit) if count < limit => {
-                format!("{count} lines, {limit} in {RATCHET}: lower the number, so it stays so")
-            }
-            _ => continue,
-        };
-        findings.push(Finding::new(&text.path, 0, message));
-    }
-    let gone = known
-        .iter()
-        .filter(|(path, _)| texts.iter().all(|text| text.path != *path));
-    findings.extend(gone.map(|(path, _)| Finding::new(RATCHET, 0, format!("{path} is gone"))));
-    findings
+/// Checks the length of a file: a long one tends to grow further.
+fn size(path: &str, count: usize) -> Option<Finding> {
+    (count > LINES_MAX).then(|| {
+        let message = format!("{count} lines, more than {LINES_MAX}: split it by its nouns");
+        Finding::new(path, 0, message)
+    })
 }
 
 #[cfg(test)]
@@ -142,7 +113,7 @@ mod tests {
     /// Checks on which lines a file breaks a rule.
     #[track_caller]
     fn check_lines(path: &str, content: &str, expected: &[usize]) {
-        let found = check(&[text(path, content)], "");
+        let found = check(&[text(path, content)]);
         let lines: Vec<usize> = found.iter().map(|finding| finding.line).collect();
         assert_eq!(lines, expected, "{found:?}");
     }
@@ -182,14 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn long_files_only_shrink() {
-        let long = text("a.rs", &"\n".repeat(601));
-        let long = std::slice::from_ref(&long);
-        assert_eq!(size(long, "").len(), 1);
-        assert_eq!(size(long, "601 a.rs\n").len(), 0);
-        assert_eq!(size(long, "600 a.rs\n").len(), 1);
-        assert_eq!(size(long, "700 a.rs\n").len(), 1);
-        assert_eq!(size(&[text("a.rs", "")], "# why\n700 gone.rs\n").len(), 1);
-        assert_eq!(size(&[text("a.rs", &"\n".repeat(600))], "").len(), 0);
+    fn a_file_has_at_most_600_lines() {
+        check_lines("a.rs", &"\n".repeat(600), &[]);
+        check_lines("a.rs", &"\n".repeat(601), &[0]);
     }
 }
