@@ -1,5 +1,5 @@
-//! What the kernel costs: epoll, receive, send. Nothing is parsed, so nothing that parses can be
-//! cheaper with the same system calls. `floor PORT THREADS`; ends with its input.
+//! Lower bound of the cost of a server: epoll, receive and send without parsing.
+//! `floor PORT THREADS` exits at the end of its standard input.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// A socket of its own for each thread, as the server that is measured has it.
+/// Opens a listening socket for one thread, as samovar-http does.
 fn listen(port: u16) -> io::Result<TcpListener> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_reuseport(&socket, true)?;
@@ -85,12 +85,12 @@ fn accept(
     Ok(())
 }
 
-/// Answers what came; false when nothing more will.
+/// Responds to the received bytes; returns `false` at the end of the connection.
 fn turn(stream: &TcpStream, buffer: &mut [u8], answers: &[Vec<u8>; 2]) -> bool {
     match rustix::net::recv(stream, &mut *buffer, RecvFlags::empty()) {
         Ok((0, _)) => false,
         Ok(_) => {
-            // `GET /text500` or `GET /text`: the one byte that is looked at.
+            // `GET /text500` or `GET /text`: only this byte differs.
             let [short, long] = answers;
             let answer = if buffer.get(9) == Some(&b'5') {
                 long

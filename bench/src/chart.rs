@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_no_chart() {
+    fn there_is_no_chart_without_figures() {
         let mut results = with_gaps();
         results.rows.retain(|row| row.name == "nobody");
         assert_eq!(render(&results), None);
     }
 
     #[test]
-    fn the_scale_holds_all_values() {
+    fn the_scale_contains_all_values() {
         let scale = Scale::of([4.2, 518.0].into_iter());
         assert_eq!((scale.least_exponent, scale.largest_exponent), (0, 3));
         assert_eq!(scale.x(1.0), LABEL_WIDTH);

@@ -41,11 +41,7 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
     }
     let answer = client.get("/00000000000000000000000000000000.narinfo", |_| ())?;
     if answer.status != 404 {
-        bail!(
-            "{}: {} for a path that is not there",
-            server.name,
-            answer.status
-        );
+        bail!("{}: {} for an absent path", server.name, answer.status);
     }
     let mut remarks = Vec::new();
     if signed {
@@ -59,7 +55,7 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
         let answer = client.get(&url, |piece| hash.update(piece))?;
         if answer.status != 200 || hash.finalize() != expected {
             bail!(
-                "{}: the NAR of {path} is not what nix-store --dump says",
+                "{}: the NAR of {path} differs from the output of nix-store --dump",
                 server.name
             );
         }
@@ -95,7 +91,7 @@ fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<Stri
     }
     Ok(answer.is_zstd.then(|| {
         format!(
-            "{} sends the tree in zstd to who accepts it: {:.0} MB of {:.0}.",
+            "{} compresses the tree with zstd if the client accepts it: {:.0} MB of {:.0}.",
             server.name,
             to_f64(answer.body_len) / 1e6,
             to_f64(store.info(&store.tree).map_or(0, |info| info.nar_size)) / 1e6,
@@ -167,11 +163,11 @@ fn compare(path: &str, narinfo: &BTreeMap<String, String>, info: &PathInfo) -> R
     references.sort_unstable();
     let size = info.nar_size.to_string();
     // Servers may omit deriver and content address, but must not send wrong ones.
-    let or_absent = |said: &str, known: &Option<String>| {
-        said.is_empty()
+    let or_absent = |sent: &str, known: &Option<String>| {
+        sent.is_empty()
             || known
                 .as_deref()
-                .is_some_and(|known| base_name(known) == base_name(said))
+                .is_some_and(|known| base_name(known) == base_name(sent))
     };
     let checks = [
         ("StorePath", field("StorePath") == path),
@@ -184,7 +180,7 @@ fn compare(path: &str, narinfo: &BTreeMap<String, String>, info: &PathInfo) -> R
     ];
     for (name, right) in checks {
         if !right {
-            bail!("{name} is {:?}, but Nix says {info:?}", field(name));
+            bail!("{name} is {:?}, but Nix has {info:?}", field(name));
         }
     }
     Ok(())

@@ -161,7 +161,7 @@ impl Section {
             Self::NixServeNg => "nix-serve-ng's benchmark",
             Self::Requests => "Small answers",
             Self::Bulk => "NARs",
-            Self::Once => "Each path asked for once",
+            Self::Once => "Each path requested once",
             Self::Copy => "A real client",
             Self::Start => "Start",
             Self::Memory => "Memory",
@@ -175,7 +175,7 @@ impl Section {
         match self {
             Self::NixServeNg => {
                 "As its README defines them: one question at a time on one connection; a NAR is \
-                 asked for by the narinfo's URL, and the narinfo is part of the time. Client and \
+                 requested by the narinfo's URL, and the narinfo is part of the time. Client and \
                  server on one core, a line is one iteration."
             }
             Self::Requests => {
@@ -200,8 +200,8 @@ impl Section {
             }
             Self::Calls => "One connection, counted by strace in a run of its own.",
             Self::Engine => {
-                "`cN`: N connections. *One core*: a server with one thread shares the core with its \
-                 client."
+                "`cN`: N connections. *One core*: a server with one thread shares the core \
+                 with its client."
             }
         }
     }

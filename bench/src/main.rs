@@ -108,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut remarks = check(&store, &contenders)?;
     if !rows::can_count_calls() {
-        remarks.push("strace is not here: no system calls are counted.".into());
+        remarks.push("strace is not installed, so system calls are not counted.".into());
     }
 
     let results = rows::measure(

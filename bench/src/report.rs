@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_holds_everything() {
+    fn all_files_are_written() {
         let folder = tempfile::tempdir().unwrap();
         let results = with_gaps();
         let text = markdown("a machine", &["a remark".into()], &results);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_has_a_reason() {
+    fn a_missing_figure_has_a_reason() {
         let text = render(&with_gaps());
         for expected in [
             "| narinfo c64 | 5.00 (0.62x) | 50.0 (6.25x) | 8.00 |",

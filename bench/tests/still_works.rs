@@ -1,5 +1,5 @@
-//! The benchmark runs, from the first server to the last file. A figure of a debug build in a
-//! second says nothing; that there is one says that nothing is broken.
+//! A run of the benchmark measures every row and writes all files. The figures of a debug build
+//! mean nothing; this only tests that there are some.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The store that all tests read; `make sample` makes it.
+/// The sample store, which `make sample` creates.
 fn sample_store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample")
 }
 
-/// Our server, where the whole workspace was built; otherwise nginx is compared with itself.
+/// nix-serve, if the whole workspace was built; otherwise only nginx is measured.
 fn nix_serve() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("nix-serve");
     program.exists().then_some(program)

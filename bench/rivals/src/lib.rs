@@ -9,8 +9,8 @@
 //! | `/file`, `/big` | the files of the command line |
 //! | `/upload` | how many bytes came |
 //! | `/sleep` | as `/text`, after 10 ms of blocking |
-//! | `/ws` | a WebSocket that says what it hears |
-//! | `/broadcast` | WebSockets that all hear what any of them says |
+//! | `/ws` | a WebSocket that echoes messages |
+//! | `/broadcast` | WebSockets that receive the messages of all |
 
 use std::path::PathBuf;
 use std::time::Duration;

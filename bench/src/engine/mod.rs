@@ -23,9 +23,9 @@ use crate::{machine, summary, table};
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench engine [options]
 
-  --rounds N      measure each figure N times and take the median (3)
-  --seconds S     for so long each time (2)
-  --rows TEXT     only rows whose name holds TEXT
+  --rounds N      measure each figure N times and report the median (3)
+  --seconds S     duration of each measurement (2)
+  --rows TEXT     only rows whose name contains TEXT
   --only NAMES    only these servers, by comma: floor,inline,worker,hyper,axum,actix,nginx
   --quick         three rounds of a second";
 

@@ -70,9 +70,9 @@ pub(crate) fn broadcast(
     let started = Instant::now();
     let mut seen = Seen::default();
     for _ in 0..messages {
-        let said = Instant::now();
+        let sent = Instant::now();
         say(&mut fleet, &message, answer_len, &mut buffer)?;
-        seen.latencies_us.push(said.elapsed().as_secs_f64() * 1e6);
+        seen.latencies_us.push(sent.elapsed().as_secs_f64() * 1e6);
         seen.count += 1;
     }
     seen.duration = started.elapsed();
@@ -100,7 +100,7 @@ fn say(fleet: &mut Fleet, message: &[u8], answer_len: usize, buffer: &mut [u8]) 
             };
             let len = read(stream, buffer)?;
             if len > *left_len {
-                return Err(io::Error::new(ErrorKind::InvalidData, "more than was said"));
+                return Err(io::Error::new(ErrorKind::InvalidData, "more than was sent"));
             }
             *left_len -= len;
             left_count -= usize::from(len > 0 && *left_len == 0);

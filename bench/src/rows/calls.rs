@@ -38,7 +38,7 @@ impl Bench<'_> {
         urls: &Urls,
     ) -> Result<Values, Gap> {
         if !is_possible() {
-            return Err(Gap::NotAsked("strace is not here".into()));
+            return Err(Gap::NotAsked("strace is not installed".into()));
         }
         let (targets, status): (Vec<&String>, u16) = match target {
             Target::Narinfo | Target::NarinfoTakingZstd => {
@@ -75,9 +75,9 @@ impl Bench<'_> {
         let strace = strace.stderr(Stdio::piped()).spawn()?;
         let asked = wait_until_attached(server).and_then(|()| ask());
         let said = end(strace)?;
-        asked.with_context(|| format!("strace said {said}"))?;
+        asked.with_context(|| format!("output of strace: {said}"))?;
         let table = fs::read_to_string(&file)?;
-        let total = total(&table).with_context(|| format!("strace wrote {table}{said}"))?;
+        let total = total(&table).with_context(|| format!("output of strace: {table}{said}"))?;
         Ok(Values::from([(
             Quantity::Calls,
             to_f64(total) / to_f64(targets.len() as u64),

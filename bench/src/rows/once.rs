@@ -72,9 +72,11 @@ impl Bench<'_> {
         let answer = failed(answer.map_err(Error::from))?;
         let end = format!("\nend {} 0 0\n", closure.len());
         if answer.status == 404 {
-            Err(Gap::NotAsked("has no closures in one answer".into()))
+            Err(Gap::NotAsked(
+                "does not send closures in one response".into(),
+            ))
         } else if answer.status != 200 || !tail.ends_with(end.as_bytes()) {
-            Err(Gap::Failed(format!("{target}: not all of the closure")))
+            Err(Gap::Failed(format!("{target}: incomplete closure")))
         } else {
             Ok(values(closure.len(), asked, cpu))
         }
