@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use support::{ServerProcess, sample_list, sample_root};
-use swarm::{Catalog, Clients, Fleet, Plan, Turn};
+use swarm::{Catalog, Clients, Plan, Turn};
 
 const CLIENTS: usize = 10;
 const PERIOD: Duration = Duration::from_secs(2);
@@ -24,12 +24,17 @@ fn a_fleet_is_answered_rightly() {
     };
     let host = server.addr.to_string();
     let clients = Clients::new(&host, catalog, turn, CLIENTS, PERIOD, 1);
-    let fleets: Vec<Box<dyn Fleet>> = vec![Box::new(clients)];
     let plan = Plan {
         timeout: Duration::from_secs(60),
         ..Plan::new(server.addr, 100, PERIOD)
     };
-    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    let tally = swarm::run(
+        &plan,
+        vec![clients],
+        &AtomicBool::new(false),
+        &mut |_, _| {},
+    )
+    .unwrap();
     assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
     let count = |name: &str| {
         let mut operations = tally.operations.iter();

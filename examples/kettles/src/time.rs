@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ::time::{Date, Month, OffsetDateTime};
+
 const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_PER_HOUR: i64 = 3600;
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -127,37 +129,21 @@ fn zone(rest: &mut &[u8]) -> Option<i64> {
 
 /// Days from 1970 to a Gregorian date; `None` for an invalid date.
 fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let month_len = match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if is_leap => 29,
-        2 => 28,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=month_len).contains(&day) {
-        return None;
-    }
-    // Years that start in March have the leap day at their end.
-    let shifted = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    Some(era * 146_097 + day_of_era - 719_468)
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let (year, day) = (i32::try_from(year).ok()?, u8::try_from(day).ok()?);
+    let date = Date::from_calendar_date(year, month, day).ok()?;
+    Some(i64::from(date.to_julian_day()) - 2_440_588)
 }
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(MICROS_PER_SECOND);
         let micros = self.0.rem_euclid(MICROS_PER_SECOND);
-        let (days, second) = (
-            seconds.div_euclid(SECONDS_PER_DAY),
-            seconds.rem_euclid(SECONDS_PER_DAY),
-        );
-        let (year, month, day) = swarm::date(days);
-        let (hour, minute) = (second / 3600, second / 60 % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}")?;
-        write!(f, ":{:02}", second % 60)?;
+        // Times are at most some days from a year of four digits.
+        let time = OffsetDateTime::from_unix_timestamp(seconds);
+        let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let (hour, minute, second) = time.to_hms();
+        write!(f, "{}T{hour:02}:{minute:02}:{second:02}", time.date())?;
         if micros != 0 {
             write!(f, ".{micros:06}")?;
         }

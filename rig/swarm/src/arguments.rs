@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{IntoResettable, StyledStr, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use swarm::{Turn, connections_both, connections_max};
 
@@ -185,168 +186,137 @@ fn kettles() -> Command {
         .iter()
         .map(|goal| format!("{}: {}", goal.name, goal.about));
     let goals = goals.collect::<Vec<_>>().join("; ");
-    let goals = format!("{goals}; {FULL}: more connections than the server allows");
-    let goals =
-        format!("{goals}; {OVERLOAD}: three times the highest load that the server sustains");
+    let goals = format!(
+        "preset of counts, times and bounds: {goals}; {FULL}: more connections than the server \
+         allows; {OVERLOAD}: three times the highest load that the server sustains"
+    );
     let names = GOALS.iter().map(|goal| goal.name).chain([FULL, OVERLOAD]);
     let names = names.collect::<Vec<_>>();
+    let websocket = flag(
+        "websocket",
+        "send measurements over one WebSocket per kettle; no polling",
+    );
     let command = Command::new("kettles")
         .about(
             "Simulates kettles: each polls for a command and sends a measurement once per period",
         )
-        .arg(
-            value(
-                "goal",
-                "NAME",
-                format!("preset of counts, times and bounds: {goals}"),
-            )
-            .value_parser(names),
-        )
-        .arg(value("count", "N", "number of kettles [1000]").value_parser(whole()))
-        .arg(value("every", "SECONDS", "period of a kettle [30]").value_parser(positive))
-        .arg(
-            value(
+        .args([
+            option("goal", "NAME", names, goals),
+            option("count", "N", whole(), "number of kettles [1000]"),
+            option("every", "SECONDS", positive, "period of a kettle [30]"),
+            option(
                 "within",
                 "SECONDS",
+                positive,
                 "time in which all kettles send once [the period]",
-            )
-            .value_parser(positive),
-        )
-        .arg(
-            Arg::new("login")
-                .long("login")
-                .help("log in first and use the assigned name")
-                .action(ArgAction::SetTrue),
-        )
-        .arg(
-            Arg::new("websocket")
-                .long("websocket")
-                .help("send measurements over one WebSocket per kettle; no polling")
-                .action(ArgAction::SetTrue)
-                .conflicts_with_all(["login", "threads", "connections"]),
-        );
+            ),
+            flag("login", "log in first and use the assigned name"),
+            websocket.conflicts_with_all(["login", "threads", "connections"]),
+        ]);
     common(command)
 }
 
 fn cache() -> Command {
+    let (path, count) = (value_parser!(PathBuf), value_parser!(u32));
+    let percent = value_parser!(u32).range(0..=100);
+    let paths = "store paths in the cache: output of `nix path-info --all`";
     let command = Command::new("cache")
         .about("Simulates Nix clients: each queries many narinfos, then downloads one closure")
-        .arg(
-            value(
-                "paths",
-                "FILE",
-                "store paths in the cache: output of `nix path-info --all`",
-            )
-            .value_parser(value_parser!(PathBuf))
-            .required(true),
-        )
-        .arg(value("count", "N", "number of clients [100]").value_parser(whole()))
-        .arg(value("every", "SECONDS", "period of a client [10]").value_parser(positive))
-        .arg(value("queries", "N", "narinfos per period [50]").value_parser(value_parser!(u32)))
-        .arg(
-            value(
+        .args([
+            option("paths", "FILE", path, paths).required(true),
+            option("count", "N", whole(), "number of clients [100]"),
+            option("every", "SECONDS", positive, "period of a client [10]"),
+            option("queries", "N", count, "narinfos per period [50]"),
+            option(
                 "misses",
                 "PERCENT",
+                percent,
                 "share of queries for absent paths [80]",
-            )
-            .value_parser(value_parser!(u32).range(0..=100)),
-        )
-        .arg(
-            Arg::new("no-downloads")
-                .long("no-downloads")
-                .help("query only; download nothing")
-                .action(ArgAction::SetTrue),
-        );
+            ),
+            flag("no-downloads", "query only; download nothing"),
+        ]);
     common(command)
 }
 
-// Long: a table of options.
 fn common(command: Command) -> Command {
-    let bound = |name, about| value(name, "N", about).value_parser(positive);
-    command
-        .arg(
-            value(
-                "address",
-                "ADDRESS",
-                "address of a running server, such as 127.0.0.1:8080",
-            )
-            .value_parser(value_parser!(SocketAddr)),
-        )
-        .arg(
-            Arg::new("command")
-                .value_name("COMMAND")
-                .help("after --: a server to start, which prints its URL, and to stop afterwards")
-                .num_args(1..)
-                .last(true)
-                .conflicts_with("address")
-                .required_unless_present("address"),
-        )
-        .arg(
-            value(
-                "connections",
-                "N",
-                "connections shared by all clients [one each, as the descriptor limit allows]",
-            )
-            .value_parser(whole()),
-        )
-        .arg(value("for", "SECONDS", "duration of the run [60]").value_parser(positive))
-        .arg(
-            value(
-                "timeout",
-                "SECONDS",
-                "time after which a request has failed [10]",
-            )
-            .value_parser(positive),
-        )
-        .arg(value("threads", "N", "threads of the generator [1]").value_parser(whole()))
-        .arg(
-            value("sources", "N", "number of loopback source addresses [9]")
-                .value_parser(value_parser!(u8).range(1..=254)),
-        )
-        .arg(value("seed", "N", "seed of the schedule [1]").value_parser(value_parser!(u64)))
-        .arg(
-            value(
-                "pid",
-                "PID",
-                "PID of the server, to report its CPU time and memory",
-            )
-            .value_parser(value_parser!(u32))
-            .conflicts_with("command"),
-        )
-        .arg(
-            value("json", "FILE", "also write the report as JSON")
-                .value_parser(value_parser!(PathBuf)),
-        )
-        .arg(
-            Arg::new("quiet")
-                .long("quiet")
-                .help("do not print a line per second")
-                .action(ArgAction::SetTrue),
-        )
-        .arg(
-            value("failures-max", "N", "bound: failed requests [0]")
-                .value_parser(value_parser!(u64)),
-        )
-        .arg(bound(
+    let address = "address of a running server, such as 127.0.0.1:8080";
+    let connections =
+        "connections shared by all clients [one each, as the descriptor limit allows]";
+    let sources = value_parser!(u8).range(1..=254);
+    let pid = "PID of the server, to report its CPU time and memory";
+    let server_us = "bound: CPU time of the server per response, microseconds";
+    command.args([
+        option("address", "ADDRESS", value_parser!(SocketAddr), address),
+        Arg::new("command")
+            .value_name("COMMAND")
+            .help("after --: a server to start, which prints its URL, and to stop afterwards")
+            .num_args(1..)
+            .last(true)
+            .conflicts_with("address")
+            .required_unless_present("address"),
+        option("connections", "N", whole(), connections),
+        option("for", "SECONDS", positive, "duration of the run [60]"),
+        option(
+            "timeout",
+            "SECONDS",
+            positive,
+            "time after which a request has failed [10]",
+        ),
+        option("threads", "N", whole(), "threads of the generator [1]"),
+        option(
+            "sources",
+            "N",
+            sources,
+            "number of loopback source addresses [9]",
+        ),
+        option("seed", "N", value_parser!(u64), "seed of the schedule [1]"),
+        option("pid", "PID", value_parser!(u32), pid).conflicts_with("command"),
+        option(
+            "json",
+            "FILE",
+            value_parser!(PathBuf),
+            "also write the report as JSON",
+        ),
+        flag("quiet", "do not print a line per second"),
+        option(
+            "failures-max",
+            "N",
+            value_parser!(u64),
+            "bound: failed requests [0]",
+        ),
+        option(
             "p99-max",
+            "N",
+            positive,
             "bound: 99th percentile of the latency, milliseconds",
-        ))
-        .arg(bound(
-            "server-us-max",
-            "bound: CPU time of the server per response, microseconds",
-        ))
-        .arg(bound(
+        ),
+        option("server-us-max", "N", positive, server_us),
+        option(
             "server-cores-max",
+            "N",
+            positive,
             "bound: CPU cores that the server keeps busy",
-        ))
+        ),
+    ])
 }
 
-fn value(name: &'static str, of: &'static str, about: impl Into<clap::builder::StyledStr>) -> Arg {
-    Arg::new(name).long(name).value_name(of).help(about)
+fn option(
+    name: &'static str,
+    of: &'static str,
+    parser: impl IntoResettable<ValueParser>,
+    about: impl IntoResettable<StyledStr>,
+) -> Arg {
+    let arg = Arg::new(name).long(name).value_name(of);
+    arg.help(about).value_parser(parser)
 }
 
-fn whole() -> impl clap::builder::IntoResettable<clap::builder::ValueParser> {
-    clap::builder::ValueParser::from(|text: &str| match text.parse::<usize>() {
+fn flag(name: &'static str, about: &'static str) -> Arg {
+    let arg = Arg::new(name).long(name).help(about);
+    arg.action(ArgAction::SetTrue)
+}
+
+fn whole() -> ValueParser {
+    ValueParser::from(|text: &str| match text.parse::<usize>() {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number),
         Err(error) => Err(error.to_string()),

@@ -56,28 +56,6 @@ pub trait Fleet: Send {
     fn failed(&mut self, _ask: &Ask) {}
 }
 
-impl Fleet for Box<dyn Fleet> {
-    fn operations(&self) -> &'static [&'static str] {
-        (**self).operations()
-    }
-
-    fn next_due(&self) -> Option<Duration> {
-        (**self).next_due()
-    }
-
-    fn ask(&mut self, request: &mut Vec<u8>) -> Ask {
-        (**self).ask(request)
-    }
-
-    fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, now: Duration) -> Verdict {
-        (**self).answered(ask, answer, now)
-    }
-
-    fn failed(&mut self, ask: &Ask) {
-        (**self).failed(ask);
-    }
-}
-
 /// Judges a status where only `good` is correct.
 pub(crate) fn verdict_of(status: u16, good: u16, operation: usize) -> Verdict {
     match status {

@@ -4,10 +4,9 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use testkit::random::{SplitMix64, mix};
+use time::OffsetDateTime;
 
 use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
-
-use crate::time;
 
 const OPERATIONS: &[&str] = &["command", "measurement", "login"];
 const COMMAND: usize = 0;
@@ -217,13 +216,18 @@ impl Kettles {
 
     fn measurement(&mut self, kettle: u64, at: Duration) {
         let state = State::of(self.seed, kettle, at);
-        self.body.extend_from_slice(b"{\"time\":\"");
         let since_1970 = self.started.duration_since(UNIX_EPOCH).unwrap_or_default() + at;
-        time::write(&mut self.body, since_1970);
+        let seconds = i64::try_from(since_1970.as_secs()).unwrap_or_default();
+        let time = OffsetDateTime::from_unix_timestamp(seconds);
+        let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let (hour, minute, second) = time.to_hms();
         write!(
             self.body,
-            "\",\"charge_now\":{},\"charge_full\":{CHARGE_FULL},\"charge_rate\":{},\
+            "{{\"time\":\"{}T{hour:02}:{minute:02}:{second:02}.{:03}Z\",\
+             \"charge_now\":{},\"charge_full\":{CHARGE_FULL},\"charge_rate\":{},\
              \"ambient_temp\":{},\"water_temp\":{},\"water_level\":{}}}",
+            time.date(),
+            since_1970.subsec_millis(),
             state.charge_now,
             state.charge_rate,
             Tenths(state.ambient_temp),
@@ -437,6 +441,11 @@ mod tests {
     #[test]
     fn a_measurement_is_json_of_the_right_types() {
         let mut kettles = Kettles::new("a", 0, 1, PERIOD, PERIOD, 1);
+        // `date -u -d @951782400`
+        kettles.started = UNIX_EPOCH + Duration::new(951_782_400, 7_000_000);
+        kettles.measurement(0, Duration::ZERO);
+        let time = br#"{"time":"2000-02-29T00:00:00.007Z","#;
+        assert!(kettles.body.starts_with(time));
         for hour in 0..48 {
             kettles.body.clear();
             kettles.measurement(0, Duration::from_secs(hour * 3_600 + 17));

@@ -20,7 +20,6 @@ mod sockets;
 mod talk;
 mod tally;
 mod thread;
-mod time;
 
 pub use cache::{Catalog, Clients, Turn};
 pub use fleet::{Answer, Ask, Fleet, Verdict};
@@ -29,4 +28,3 @@ pub use plan::{Plan, connections_both, connections_max};
 pub use talk::talk;
 pub use tally::{Failures, Operation, Tally};
 pub use thread::run;
-pub use time::date;

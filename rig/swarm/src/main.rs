@@ -14,12 +14,14 @@ mod report;
 mod server;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use swarm::{Catalog, Clients, Fleet, Kettles, Plan, Tally, run};
+use swarm::{Catalog, Clients, Kettles, Plan, Tally, Turn, run};
 
 use arguments::{Arguments, Target};
 use process::Process;
@@ -82,7 +84,6 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     }
     let own_cpu_before = process::own_cpu();
     let mut most_descriptors = None;
-    let stop = AtomicBool::new(false);
     let mut each_second = |now, second: &Tally| {
         if !arguments.quiet {
             say(&report::progress(now, second));
@@ -90,15 +91,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
         let descriptors = watched.as_ref().and_then(Process::descriptors);
         most_descriptors = most_descriptors.max(descriptors);
     };
-    let tally = if arguments.websocket {
-        // One socket per kettle.
-        let (period, within) = (arguments.period, arguments.within);
-        let host = address.to_string();
-        let kettles = Kettles::new(&host, 0, plan.connections, period, within, arguments.seed);
-        swarm::talk(&plan, kettles, &stop, &mut each_second)?
-    } else {
-        run(&plan, fleets(arguments, &plan)?, &stop, &mut each_second)?
-    };
+    let tally = load(arguments, &plan, &mut each_second)?;
     let taken = Taken {
         server_cpu: watched.as_ref().and_then(Process::cpu),
         server_memory_peak: watched.as_ref().and_then(Process::memory_peak),
@@ -111,48 +104,50 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(arguments.bounds.missed(&tally, &taken))
 }
 
-fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
+/// Runs the load of the target.
+fn load(
+    arguments: &Arguments,
+    plan: &Plan,
+    each_second: &mut dyn FnMut(Duration, &Tally),
+) -> Result<Tally> {
     let host = plan.address.to_string();
+    let stop = AtomicBool::new(false);
+    let (period, within, seed) = (arguments.period, arguments.within, arguments.seed);
     Ok(match &arguments.target {
+        Target::Kettles if arguments.websocket => {
+            // One socket per kettle.
+            let kettles = Kettles::new(&host, 0, plan.connections, period, within, seed);
+            swarm::talk(plan, kettles, &stop, each_second)?
+        }
         Target::Kettles => {
-            let kettles = Kettles::split(
-                &host,
-                arguments.count,
-                arguments.threads,
-                arguments.period,
-                arguments.within,
-                arguments.seed,
-            );
-            let named = kettles.into_iter().map(|it| -> Box<dyn Fleet> {
-                Box::new(if arguments.login { it.with_login() } else { it })
-            });
-            named.collect()
+            let (count, threads) = (arguments.count, arguments.threads);
+            let mut kettles = Kettles::split(&host, count, threads, period, within, seed);
+            if arguments.login {
+                kettles = kettles.into_iter().map(Kettles::with_login).collect();
+            }
+            run(plan, kettles, &stop, each_second)?
         }
         Target::Cache(paths, turn) => {
-            let text = std::fs::read_to_string(paths)
-                .with_context(|| format!("cannot read {}", paths.display()))?;
-            let catalog = Catalog::parse(&text)
-                .with_context(|| format!("no store paths in {}", paths.display()))?;
-            let catalog = Arc::new(catalog);
-            // The first fleets have one client more if the number is not divisible.
-            let count = |thread: usize| {
-                (arguments.count + arguments.threads - 1 - thread) / arguments.threads
-            };
-            let fleet = |thread| -> Box<dyn Fleet> {
-                let (catalog, period) = (Arc::clone(&catalog), arguments.period);
-                let seed = arguments.seed.wrapping_add(thread as u64);
-                Box::new(Clients::new(
-                    &host,
-                    catalog,
-                    *turn,
-                    count(thread),
-                    period,
-                    seed,
-                ))
-            };
-            (0..arguments.threads).map(fleet).collect()
+            let clients = clients(arguments, &host, paths, *turn)?;
+            run(plan, clients, &stop, each_second)?
         }
     })
+}
+
+fn clients(arguments: &Arguments, host: &str, paths: &Path, turn: Turn) -> Result<Vec<Clients>> {
+    let text = std::fs::read_to_string(paths)
+        .with_context(|| format!("cannot read {}", paths.display()))?;
+    let catalog =
+        Catalog::parse(&text).with_context(|| format!("no store paths in {}", paths.display()))?;
+    let catalog = Arc::new(catalog);
+    let (count, threads, period) = (arguments.count, arguments.threads, arguments.period);
+    let clients = |thread| {
+        // The first fleets have one client more if the number is not divisible.
+        let count = (count + threads - 1 - thread) / threads;
+        let seed = arguments.seed.wrapping_add(thread as u64);
+        Clients::new(host, Arc::clone(&catalog), turn, count, period, seed)
+    };
+    Ok((0..threads).map(clients).collect())
 }
 
 fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Result<()> {
