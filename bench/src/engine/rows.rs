@@ -1,7 +1,7 @@
 //! Rows that are measured in interleaved rounds.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -135,42 +135,51 @@ impl What {
     fn measure(self, server: &Server, seconds: f64, scratch: &Path) -> Result<Values> {
         let mut before = server.cpu();
         let address = server.address;
-        let (cost, unit_count, seen) = match self {
+        let (cost, scale, seen) = match self {
             Self::Small(target, _, count) => {
                 let load = Load::new(scratch, "engine", &[target.into()], true)?;
                 return load.measure(server, count, seconds);
             }
             Self::Download(count) => {
                 let seen = download(server, count, seconds)?;
-                (Quantity::ServerCpuPerGb, to_f64(FILE_LEN) / 1e15, seen)
+                (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
             }
             Self::Upload(count) => {
                 let seen = upload::run(address, count, usize::try_from(FILE_LEN)?, seconds)?;
-                (Quantity::ServerCpuPerGb, to_f64(FILE_LEN) / 1e15, seen)
+                (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
             }
             Self::Echo(count) => {
                 let seen = echo::echo(address, count, MESSAGE_LEN, seconds)?;
-                (Quantity::ServerCpuPerMessage, 1.0, seen)
+                (Quantity::ServerCpuPerMessage, 1e6, seen)
             }
             Self::Broadcast => {
                 let (sockets, messages) = (BROADCAST_SOCKETS, BROADCAST_MESSAGES);
                 let begin = || before = server.cpu();
                 let seen = echo::broadcast(address, sockets, MESSAGE_LEN, messages, begin)?;
-                (Quantity::ServerCpuPerDelivery, to_f64(sockets as u64), seen)
+                (
+                    Quantity::ServerCpuPerDelivery,
+                    1e6 / to_f64(sockets as u64),
+                    seen,
+                )
             }
         };
-        let cpu_us = server.cpu().saturating_sub(before).as_secs_f64() * 1e6;
-        let count = to_f64(seen.count);
-        let mut values = Values::from([
-            (cost, cpu_us / count / unit_count),
-            (Quantity::Rate, count / seen.duration.as_secs_f64()),
-        ]);
-        if !seen.latencies_us.is_empty() {
-            values.insert(Quantity::P50Us, seen.percentile_us(50));
-            values.insert(Quantity::P99Us, seen.percentile_us(99));
-        }
-        Ok(values)
+        let cpu = server.cpu().saturating_sub(before);
+        Ok(values(cost, scale, &seen, cpu))
     }
+}
+
+/// Returns rate and latencies, and the CPU time per item in seconds times `scale` as `cost`.
+fn values(cost: Quantity, scale: f64, seen: &Seen, cpu: Duration) -> Values {
+    let count = to_f64(seen.count);
+    let mut values = Values::from([
+        (cost, cpu.as_secs_f64() / count * scale),
+        (Quantity::Rate, count / seen.duration.as_secs_f64()),
+    ]);
+    if !seen.latencies_us.is_empty() {
+        values.insert(Quantity::P50Us, seen.percentile_us(50));
+        values.insert(Quantity::P99Us, seen.percentile_us(99));
+    }
+    values
 }
 
 fn download(server: &Server, count: usize, seconds: f64) -> Result<Seen> {
@@ -191,4 +200,26 @@ fn download(server: &Server, count: usize, seconds: f64) -> Result<Seen> {
         duration: started.elapsed(),
         latencies_us: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_in_their_units() {
+        let seen = Seen {
+            count: 100,
+            duration: Duration::from_secs(2),
+            latencies_us: vec![5.0],
+        };
+        let of = |cost, scale| values(cost, scale, &seen, Duration::from_secs(1));
+        let files = of(Quantity::ServerCpuPerGb, 1e9 / 10e6);
+        // A hundred files of 10 MB are a gigabyte.
+        assert!((files[&Quantity::ServerCpuPerGb] - 1.0).abs() < 1e-9);
+        let messages = of(Quantity::ServerCpuPerMessage, 1e6);
+        assert!((messages[&Quantity::ServerCpuPerMessage] - 10_000.0).abs() < 1e-6);
+        assert_eq!(messages[&Quantity::Rate], 50.0);
+        assert_eq!(messages[&Quantity::P99Us], 5.0);
+    }
 }
