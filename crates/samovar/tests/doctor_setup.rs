@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use support::{File, Server, samovar, sample_store};
+use support::{File, samovar, sample_store};
 
 /// A temporary directory with a key pair.
 struct Place {
@@ -76,8 +76,8 @@ fn text(path: &Path) -> &str {
 fn a_correct_set_up() {
     let place = Place::new("well-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
-    let server = Server::of(&file);
-    let url = format!("http://{}", server.address());
+    let server = file.serve();
+    let url = format!("http://{}", server.wait_for_address());
     let conf = format!(
         "extra-substituters = {url}/\nextra-trusted-public-keys = {}\n",
         place.public
@@ -237,8 +237,8 @@ fn warnings_are_no_failure() {
 #[test]
 fn a_private_server() {
     let file = File::new("access.networks = [\"192.0.2.0/24\"]\n");
-    let server = Server::of(&file);
-    let url = format!("http://{}", server.address());
+    let server = file.serve();
+    let url = format!("http://{}", server.wait_for_address());
     let (text, is_well) = doctor(&["--config", text(&file.path), "--url", &url]);
     assert!(is_well, "{text}");
     let said = format!("warning round trip: {url}/nix-cache-info answered 403 Forbidden");
@@ -250,8 +250,8 @@ fn a_private_server() {
 fn a_server_that_signs_with_another_key() {
     let (old, new) = (Place::new("old-1"), Place::new("new-1"));
     let file = File::new(&format!("secret-key-files = {:?}\n", old.secret()));
-    let server = Server::of(&file);
-    let url = format!("http://{}", server.address());
+    let server = file.serve();
+    let url = format!("http://{}", server.wait_for_address());
     file.write(&format!("secret-key-files = {:?}\n", new.secret()));
     let words = ["--config", text(&file.path), "--url", &url];
     reports_error(&words, "does not sign", "send HUP to the server");
@@ -265,8 +265,8 @@ fn a_server_that_signs_with_another_key() {
 fn client_errors() {
     let place = Place::new("ours-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
-    let server = Server::of(&file);
-    let url = format!("http://{}", server.address());
+    let server = file.serve();
+    let url = format!("http://{}", server.wait_for_address());
     let check = |conf: &str, what: &str, fix: &str| {
         let conf = place.write("nix.conf", conf);
         let (config, conf) = (text(&file.path), text(&conf));

@@ -19,8 +19,8 @@ fn the_file_configures_the_server() {
     let mut command = samovar();
     command.args(["serve", "--config"]).arg(&file.path);
     command.env("SAMOVAR_CACHES__TEAM_B__PRIORITY", "20");
-    let server = Server::start(&mut command);
-    let address = server.address();
+    let server = Server::spawn(&mut command);
+    let address = server.wait_for_address().to_string();
     assert!(get(&address, "/team-a/nix-cache-info").contains("\nPriority: 10\n"));
     assert!(get(&address, "/b/nix-cache-info").contains("\nPriority: 20\n"));
     assert!(get(&address, "/nix-cache-info").starts_with("404"));
@@ -141,8 +141,10 @@ fn harmonia_configurations_are_imported() {
     fs::write(&ours, output.stdout).unwrap();
     let mut command = samovar();
     command.args(["serve", "--store", &sample_store(), "--config"]);
-    let server = Server::start(command.arg(&ours));
-    assert!(get(&server.address(), "/nix-cache-info").contains("\nPriority: 50\n"));
+    let server = Server::spawn(command.arg(&ours));
+    assert!(
+        get(&server.wait_for_address().to_string(), "/nix-cache-info").contains("\nPriority: 50\n")
+    );
 }
 
 #[test]

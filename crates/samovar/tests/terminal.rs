@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
-use support::{File, Server, samovar};
+use support::{File, samovar};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -105,8 +105,8 @@ fn a_password_is_not_shown() {
     let users = tempfile::NamedTempFile::new().unwrap();
     fs::write(users.path(), output.stdout).unwrap();
     let file = File::new(&format!("access.users-file = {:?}\n", users.path()));
-    let server = Server::of(&file);
-    let url = format!("http://{}/nix-cache-info", server.address());
+    let server = file.serve();
+    let url = format!("http://{}/nix-cache-info", server.wait_for_address());
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--fail", "--user", "ada:secret", &url]);
     assert!(curl.output().unwrap().status.success());

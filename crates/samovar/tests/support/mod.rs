@@ -9,7 +9,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,7 +16,8 @@ use std::process::{Command, Output, Stdio};
 use testkit::http1::Connection;
 use testkit::nix::local;
 pub(crate) use testkit::nix::{hash_part as hash, manifest, sample, sample_root};
-use testkit::process::{Process, without_variables};
+pub(crate) use testkit::process::Process as Server;
+use testkit::process::without_variables;
 
 /// Returns a command that does not inherit settings from the environment of the tests.
 pub(crate) fn bare(program: &str) -> Command {
@@ -102,8 +102,8 @@ pub(crate) fn status(address: &str, target: &str, fields: &str) -> u16 {
 
 /// Starts a server with this configuration; returns it with its address.
 pub(crate) fn serve(file: &File) -> (Server, String) {
-    let server = Server::of(file);
-    let address = server.address();
+    let server = file.serve();
+    let address = server.wait_for_address().to_string();
     (server, address)
 }
 
@@ -126,36 +126,9 @@ impl File {
         let head = format!("store = {:?}\nlisten = \"127.0.0.1:0\"\n", sample_store());
         fs::write(&self.path, head + text).unwrap();
     }
-}
 
-/// A server process; killed when dropped.
-pub(crate) struct Server(Process);
-
-impl Deref for Server {
-    type Target = Process;
-
-    fn deref(&self) -> &Process {
-        &self.0
-    }
-}
-
-impl DerefMut for Server {
-    fn deref_mut(&mut self) -> &mut Process {
-        &mut self.0
-    }
-}
-
-impl Server {
-    pub(crate) fn of(file: &File) -> Self {
-        Self::start(samovar().args(["serve", "--config"]).arg(&file.path))
-    }
-
-    pub(crate) fn start(command: &mut Command) -> Self {
-        Self(Process::spawn(command))
-    }
-
-    /// Waits until it serves; returns the address.
-    pub(crate) fn address(&self) -> String {
-        self.wait_for_address().to_string()
+    /// Starts a server with this configuration, which may not listen yet.
+    pub(crate) fn serve(&self) -> Server {
+        Server::spawn(samovar().args(["serve", "--config"]).arg(&self.path))
     }
 }
