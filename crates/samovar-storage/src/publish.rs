@@ -1,0 +1,173 @@
+//! The rules for an uploaded narinfo.
+
+use samovar_nix::narinfo::{NarInfo, NarInfoError};
+use samovar_nix::{Hash, HashPart, Method, NarHash, StoreDir, StorePath};
+
+use crate::content_address;
+use crate::metadata::KnownFile;
+use crate::verify::FileName;
+
+/// Longest narinfo, in bytes.
+pub const NARINFO_LEN_MAX: usize = 1 << 20;
+
+/// Most references of a path.
+const REFERENCE_COUNT_MAX: usize = 8192;
+
+/// Most signatures of a path.
+const SIGNATURE_COUNT_MAX: usize = 32;
+
+/// Why an uploaded narinfo is refused. The text names the field, what was found and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Not a narinfo.
+    #[error("the narinfo is malformed, {0}")]
+    Malformed(NarInfoError),
+    /// Beyond [`NARINFO_LEN_MAX`].
+    #[error("the narinfo has more than {NARINFO_LEN_MAX} bytes")]
+    TooLong,
+    /// The URL of the narinfo is that of another path.
+    #[error("StorePath is {found}, but the URL is that of the hash part {expected}")]
+    OtherPath {
+        /// In the URL.
+        expected: HashPart,
+        /// In the narinfo.
+        found: StorePath,
+    },
+    /// `URL` is not the name of a NAR file.
+    #[error(
+        "URL is {0:?}, which is not nar/ followed by the SHA-256 of the file in base-32 and a \
+         suffix such as .nar.zst"
+    )]
+    Url(String),
+    /// `URL` names a file that the client may not use.
+    #[error("URL is nar/{0}, which has not been uploaded with this token: upload the NAR first")]
+    UnknownFile(FileName),
+    /// A field differs from the value computed from the uploaded file.
+    #[error("{field} is {found}, but the uploaded file has {measured}")]
+    Differs {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// The measured value.
+        measured: String,
+    },
+    /// Too many of something.
+    #[error("{field} has {found} entries, the limit is {limit}")]
+    TooMany {
+        /// The field.
+        field: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The store path computed from `CA` is not `StorePath`.
+    #[error("CA does not belong to this StorePath, these References and this NAR")]
+    ContentAddress,
+    /// A reference is missing.
+    #[error(
+        "{reference}, a reference of {path}, is not in this cache: upload it first, or run the \
+         command again with --refresh if your client believes that it is there"
+    )]
+    MissingReference {
+        /// The reference.
+        reference: StorePath,
+        /// The path.
+        path: StorePath,
+    },
+    /// A build log is too long.
+    #[error("the build log has more than {0} bytes")]
+    LogTooLong(u64),
+    /// The token was revoked or has expired.
+    #[error("the token was revoked or has expired since the upload began")]
+    TokenInvalid,
+}
+
+/// Parses an uploaded narinfo and checks what does not need the database. Returns the narinfo and
+/// the file that it names.
+pub(crate) fn parse(
+    dir: &StoreDir,
+    hash_part: HashPart,
+    text: &[u8],
+) -> Result<(NarInfo, FileName), Refusal> {
+    if text.len() > NARINFO_LEN_MAX {
+        return Err(Refusal::TooLong);
+    }
+    let info = NarInfo::parse(dir, text).map_err(Refusal::Malformed)?;
+    if info.store_path.hash_part() != hash_part {
+        return Err(Refusal::OtherPath {
+            expected: hash_part,
+            found: info.store_path,
+        });
+    }
+    let counts = [
+        ("References", info.references.len(), REFERENCE_COUNT_MAX),
+        ("Sig", info.signatures.len(), SIGNATURE_COUNT_MAX),
+    ];
+    for (field, found, limit) in counts {
+        if found > limit {
+            return Err(Refusal::TooMany {
+                field,
+                found,
+                limit,
+            });
+        }
+    }
+    let file = info.url.strip_prefix("nar/");
+    match file.and_then(|file| FileName::parse(file.as_bytes())) {
+        Some(file) => Ok((info, file)),
+        None => Err(Refusal::Url(info.url)),
+    }
+}
+
+/// Compares a narinfo with the file that was uploaded.
+pub(crate) fn compare(
+    dir: &StoreDir,
+    info: &NarInfo,
+    name: &FileName,
+    file: &KnownFile,
+) -> Result<(), Refusal> {
+    let differs = |field, found: String, measured: String| {
+        Err(Refusal::Differs {
+            field,
+            found,
+            measured,
+        })
+    };
+    if info.nar_hash != file.nar.nar_hash {
+        let (found, measured) = (info.nar_hash, file.nar.nar_hash);
+        return differs("NarHash", found.to_string(), measured.to_string());
+    }
+    if info.nar_size != file.nar.nar_size {
+        let (found, measured) = (info.nar_size, file.nar.nar_size);
+        return differs("NarSize", found.to_string(), measured.to_string());
+    }
+    let file_hash = Hash::sha256(name.file_hash());
+    if let Some(found) = &info.file_hash
+        && *found != file_hash
+    {
+        return differs("FileHash", found.to_string(), file_hash.to_string());
+    }
+    if let Some(found) = info.file_size
+        && found != file.file_size
+    {
+        return differs("FileSize", found.to_string(), file.file_size.to_string());
+    }
+    if info.compression != file.compression {
+        let (found, measured) = (info.compression.name(), file.compression.name());
+        return differs("Compression", found.to_owned(), measured.to_owned());
+    }
+    if let Some(address) = &info.content_address {
+        let path = &info.store_path;
+        let is_of_content = address.method() != Method::Nar
+            || info.references.contains(path)
+            || NarHash::from_hash(address.hash()).is_ok_and(|hash| hash == info.nar_hash)
+            || NarHash::from_hash(address.hash()).is_err();
+        if !is_of_content || !content_address::is_path_of(address, dir, path, &info.references) {
+            return Err(Refusal::ContentAddress);
+        }
+    }
+    Ok(())
+}

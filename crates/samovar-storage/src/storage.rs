@@ -1,0 +1,464 @@
+//! [`Storage`]: the facade that a server uses.
+
+use std::collections::HashSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Duration;
+
+use samovar_nix::{HashPart, StoreDir, StorePath};
+
+use crate::commit_queue::CommitQueue;
+use crate::error::{PutError, StorageError};
+use crate::metadata::{
+    CacheId, Metadata, NewNar, NewPath, NewReference, Published, Sqlite, StoredNar, StoredPath,
+};
+use crate::mirror;
+use crate::objects::{Directory, Objects};
+use crate::publish::{self, Refusal};
+use crate::token::{Token, TokenHash};
+use crate::verify::{FileName, Limits, VerifyError, verify};
+
+/// The database, relative to the storage directory.
+pub const DATABASE: &str = ".samovar/db.sqlite";
+
+const LOCK: &str = ".samovar/lock";
+const STORE_ID: &str = ".samovar/store-id";
+
+/// Length of the buffer for receiving a build log, in bytes.
+const LOG_BUFFER_LEN: usize = 64 * 1024;
+
+/// How often a successor checks whether its predecessor has ended.
+const LOCK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Renders the narinfo of an uploaded path, signatures of the cache included.
+pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
+
+/// A storage: files and database.
+#[derive(Debug)]
+pub struct Storage {
+    objects: Box<dyn Objects>,
+    metadata: Box<dyn Metadata>,
+    store_dir: StoreDir,
+    limits: Limits,
+    queue: CommitQueue,
+    index: RwLock<Index>,
+}
+
+/// The hash parts of all paths, in memory.
+#[derive(Debug, Default)]
+struct Index {
+    paths: HashSet<(CacheId, HashPart)>,
+    /// The lock of the directory: no other process publishes, so `paths` is complete. `None` while
+    /// the predecessor of a zero-downtime upgrade runs; then the database is asked.
+    lock: Option<File>,
+    /// Whether a successor may be publishing although the lock is held: the database is asked.
+    is_shared: bool,
+}
+
+/// One cache of a storage.
+#[derive(Debug, Clone)]
+pub struct StoredCache {
+    storage: Arc<Storage>,
+    id: CacheId,
+    name: String,
+    /// Whether its narinfos are in the directory, too.
+    is_mirrored: bool,
+}
+
+impl Storage {
+    /// Opens the storage in a directory, or creates it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open(root: &Path, store_dir: &StoreDir) -> Result<Arc<Self>, StorageError> {
+        let metadata = open_database(root)?;
+        let directory = Directory::open(root)?;
+        check_store_id(root, &metadata.store_id()?)?;
+        if directory.open(mirror::CACHE_INFO)?.is_none() {
+            let text = mirror::cache_info(store_dir);
+            directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
+        }
+        let lock = File::create(root.join(LOCK))
+            .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
+        let storage = Arc::new(Self {
+            objects: Box::new(directory),
+            metadata: Box::new(metadata),
+            store_dir: store_dir.clone(),
+            limits: Limits::default(),
+            queue: CommitQueue::default(),
+            index: RwLock::default(),
+        });
+        match lock.try_lock() {
+            Ok(()) => {
+                storage.objects.remove_unfinished()?;
+                storage.load_index(lock)?;
+            }
+            Err(TryLockError::WouldBlock) => {
+                let waiting = Arc::downgrade(&storage);
+                std::thread::Builder::new()
+                    .name("storage-lock".to_owned())
+                    .spawn(move || wait_for_lock(&waiting, lock))
+                    .map_err(|error| StorageError::file("cannot wait for", LOCK, error))?;
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(StorageError::file("cannot lock", LOCK, error));
+            }
+        }
+        Ok(storage)
+    }
+
+    /// The cache of this name, created if it is new. `is_mirrored`: its narinfos are written into
+    /// the directory, which makes that a plain binary cache; for one cache of the storage.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn cache(
+        self: &Arc<Self>,
+        name: &str,
+        is_mirrored: bool,
+    ) -> Result<StoredCache, StorageError> {
+        Ok(StoredCache {
+            storage: Arc::clone(self),
+            id: self.metadata.cache(name, self.store_dir.as_str())?,
+            name: name.to_owned(),
+            is_mirrored,
+        })
+    }
+
+    /// Sets whether another process may publish while this one has the lock. Call it before the
+    /// successor of a zero-downtime upgrade serves: clients of this process ask for paths that the
+    /// successor has acknowledged.
+    pub fn set_shared(&self, is_shared: bool) {
+        self.index_mut().is_shared = is_shared;
+    }
+
+    fn load_index(&self, lock: File) -> Result<(), StorageError> {
+        // A path that is published after this read is added by its commit.
+        let paths = self.metadata.hash_parts()?;
+        let mut index = self.index_mut();
+        index.paths.extend(paths);
+        index.lock = Some(lock);
+        Ok(())
+    }
+
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes a batch, and makes it visible in memory.
+    fn commit(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
+        let outcomes = self.metadata.publish(batch)?;
+        let mut index = self.index_mut();
+        for (new, outcome) in batch.iter().zip(&outcomes) {
+            if *outcome == Published::New {
+                index.paths.insert((new.cache, new.path.hash_part()));
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+impl StoredCache {
+    /// Whether an uploaded path may have this hash part. `false` is certain. Never blocks on a
+    /// disk.
+    #[must_use]
+    pub fn may_contain(&self, hash_part: HashPart) -> bool {
+        let index = self.storage.index();
+        index.lock.is_none() || index.is_shared || index.paths.contains(&(self.id, hash_part))
+    }
+
+    /// Whether a path with this hash part was certainly uploaded.
+    fn surely_contains(&self, hash_part: HashPart) -> bool {
+        let index = self.storage.index();
+        index.paths.contains(&(self.id, hash_part))
+    }
+
+    /// The uploaded path with this hash part.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn lookup(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
+        if !self.may_contain(hash_part) {
+            return Ok(None);
+        }
+        self.storage.metadata.path(self.id, hash_part)
+    }
+
+    /// The listing of an uploaded path, compressed with zstd.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn listing(&self, path: &StoredPath) -> Result<Option<Vec<u8>>, StorageError> {
+        self.storage.metadata.listing(path.nar.id)
+    }
+
+    /// The file of a NAR that a path of this cache has, or that the client with `token` has sent;
+    /// opened. `None` also if the file is lost: the next upload replaces it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_file(
+        &self,
+        token: Option<&Token>,
+        name: &FileName,
+    ) -> Result<Option<(StoredNar, File)>, StorageError> {
+        let storage = &*self.storage;
+        let token = token.map(|token| token.id);
+        let Some(known) = storage.metadata.file(self.id, token, name.file_hash())? else {
+            return Ok(None);
+        };
+        let file = storage.objects.open(&known.nar.object_key)?;
+        Ok(file.map(|file| (known.nar, file)))
+    }
+
+    /// The token of this text, if it is valid and for this cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn authorize(&self, text: &[u8], now: i64) -> Result<Option<Token>, StorageError> {
+        let Some(hash) = TokenHash::of(text) else {
+            return Ok(None);
+        };
+        let token = self.storage.metadata.token(&hash)?;
+        Ok(token.filter(|token| token.is_valid(now) && token.covers(&self.name)))
+    }
+
+    /// Receives a NAR file: verifies it in one pass and keeps it, durably when this returns. It is
+    /// visible to the client that sent it; to others once a narinfo names it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is kept.
+    pub fn put_nar(
+        &self,
+        token: &Token,
+        name: &FileName,
+        source: &mut dyn Read,
+    ) -> Result<(), PutError> {
+        let storage = &*self.storage;
+        if self.open_file(Some(token), name)?.is_some() {
+            // The file is stored already: discard the body.
+            io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
+            return Ok(());
+        }
+        let mut object = storage.objects.create()?;
+        let verified = verify(source, name, &mut object, &storage.limits);
+        let verified = verified.map_err(|error| match error {
+            VerifyError::Source(error) => PutError::Source(error),
+            VerifyError::Refused(refusal) => PutError::File(Box::new(refusal)),
+            VerifyError::Sink(error) => PutError::Storage(StorageError::file(
+                "cannot write",
+                format!("nar/{name}"),
+                error,
+            )),
+        })?;
+        let new = NewNar {
+            nar: StoredNar {
+                id: 0,
+                nar_hash: verified.nar_hash,
+                nar_size: verified.nar_size,
+                file_hash: *name.file_hash(),
+                file_size: verified.file_size,
+                compression: verified.compression,
+                object_key: format!("nar/{name}"),
+            },
+            listing: verified.listing,
+            frames: verified.frames,
+        };
+        let key = &new.nar.object_key;
+        object.publish(key)?;
+        let stored = storage.metadata.add_nar(token.id, &new)?;
+        if stored.object_key == *key {
+            return Ok(());
+        }
+        if storage.objects.open(&stored.object_key)?.is_none() {
+            return Ok(storage.metadata.replace_object(stored.id, &new)?);
+        }
+        Ok(storage.objects.remove(key)?)
+    }
+
+    /// Publishes a path: checks its narinfo against the file that was uploaded, and its references.
+    /// When this returns, the path is durable and every look-up finds it. `is_elsewhere` says
+    /// whether the live Nix store has a path. Returns the path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is published.
+    pub fn put_narinfo(
+        &self,
+        token: &Token,
+        hash_part: HashPart,
+        text: &[u8],
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+        render: &Render<'_>,
+    ) -> Result<(StorePath, Published), PutError> {
+        let storage = &*self.storage;
+        let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
+        let file = storage
+            .metadata
+            .file(self.id, Some(token.id), name.file_hash())?;
+        let file = file.ok_or(Refusal::UnknownFile(name))?;
+        publish::compare(&storage.store_dir, &info, &name, &file)?;
+        let path = info.store_path;
+        let others = info
+            .references
+            .iter()
+            .filter(|reference| **reference != path);
+        let new = NewPath {
+            cache: self.id,
+            token: token.id,
+            nar_id: file.nar.id,
+            references: others
+                .map(|reference| NewReference {
+                    path: reference.clone(),
+                    is_elsewhere: !self.surely_contains(reference.hash_part())
+                        && is_elsewhere(reference),
+                })
+                .collect(),
+            has_self_reference: info.references.contains(&path),
+            deriver: info.deriver,
+            signatures: info.signatures,
+            content_address: info.content_address,
+            path: path.clone(),
+        };
+        let outcome = storage.queue.publish(new, |batch| storage.commit(batch))?;
+        match outcome {
+            Published::MissingReference(reference) => {
+                Err(Refusal::MissingReference { reference, path }.into())
+            }
+            Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
+            Published::New | Published::Known | Published::Conflict => {
+                self.mirror(hash_part, render)?;
+                Ok((path, outcome))
+            }
+        }
+    }
+
+    /// Receives a build log of at most `len_max` bytes, and keeps it in place of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is kept.
+    pub fn put_log(
+        &self,
+        path: &StorePath,
+        source: &mut dyn Read,
+        len_max: u64,
+    ) -> Result<(), PutError> {
+        let key = self.log_key(path);
+        let mut object = self.storage.objects.create()?;
+        let mut piece = vec![0; LOG_BUFFER_LEN];
+        let mut len = 0_u64;
+        loop {
+            let read = source.read(&mut piece).map_err(PutError::Source)?;
+            if read == 0 {
+                break;
+            }
+            len += read as u64;
+            if len > len_max {
+                return Err(Refusal::LogTooLong(len_max).into());
+            }
+            object
+                .write_all(&piece[..read])
+                .map_err(|error| StorageError::file("cannot write", &key, error))?;
+        }
+        Ok(object.publish(&key)?)
+    }
+
+    /// Opens an uploaded build log.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
+        self.storage.objects.open(&self.log_key(path))
+    }
+
+    /// The key of a log. A token of one cache must not change the logs of another.
+    fn log_key(&self, path: &StorePath) -> String {
+        match self.is_mirrored {
+            true => format!("log/{}", path.base_name()),
+            false => format!(".samovar/log/{}/{}", self.id.0, path.base_name()),
+        }
+    }
+
+    /// Writes the narinfo into the directory.
+    fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
+        if self.is_mirrored
+            && let Some(path) = self.lookup(hash_part)?
+        {
+            let key = format!("{hash_part}.narinfo");
+            self.storage.objects.write_mirror(&key, &render(&path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens the database of the storage in a directory, or creates it. The directory of the database
+/// is readable to its owner alone.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
+    let private = root.join(".samovar");
+    fs::create_dir_all(&private)
+        .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
+        .map_err(|error| StorageError::file("cannot create", ".samovar", error))?;
+    Sqlite::open(&root.join(DATABASE))
+}
+
+/// Reads a listing that is compressed with zstd.
+///
+/// # Errors
+///
+/// [`StorageError::Damaged`] if the decompressor cannot be made.
+pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError> {
+    zstd::Decoder::new(io::Cursor::new(listing))
+        .map_err(|error| StorageError::Damaged(error.to_string()))
+}
+
+/// Takes the lock when the predecessor has ended, and loads the index.
+fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
+    loop {
+        std::thread::sleep(LOCK_INTERVAL);
+        let Some(storage) = storage.upgrade() else {
+            return;
+        };
+        if lock.try_lock().is_ok() {
+            // On an error the database is asked about each path, which is correct, but slower.
+            let _still_correct = storage.load_index(lock);
+            return;
+        }
+    }
+}
+
+/// Compares the identifier in the directory with that of the database; writes it if it is missing.
+fn check_store_id(root: &Path, database: &str) -> Result<(), StorageError> {
+    let path = root.join(STORE_ID);
+    match fs::read_to_string(&path) {
+        Ok(directory) if directory.trim() == database => Ok(()),
+        Ok(directory) => Err(StorageError::StoreId {
+            directory: directory.trim().to_owned(),
+            database: database.to_owned(),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::write(&path, format!("{database}\n"))
+                .map_err(|error| StorageError::file("cannot write", STORE_ID, error))
+        }
+        Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
+    }
+}

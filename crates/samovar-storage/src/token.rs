@@ -1,0 +1,150 @@
+//! Tokens: random secrets that grant rights to a client.
+//!
+//! A token is `smv1_` and 43 characters of base-64 for URLs, 32 random bytes. It is shown once,
+//! when it is made; the database has its SHA-256. A token is random and too long to guess, so a
+//! fast hash suffices.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+/// The first characters of a token: scanners of source code can recognise a leaked one.
+pub const PREFIX: &str = "smv1_";
+
+/// SHA-256 of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenHash(pub(crate) [u8; 32]);
+
+impl TokenHash {
+    /// Hashes the text of a token. `None` if the text does not have the form of one.
+    #[must_use]
+    pub fn of(text: &[u8]) -> Option<Self> {
+        text.starts_with(PREFIX.as_bytes())
+            .then(|| Self(Sha256::digest(text).into()))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(…)")
+    }
+}
+
+/// What the holder of a token may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Read paths, also of a cache that is not public.
+    pub read: bool,
+    /// Upload paths.
+    pub push: bool,
+}
+
+/// A text is not a list of rights.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown right {0:?}: rights are read and push")]
+pub struct RightsError(String);
+
+impl Rights {
+    /// The number in the database.
+    pub(crate) fn bits(self) -> i64 {
+        i64::from(self.read) | (i64::from(self.push) << 1)
+    }
+
+    pub(crate) fn from_bits(bits: i64) -> Self {
+        Self {
+            read: bits & 1 != 0,
+            push: bits & 2 != 0,
+        }
+    }
+}
+
+impl std::str::FromStr for Rights {
+    type Err = RightsError;
+
+    fn from_str(text: &str) -> Result<Self, RightsError> {
+        let mut rights = Self::default();
+        for right in text.split(',') {
+            match right.trim() {
+                "read" => rights.read = true,
+                "push" => rights.push = true,
+                other => return Err(RightsError(other.to_owned())),
+            }
+        }
+        Ok(rights)
+    }
+}
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.read, self.push) {
+            (true, true) => "read,push",
+            (true, false) => "read",
+            (false, true) => "push",
+            (false, false) => "none",
+        })
+    }
+}
+
+/// A token's row in the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The row's number.
+    pub id: i64,
+    /// A name for people: who or what uses it.
+    pub name: String,
+    /// The cache that it is for; `None`: all.
+    pub cache: Option<String>,
+    /// What it grants.
+    pub rights: Rights,
+    /// When it was made, in seconds since 1970.
+    pub created_at: i64,
+    /// When it expires, in seconds since 1970; `None`: never.
+    pub expires_at: Option<i64>,
+    /// When it was revoked, in seconds since 1970.
+    pub revoked_at: Option<i64>,
+}
+
+impl Token {
+    /// Whether the token grants anything at this time.
+    #[must_use]
+    pub fn is_valid(&self, now: i64) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
+    }
+
+    /// Whether the token is for this cache.
+    #[must_use]
+    pub fn covers(&self, cache: &str) -> bool {
+        self.cache.as_deref().is_none_or(|own| own == cache)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights() {
+        assert_eq!(
+            "read, push".parse(),
+            Ok(Rights {
+                read: true,
+                push: true
+            })
+        );
+        assert_eq!("push".parse::<Rights>().unwrap().to_string(), "push");
+        for wrong in ["", "write", "read,,push", "read push"] {
+            assert!(wrong.parse::<Rights>().is_err(), "{wrong:?}");
+        }
+        for rights in ["read", "push", "read,push"] {
+            let rights: Rights = rights.parse().unwrap();
+            assert_eq!(Rights::from_bits(rights.bits()), rights);
+        }
+    }
+
+    #[test]
+    fn only_texts_with_the_prefix_are_hashed() {
+        assert!(TokenHash::of(b"smv1_x").is_some());
+        assert!(TokenHash::of(b"hunter2").is_none());
+        assert_ne!(TokenHash::of(b"smv1_x"), TokenHash::of(b"smv1_y"));
+    }
+}

@@ -1,0 +1,98 @@
+//! [`Content`]: the NAR in an upload.
+
+use samovar_nix::NarHash;
+use samovar_nix::nar::{Decoder, Event};
+use sha2::{Digest, Sha256};
+
+use super::listing::Builder;
+use super::{Limits, Refusal};
+
+/// Checks and hashes a NAR that arrives in pieces.
+pub(super) struct Content<'a> {
+    limits: &'a Limits,
+    hasher: Sha256,
+    decoder: Decoder,
+    listing: Builder,
+    /// Length so far, in bytes.
+    len: u64,
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn new(limits: &'a Limits) -> Self {
+        Self {
+            limits,
+            hasher: Sha256::new(),
+            decoder: Decoder::new(),
+            listing: Builder::new(),
+            len: 0,
+        }
+    }
+
+    /// Adds a piece.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotANar`], [`Refusal::BytesAfterNar`], [`Refusal::TooLarge`].
+    pub(super) fn push(&mut self, mut piece: &[u8]) -> Result<(), Refusal> {
+        self.len = self.len.saturating_add(piece.len() as u64);
+        self.check_size(self.len)?;
+        self.hasher.update(piece);
+        while let Some(event) = self.decoder.decode(&mut piece).map_err(Refusal::NotANar)? {
+            if let Event::File { size, offset, .. } = event {
+                // Refuses a file that will be too large at its start.
+                let end = offset.saturating_add(size);
+                if end > self.limits.nar_size_max {
+                    return Err(self.too_large());
+                }
+            }
+            self.listing.event(&event);
+        }
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let nar_size = self.decoder.offset();
+        Err(Refusal::BytesAfterNar { nar_size })
+    }
+
+    /// Length so far, in bytes.
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Compares the length so far with that of the body received so far.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Ratio`].
+    pub(super) fn check_ratio(&self, received: u64) -> Result<(), Refusal> {
+        let ratio = self.limits.ratio_max;
+        if self.len > self.limits.ratio_free_len && self.len > received.saturating_mul(ratio) {
+            return Err(Refusal::Ratio { ratio });
+        }
+        Ok(())
+    }
+
+    /// Ends the NAR: its hash, length and listing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotANar`] if it is cut short.
+    pub(super) fn finish(self) -> Result<(NarHash, u64, Option<Vec<u8>>), Refusal> {
+        let len = self.decoder.finish().map_err(Refusal::NotANar)?;
+        let nar_hash = NarHash::from_bytes(self.hasher.finalize().into());
+        Ok((nar_hash, len, self.listing.finish()))
+    }
+
+    fn check_size(&self, len: u64) -> Result<(), Refusal> {
+        if len > self.limits.nar_size_max {
+            return Err(self.too_large());
+        }
+        Ok(())
+    }
+
+    const fn too_large(&self) -> Refusal {
+        Refusal::TooLarge {
+            limit: self.limits.nar_size_max,
+        }
+    }
+}

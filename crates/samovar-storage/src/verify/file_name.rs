@@ -1,0 +1,81 @@
+//! [`FileName`]: names of uploaded NAR files.
+
+use std::fmt;
+
+use samovar_nix::narinfo::Compression;
+use samovar_nix::nixbase32;
+
+/// Name of an uploaded file below `nar/`: the SHA-256 of the file in Nix's base-32, `.nar`, and a
+/// suffix for the compression.
+///
+/// | suffix | `compression=` of Nix |
+/// | --- | --- |
+/// | none | `none`, `gzip`, and any that has no suffix of its own |
+/// | `.br` | `br` |
+/// | `.bz2` | `bzip2` |
+/// | `.gz` | none; other clients |
+/// | `.lz4` | `lz4` |
+/// | `.lzip` | `lzip` |
+/// | `.xz` | `xz` |
+/// | `.zst` | `zstd` |
+///
+/// Source: `src/libstore/binary-cache-store.cc`, the same in Nix 2.8.0, 2.26.3 and 2.34.8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileName {
+    file_hash: [u8; 32],
+    compression: Compression,
+}
+
+/// Length of the hash in the name, in bytes.
+const HASH_LEN: usize = nixbase32::encoded_len(32);
+
+const SUFFIXES: [(&str, Compression); 8] = [
+    (".nar", Compression::None),
+    (".nar.br", Compression::Brotli),
+    (".nar.bz2", Compression::Bzip2),
+    (".nar.gz", Compression::Gzip),
+    (".nar.lz4", Compression::Lz4),
+    (".nar.lzip", Compression::Lzip),
+    (".nar.xz", Compression::Xz),
+    (".nar.zst", Compression::Zstd),
+];
+
+impl FileName {
+    /// Parses a name, without `nar/`. Case-sensitive; every name has exactly one form.
+    #[must_use]
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        let (hash, suffix) = name.split_at_checked(HASH_LEN)?;
+        let file_hash = nixbase32::decode_array(hash).ok()?;
+        let (_, compression) = SUFFIXES
+            .into_iter()
+            .find(|(known, _)| known.as_bytes() == suffix)?;
+        Some(Self {
+            file_hash,
+            compression,
+        })
+    }
+
+    /// SHA-256 of the file.
+    #[must_use]
+    pub const fn file_hash(&self) -> &[u8; 32] {
+        &self.file_hash
+    }
+
+    /// Compression that the suffix states; `None` for a plain `.nar`, which may also hold gzip: see
+    /// [`Verified::compression`](super::Verified::compression).
+    #[must_use]
+    pub const fn compression(&self) -> Compression {
+        self.compression
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffix = SUFFIXES
+            .into_iter()
+            .find(|&(_, known)| known == self.compression)
+            .map_or(".nar", |(suffix, _)| suffix);
+        f.write_str(&nixbase32::encode(&self.file_hash))?;
+        f.write_str(suffix)
+    }
+}

@@ -1,0 +1,87 @@
+//! [`Frames`]: the index of zstd frames.
+
+/// Version of the encoding.
+const VERSION: u8 = 1;
+
+/// Maximum length of the index, in bytes: 64 GiB in frames of 256 KiB fit.
+const LEN_MAX: usize = 1 << 20;
+
+/// Builds the index of frames: one byte of version, then two LEB128 numbers for each frame, its
+/// compressed length and its content length. A skippable frame has content length 0.
+pub(super) struct Frames {
+    index: Vec<u8>,
+    count: u64,
+}
+
+impl Frames {
+    pub(super) const fn new() -> Self {
+        Self {
+            index: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Adds a frame.
+    pub(super) fn push(&mut self, compressed_len: u64, content_len: u64) {
+        if self.count == 0 {
+            self.index.push(VERSION);
+        }
+        self.count = self.count.saturating_add(1);
+        if self.index.len() <= LEN_MAX {
+            push_leb128(&mut self.index, compressed_len);
+            push_leb128(&mut self.index, content_len);
+        }
+    }
+
+    /// The index; `None` for less than two frames, or if it is longer than 1 MiB.
+    pub(super) fn finish(self) -> Option<Vec<u8>> {
+        (self.count > 1 && self.index.len() <= LEN_MAX).then_some(self.index)
+    }
+}
+
+fn push_leb128(out: &mut Vec<u8>, mut number: u64) {
+    loop {
+        let [low, ..] = number.to_le_bytes();
+        number >>= 7;
+        if number == 0 {
+            out.push(low & 0x7f);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_is_pairs_of_leb128() {
+        let mut frames = Frames::new();
+        frames.push(1, 127);
+        frames.push(128, 300);
+        frames.push(u64::MAX, 0);
+        let mut expected = vec![1, 1, 127, 0x80, 1, 0xac, 2];
+        expected.extend([0xff; 9]);
+        expected.extend([1, 0]);
+        assert_eq!(frames.finish(), Some(expected));
+    }
+
+    #[test]
+    fn one_frame_needs_no_index() {
+        let mut frames = Frames::new();
+        frames.push(5, 7);
+        assert_eq!(frames.finish(), None);
+        assert_eq!(Frames::new().finish(), None);
+    }
+
+    #[test]
+    fn index_is_bounded() {
+        let mut frames = Frames::new();
+        for _ in 0..LEN_MAX {
+            frames.push(9, 0);
+        }
+        assert!(frames.index.len() < LEN_MAX + 32);
+        assert_eq!(frames.finish(), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! [`Input`]: the body of an upload, copied and hashed while it is read.
+
+use std::io::{self, BufRead, Read, Write};
+
+use sha2::{Digest, Sha256};
+
+use super::{Refusal, VerifyError};
+
+/// Length of the buffer in bytes: one `read` of the source and one `write` to the sink each.
+const BUFFER_LEN: usize = 128 << 10;
+
+/// Bytes by which the body may be longer than twice its content: more than decompressors take in
+/// before their first output.
+const OVERHEAD_MAX: u64 = 32 << 20;
+
+/// Reads a source; writes each piece to a sink and hashes it.
+///
+/// Decompressors read from it, and may translate or swallow its errors. So the cause of the first
+/// error is kept, and [`take_failure`](Self::take_failure) returns it unchanged.
+pub(super) struct Input<'a> {
+    source: &'a mut dyn Read,
+    out: &'a mut dyn Write,
+    buffer: Box<[u8]>,
+    /// Unread bytes of `buffer`.
+    start: usize,
+    end: usize,
+    is_eof: bool,
+    received: u64,
+    /// Length of the content so far, in bytes.
+    content_len: u64,
+    /// `None` after [`without_hash`](Self::without_hash).
+    hasher: Option<Sha256>,
+    failure: Option<VerifyError>,
+    has_failed: bool,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn new(source: &'a mut dyn Read, out: &'a mut dyn Write) -> Self {
+        Self {
+            source,
+            out,
+            buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            is_eof: false,
+            received: 0,
+            content_len: 0,
+            hasher: Some(Sha256::new()),
+            failure: None,
+            has_failed: false,
+        }
+    }
+
+    /// Number of bytes received so far.
+    pub(super) const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Notes the length of the content that the received bytes have decoded to so far.
+    pub(super) const fn set_content_len(&mut self, len: u64) {
+        self.content_len = len;
+    }
+
+    /// The bytes received but not consumed.
+    pub(super) fn buffered(&self) -> &[u8] {
+        self.buffer.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Receives until `len` bytes are buffered, or all that are left.
+    pub(super) fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        while self.end.saturating_sub(self.start) < len && !self.is_eof {
+            if self.end == self.buffer.len() {
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end.saturating_sub(self.start));
+            }
+            self.receive()?;
+        }
+        Ok(self.buffered())
+    }
+
+    /// Whether all bytes are received and consumed. Reads from the source to find out.
+    pub(super) fn is_at_end(&mut self) -> io::Result<bool> {
+        Ok(self.peek(1)?.is_empty())
+    }
+
+    /// The cause of the first error, if there was one.
+    pub(super) fn take_failure(&mut self) -> Option<VerifyError> {
+        self.failure.take()
+    }
+
+    /// Stops hashing: the caller hashes the same bytes. No byte may have been consumed.
+    pub(super) fn without_hash(&mut self) {
+        self.hasher = None;
+    }
+
+    /// SHA-256 of the received bytes; `None` after [`without_hash`](Self::without_hash).
+    pub(super) fn into_digest(self) -> Option<[u8; 32]> {
+        self.hasher.map(|hasher| hasher.finalize().into())
+    }
+
+    /// Receives one piece into the free end of the buffer.
+    fn receive(&mut self) -> io::Result<()> {
+        if self.has_failed {
+            return Err(io::Error::other("the upload has failed before"));
+        }
+        let free = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let len = loop {
+            match self.source.read(free) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result,
+            }
+        };
+        let len = match len {
+            Ok(len) => len,
+            Err(error) => return Err(self.fail(VerifyError::Source(error))),
+        };
+        let piece = free.get(..len).unwrap_or(free);
+        if piece.is_empty() {
+            self.is_eof = true;
+            return Ok(());
+        }
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(piece);
+        }
+        self.received = self.received.saturating_add(piece.len() as u64);
+        self.end = self.end.saturating_add(piece.len());
+        if let Err(error) = self.out.write_all(piece) {
+            return Err(self.fail(VerifyError::Sink(error)));
+        }
+        self.check_overhead()
+    }
+
+    /// Refuses a body that is much longer than its content, such as one of empty zstd frames: these
+    /// bytes would be stored, and no other limit counts them.
+    fn check_overhead(&mut self) -> io::Result<()> {
+        let len_max = self
+            .content_len
+            .saturating_mul(2)
+            .saturating_add(OVERHEAD_MAX);
+        if self.received <= len_max {
+            return Ok(());
+        }
+        let refusal = Refusal::Oversized {
+            file_size: self.received,
+            nar_size: self.content_len,
+        };
+        Err(self.fail(refusal.into()))
+    }
+
+    fn fail(&mut self, failure: VerifyError) -> io::Error {
+        self.has_failed = true;
+        self.failure = Some(failure);
+        // Not the kind of the original: decompressors take some kinds for the end of the input.
+        io::Error::other("the upload failed")
+    }
+}
+
+impl BufRead for Input<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.peek(1)
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.start = self.start.saturating_add(len).min(self.end);
+    }
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let buffered = self.peek(1)?;
+        let len = buffered.len().min(out.len());
+        let (piece, _) = buffered.split_at(len);
+        out.split_at_mut(len).0.copy_from_slice(piece);
+        self.consume(len);
+        Ok(len)
+    }
+}

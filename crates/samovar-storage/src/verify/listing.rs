@@ -1,0 +1,95 @@
+//! [`Builder`]: the listing of a NAR, compressed while it grows.
+
+use std::io::Write;
+
+use samovar_nix::nar::{Event, Listing};
+use zstd::stream::write::Encoder;
+
+/// Maximum number of entries.
+const ENTRIES_MAX: u32 = 2_000_000;
+
+/// Maximum length of the compressed listing, in bytes.
+const COMPRESSED_LEN_MAX: usize = 8 << 20;
+
+/// Length of the text at which it moves to the encoder. Shorter listings, which are most, cost no
+/// streaming encoder.
+const PENDING_LEN: usize = 64 << 10;
+
+const LEVEL: i32 = 3;
+
+/// Window of the encoder, as a power of two: with 1 MiB it takes less than 4 MiB of memory.
+const WINDOW_LOG: u32 = 20;
+
+/// Builds a listing from the events of a NAR, within bounded memory.
+pub(super) struct Builder {
+    /// `None` once a bound is exceeded.
+    listing: Option<Listing>,
+    encoder: Option<Encoder<'static, Vec<u8>>>,
+    entries: u32,
+    entries_max: u32,
+    compressed_len_max: usize,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self::with_limits(ENTRIES_MAX, COMPRESSED_LEN_MAX)
+    }
+
+    pub(super) fn with_limits(entries_max: u32, compressed_len_max: usize) -> Self {
+        Self {
+            listing: Some(Listing::new()),
+            encoder: None,
+            entries: 0,
+            entries_max,
+            compressed_len_max,
+        }
+    }
+
+    /// Adds an event. Without effect once a bound is exceeded.
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        if self.try_event(event).is_none() {
+            self.listing = None;
+            self.encoder = None;
+        }
+    }
+
+    fn try_event(&mut self, event: &Event<'_>) -> Option<()> {
+        let listing = self.listing.as_mut()?;
+        listing.event(event).ok()?;
+        if matches!(event, Event::Entry { .. }) {
+            self.entries = self.entries.saturating_add(1);
+            if self.entries > self.entries_max {
+                return None;
+            }
+        }
+        if listing.pending_len() < PENDING_LEN {
+            return Some(());
+        }
+        let text = listing.take();
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => none.insert(encoder()?),
+        };
+        encoder.write_all(text.as_bytes()).ok()?;
+        (encoder.get_ref().len() <= self.compressed_len_max).then_some(())
+    }
+
+    /// Ends the NAR and returns the compressed listing, unless a bound was exceeded.
+    pub(super) fn finish(self) -> Option<Vec<u8>> {
+        let rest = self.listing?.finish().ok()?;
+        let compressed = match self.encoder {
+            Some(mut encoder) => {
+                encoder.write_all(rest.as_bytes()).ok()?;
+                encoder.finish().ok()?
+            }
+            None => zstd::bulk::compress(rest.as_bytes(), LEVEL).ok()?,
+        };
+        (compressed.len() <= self.compressed_len_max).then_some(compressed)
+    }
+}
+
+fn encoder() -> Option<Encoder<'static, Vec<u8>>> {
+    let mut encoder = Encoder::new(Vec::new(), LEVEL).ok()?;
+    encoder.window_log(WINDOW_LOG).ok()?;
+    Some(encoder)
+}

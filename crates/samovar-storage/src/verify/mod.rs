@@ -1,0 +1,173 @@
+//! Verification of an uploaded NAR in one pass.
+//!
+//! [`verify`] copies the body of an upload from a [`Read`] to a [`Write`] while it decompresses it,
+//! checks the NAR inside and computes both hashes. Memory use does not depend on the length of the
+//! body: at most 24 MiB, plus the window of the decompressor within [`Limits`].
+//!
+//! An upload is accepted only if
+//!
+//! * the compressed stream is complete, and nothing follows it,
+//! * the NAR in it is complete and well-formed, and nothing follows it,
+//! * the SHA-256 of the body is the one in the [`FileName`],
+//! * no limit is exceeded, and the body is not much longer than the NAR.
+//!
+//! Clients decompress with other libraries, and a file that only this server can decompress would
+//! be useless. `decompress` adds checks where a library is known to be more lenient than theirs.
+
+mod content;
+mod decompress;
+mod error;
+mod file_name;
+mod frames;
+mod input;
+mod listing;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+
+use content::Content;
+use decompress::Decompressor;
+pub use error::{Refusal, VerifyError};
+pub use file_name::FileName;
+use input::Input;
+use samovar_nix::NarHash;
+use samovar_nix::narinfo::Compression;
+
+/// Start of the formats that Nix uploads under the suffix `.nar`. None of them starts like a NAR.
+const MAGICS: [(&[u8], Compression); 6] = [
+    (b"\x1f\x8b", Compression::Gzip),
+    (b"\x1f\x9d", Compression::Compress),
+    (b"\x5d\0\0", Compression::Lzma),
+    (b"\x89LZO", Compression::Lzop),
+    (b"GRZ", Compression::Grzip),
+    (b"LRZI", Compression::Lrzip),
+];
+
+/// Length of the longest of [`MAGICS`].
+const MAGIC_LEN: usize = 4;
+
+/// Limits of an upload. The window of Brotli is limited by its format, to 16 MiB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum length of the NAR, in bytes. 64 GiB by default.
+    pub nar_size_max: u64,
+    /// Maximum ratio of the NAR's length to that of the body received so far. 1000 by default.
+    pub ratio_max: u64,
+    /// Length of the NAR up to which `ratio_max` does not apply, in bytes. 1 GiB by default.
+    pub ratio_free_len: u64,
+    /// Maximum window of a zstd frame, as a power of two. 27 (128 MiB) by default, the maximum that
+    /// Nix decodes.
+    pub zstd_window_log_max: u32,
+    /// Maximum dictionary of xz and lzip, in bytes. 64 MiB by default, that of `xz -9`.
+    pub lzma_dictionary_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            nar_size_max: 64 << 30,
+            ratio_max: 1000,
+            ratio_free_len: 1 << 30,
+            zstd_window_log_max: 27,
+            lzma_dictionary_max: 64 << 20,
+        }
+    }
+}
+
+/// Properties of an accepted upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified {
+    /// Length of the body, in bytes.
+    pub file_size: u64,
+    /// Compression of the body. Decides over [`FileName::compression`]: Nix uploads gzip under the
+    /// suffix `.nar` as well, so there it is detected.
+    pub compression: Compression,
+    /// Hash of the NAR.
+    pub nar_hash: NarHash,
+    /// Length of the NAR, in bytes.
+    pub nar_size: u64,
+    /// The listing of the NAR (see [`samovar_nix::nar::listing`]), compressed by zstd. `None` for a
+    /// NAR of more than 2,000,000 entries, or if the compressed listing exceeds 8 MiB.
+    pub listing: Option<Vec<u8>>,
+    /// Index of zstd frames: one byte of version (1), then for each frame its compressed length and
+    /// its content length as LEB128; content length 0 for a skippable frame. `None` for other
+    /// compressions, for a single frame, or if the index exceeds 1 MiB.
+    pub frames: Option<Vec<u8>>,
+}
+
+/// Copies the body of an upload from `source` to `out` and verifies it.
+///
+/// `source` is read to its end. `out` gets each piece as it is received; it is neither flushed nor
+/// synced. After an error its contents are worthless.
+///
+/// # Errors
+///
+/// * [`VerifyError::Source`] if reading from `source` fails.
+/// * [`VerifyError::Sink`] if writing to `out` fails.
+/// * [`VerifyError::Refused`] if the body breaks a rule; the rest of it is not read.
+pub fn verify(
+    source: &mut dyn Read,
+    name: &FileName,
+    out: &mut dyn Write,
+    limits: &Limits,
+) -> Result<Verified, VerifyError> {
+    let mut input = Input::new(source, out);
+    let compression = match detect(&mut input, name.compression()) {
+        Ok(compression) => compression,
+        Err(error) => return Err(input.take_failure().unwrap_or(VerifyError::Source(error))),
+    };
+    if compression == Compression::None {
+        // The file is the NAR: one hash is enough.
+        input.without_hash();
+    }
+    let mut decompressor = Decompressor::new(input, compression, limits)?;
+    let mut content = Content::new(limits);
+    loop {
+        let piece = match decompressor.next() {
+            Ok([]) => break,
+            Ok(piece) => piece,
+            Err(error) => {
+                let failure = decompressor.input().take_failure();
+                return Err(failure.unwrap_or_else(|| decompressor.refusal(error).into()));
+            }
+        };
+        content.push(piece)?;
+        let input = decompressor.input();
+        content.check_ratio(input.received())?;
+        input.set_content_len(content.len());
+    }
+    if let Some(failure) = decompressor.input().take_failure() {
+        return Err(failure);
+    }
+    let (input, frames) = decompressor.into_parts();
+    let file_size = input.received();
+    let (nar_hash, nar_size, listing) = content.finish()?;
+    let found = input.into_digest().unwrap_or(*nar_hash.as_bytes());
+    if found != *name.file_hash() {
+        return Err(VerifyError::Refused(Refusal::FileHash {
+            named: *name.file_hash(),
+            found,
+        }));
+    }
+    Ok(Verified {
+        file_size,
+        compression,
+        nar_hash,
+        nar_size,
+        listing,
+        frames,
+    })
+}
+
+/// The compression of the input, from that in its name and its first bytes.
+fn detect(input: &mut Input<'_>, named: Compression) -> io::Result<Compression> {
+    if named != Compression::None {
+        return Ok(named);
+    }
+    let start = input.peek(MAGIC_LEN)?;
+    let found = MAGICS
+        .into_iter()
+        .find(|(magic, _)| start.starts_with(magic));
+    Ok(found.map_or(Compression::None, |(_, compression)| compression))
+}

@@ -1,0 +1,282 @@
+//! Every accepted body is complete and has the hashes that are returned; everything else is refused
+//! with the cause.
+
+mod failures;
+mod formats;
+mod limits;
+mod nars;
+mod programs;
+mod xz_structure;
+
+use std::io::{self, Read, Write};
+
+use samovar_nix::nar::{Decoder, Encoder, Listing};
+use samovar_nix::nixbase32;
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+const COMPRESSIONS: [Compression; 8] = [
+    Compression::None,
+    Compression::Brotli,
+    Compression::Bzip2,
+    Compression::Gzip,
+    Compression::Lz4,
+    Compression::Lzip,
+    Compression::Xz,
+    Compression::Zstd,
+];
+
+/// A NAR of one file.
+fn file_nar(contents: &[u8]) -> Vec<u8> {
+    let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
+    encoder.begin(&mut nar).unwrap();
+    let size = contents.len().try_into().unwrap();
+    encoder.file(&mut nar, false, size).unwrap();
+    nar.extend(contents);
+    encoder.end_file(&mut nar).unwrap();
+    encoder.finish().unwrap();
+    nar
+}
+
+/// A NAR of a directory with a file of each of `contents`, and a symbolic link.
+fn directory_nar(contents: &[&[u8]]) -> Vec<u8> {
+    let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
+    encoder.begin(&mut nar).unwrap();
+    encoder.begin_directory(&mut nar).unwrap();
+    for (number, contents) in contents.iter().enumerate() {
+        let name = format!("file-{number:07}");
+        encoder.entry(&mut nar, name.as_bytes()).unwrap();
+        let size = contents.len().try_into().unwrap();
+        encoder.file(&mut nar, number == 1, size).unwrap();
+        nar.extend(*contents);
+        encoder.end_file(&mut nar).unwrap();
+        encoder.end_entry(&mut nar).unwrap();
+    }
+    encoder.entry(&mut nar, b"link").unwrap();
+    encoder.symlink(&mut nar, b"file-0000000").unwrap();
+    encoder.end_entry(&mut nar).unwrap();
+    encoder.end_directory(&mut nar).unwrap();
+    encoder.finish().unwrap();
+    nar
+}
+
+/// A NAR of about 900 bytes.
+fn small_nar() -> Vec<u8> {
+    directory_nar(&[b"contents of a file", b"#!/bin/sh\nexit 0\n"])
+}
+
+/// A NAR of several pieces: text, noise and zeros.
+fn large_nar() -> Vec<u8> {
+    let text = "It is a truth universally acknowledged. ".repeat(9_001);
+    directory_nar(&[text.as_bytes(), b"", &noise(150_001), &[0; 300_000]])
+}
+
+/// Bytes that do not compress.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn compress(compression: Compression, content: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    match compression {
+        Compression::None => body.extend(content),
+        Compression::Brotli => {
+            let mut encoder = ::brotli::CompressorWriter::new(&mut body, 4096, 4, 22);
+            encoder.write_all(content).unwrap();
+        }
+        Compression::Bzip2 => {
+            let mut encoder = bzip2::write::BzEncoder::new(&mut body, bzip2::Compression::fast());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap();
+        }
+        Compression::Gzip => {
+            let mut encoder = flate2::write::GzEncoder::new(&mut body, flate2::Compression::fast());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap();
+        }
+        Compression::Lz4 => {
+            let info = lz4_flex::frame::FrameInfo::new()
+                .block_size(lz4_flex::frame::BlockSize::Max64KB)
+                .content_checksum(true);
+            let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, &mut body);
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap();
+        }
+        Compression::Lzip => {
+            let options = lzma_rust2::LzipOptions::with_preset(1);
+            let mut encoder = lzma_rust2::LzipWriter::new(&mut body, options);
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap();
+        }
+        Compression::Xz => {
+            let options = lzma_rust2::XzOptions::with_preset(1);
+            let mut encoder = lzma_rust2::XzWriter::new(&mut body, options).unwrap();
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap();
+        }
+        Compression::Zstd => body = zstd::bulk::compress(content, 3).unwrap(),
+        other => panic!("no encoder of {}", other.name()),
+    }
+    body
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// The right name of a body.
+fn name_of(compression: Compression, body: &[u8]) -> FileName {
+    let suffix = match compression {
+        Compression::None => ".nar",
+        Compression::Brotli => ".nar.br",
+        Compression::Bzip2 => ".nar.bz2",
+        Compression::Gzip => ".nar.gz",
+        Compression::Lz4 => ".nar.lz4",
+        Compression::Lzip => ".nar.lzip",
+        Compression::Xz => ".nar.xz",
+        Compression::Zstd => ".nar.zst",
+        other => panic!("no suffix of {}", other.name()),
+    };
+    let hash = nixbase32::encode(&sha256(body));
+    FileName::parse(format!("{hash}{suffix}").as_bytes()).unwrap()
+}
+
+/// Verifies a body under its right name.
+fn run(compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
+    run_within(&Limits::default(), compression, body)
+}
+
+fn run_within(limits: &Limits, compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
+    let name = name_of(compression, body);
+    let mut out = Vec::new();
+    match verify(&mut &body[..], &name, &mut out, limits) {
+        Ok(verified) => {
+            assert_eq!(out, body, "the copy of an accepted body differs");
+            assert_eq!(verified.file_size, body.len() as u64);
+            Ok(verified)
+        }
+        Err(VerifyError::Refused(refusal)) => {
+            assert!(body.starts_with(&out));
+            let sentence = refusal.to_string();
+            assert!(
+                sentence.len() < 400 && sentence.contains("; "),
+                "{sentence}"
+            );
+            Err(refusal)
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Checks that a body is accepted, and what is returned for it.
+#[track_caller]
+fn check(compression: Compression, body: &[u8], nar: &[u8]) -> Verified {
+    let verified = run(compression, body).unwrap();
+    assert_eq!(verified.nar_hash.as_bytes(), &sha256(nar));
+    assert_eq!(verified.nar_size, nar.len() as u64);
+    let listing = zstd::decode_all(verified.listing.as_deref().unwrap()).unwrap();
+    assert_eq!(String::from_utf8(listing).unwrap(), listing_of(nar));
+    verified
+}
+
+fn listing_of(mut nar: &[u8]) -> String {
+    let (mut decoder, mut listing) = (Decoder::new(), Listing::new());
+    while let Some(event) = decoder.decode(&mut nar).unwrap() {
+        listing.event(&event).unwrap();
+    }
+    listing.finish().unwrap()
+}
+
+/// Reads at most `lens` bytes a call, cycling through them.
+struct ShortReads<'a> {
+    bytes: &'a [u8],
+    lens: Vec<usize>,
+    calls: usize,
+}
+
+impl<'a> ShortReads<'a> {
+    fn new(bytes: &'a [u8], lens: Vec<usize>) -> Self {
+        Self {
+            bytes,
+            lens,
+            calls: 0,
+        }
+    }
+}
+
+impl Read for ShortReads<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(5) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let len = self.lens[self.calls % self.lens.len()].min(out.len());
+        self.bytes.read(&mut out[..len])
+    }
+}
+
+#[test]
+fn file_names_are_read_strictly() {
+    const HASH: &str = "1fb14p4f4kphcxxd4ld35s8apmpf6zi358y6b98pn4dnsylrfy3s";
+    for (suffix, compression) in [
+        (".nar", Compression::None),
+        (".nar.br", Compression::Brotli),
+        (".nar.bz2", Compression::Bzip2),
+        (".nar.gz", Compression::Gzip),
+        (".nar.lz4", Compression::Lz4),
+        (".nar.lzip", Compression::Lzip),
+        (".nar.xz", Compression::Xz),
+        (".nar.zst", Compression::Zstd),
+    ] {
+        let text = format!("{HASH}{suffix}");
+        let name = FileName::parse(text.as_bytes()).unwrap();
+        assert_eq!(name.compression(), compression);
+        assert_eq!(nixbase32::encode(name.file_hash()), HASH);
+        assert_eq!(name.to_string(), text);
+    }
+    for wrong in [
+        "",
+        HASH,
+        ".nar",
+        ".nar.xz",
+        &format!("{HASH}.NAR"),
+        &format!("{HASH}.nar."),
+        &format!("{HASH}.nar.XZ"),
+        &format!("{HASH}.nar.bzip2"),
+        &format!("{HASH}.nar.lz"),
+        &format!("{HASH}.nar.zstd"),
+        &format!("{HASH}.nar.xz.xz"),
+        &format!("{HASH}.nar.xz/"),
+        &format!("{HASH}.nar.xz\0"),
+        &format!("{HASH}.nar.xz "),
+        &format!("{HASH}.nar?"),
+        &format!("{HASH}.ls"),
+        &format!("/{HASH}.nar"),
+        &format!("../{HASH}.nar"),
+        &format!("nar/{HASH}.nar"),
+        &format!("0{HASH}.nar"),
+        &format!("{}.nar", &HASH[1..]),
+        &format!("{}.nar", HASH.to_uppercase()),
+        &format!("{}.nar", HASH.replace('f', "e")),
+        // 52 digits have 260 bits: the first digit may be 0 or 1.
+        &format!("2{}.nar", &HASH[1..]),
+        &format!("sha256:{HASH}.nar"),
+        &format!(
+            "{}.nar",
+            "7a7897a9d7b6117b515ac6a332e237eed6ab902ea351d27a67f04ee2c82561b9"
+        ),
+    ] {
+        assert_eq!(FileName::parse(wrong.as_bytes()), None, "{wrong:?}");
+    }
+    assert_eq!(FileName::parse(&[0xff; 56]), None);
+}

@@ -1,0 +1,309 @@
+//! A path is visible exactly if its upload was acknowledged: verified, complete, with its
+//! references, by a token that may.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use samovar_nix::nar::Encoder;
+use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_storage::metadata::{Metadata, NewToken, Published, StoredPath};
+use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::verify::FileName;
+use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
+use sha2::{Digest, Sha256};
+
+const NOW: i64 = 1_800_000_000;
+
+/// A storage with one cache and two tokens that may push.
+struct Fixture {
+    dir: tempfile::TempDir,
+    cache: StoredCache,
+    tokens: [Token; 2],
+}
+
+/// A NAR of one file, uncompressed.
+struct Upload {
+    nar: Vec<u8>,
+    name: FileName,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let database = open_database(dir.path()).unwrap();
+        for text in ["smv1_a", "smv1_b"] {
+            let new = NewToken {
+                name: text.to_owned(),
+                cache: None,
+                rights: Rights {
+                    read: true,
+                    push: true,
+                },
+                expires_at: None,
+            };
+            let hash = TokenHash::of(text.as_bytes()).unwrap();
+            database.add_token(&hash, &new).unwrap();
+        }
+        let cache = open(dir.path());
+        let token = |text: &[u8]| cache.authorize(text, NOW).unwrap().unwrap();
+        let tokens = [token(b"smv1_a"), token(b"smv1_b")];
+        Self { dir, cache, tokens }
+    }
+
+    fn put(&self, token: usize, path: &StorePath, references: &[&StorePath]) -> Published {
+        let upload = upload(path.name());
+        self.send(token, &upload);
+        let text = text(path, &upload, references);
+        self.put_narinfo(token, path, &text).unwrap()
+    }
+
+    fn send(&self, token: usize, upload: &Upload) {
+        let mut body = upload.nar.as_slice();
+        let outcome = self
+            .cache
+            .put_nar(&self.tokens[token], &upload.name, &mut body);
+        outcome.unwrap();
+    }
+
+    fn put_narinfo(
+        &self,
+        token: usize,
+        path: &StorePath,
+        text: &str,
+    ) -> Result<Published, PutError> {
+        let is_elsewhere = |path: &StorePath| path.name() == "elsewhere";
+        let outcome = self.cache.put_narinfo(
+            &self.tokens[token],
+            path.hash_part(),
+            text.as_bytes(),
+            &is_elsewhere,
+            &render,
+        );
+        outcome.map(|(_, published)| published)
+    }
+
+    #[track_caller]
+    fn refused(&self, token: usize, path: &StorePath, text: &str) -> Refusal {
+        match self.put_narinfo(token, path, text) {
+            Err(PutError::Narinfo(refusal)) => *refusal,
+            other => unreachable!("{other:?}"),
+        }
+    }
+}
+
+fn open(dir: &Path) -> StoredCache {
+    let storage = Storage::open(dir, &StoreDir::default()).unwrap();
+    storage.cache("default", true).unwrap()
+}
+
+fn render(path: &StoredPath) -> Vec<u8> {
+    let mut text = Vec::new();
+    narinfo(path)
+        .write(&StoreDir::default(), &mut text)
+        .unwrap();
+    text
+}
+
+fn path(number: u8, name: &str) -> StorePath {
+    let hash_part = HashPart::from_bytes([number; 20]);
+    StorePath::from_base_name(&format!("{hash_part}-{name}")).unwrap()
+}
+
+fn upload(contents: &str) -> Upload {
+    let mut nar = Vec::new();
+    let mut encoder = Encoder::new();
+    encoder.begin(&mut nar).unwrap();
+    let len = contents.len() as u64;
+    encoder.file(&mut nar, false, len).unwrap();
+    nar.extend_from_slice(contents.as_bytes());
+    encoder.end_file(&mut nar).unwrap();
+    encoder.finish().unwrap();
+    let hash = NarHash::from_bytes(Sha256::digest(&nar).into());
+    let hash = String::from_utf8(hash.nixbase32().to_vec()).unwrap();
+    let name = FileName::parse(format!("{hash}.nar").as_bytes()).unwrap();
+    Upload { nar, name }
+}
+
+fn text(path: &StorePath, upload: &Upload, references: &[&StorePath]) -> String {
+    let hash = NarHash::from_bytes(Sha256::digest(&upload.nar).into());
+    let references: Vec<_> = references.iter().map(|path| path.base_name()).collect();
+    format!(
+        "StorePath: /nix/store/{}\nURL: nar/{}\nCompression: none\nNarHash: {hash}\nNarSize: {}\n\
+         References: {}\n",
+        path.base_name(),
+        upload.name,
+        upload.nar.len(),
+        references.join(" ")
+    )
+}
+
+#[test]
+fn an_acknowledged_path_is_found_also_after_a_restart() {
+    let fixture = Fixture::new();
+    let (lib, app) = (path(1, "lib"), path(2, "app"));
+    assert_eq!(fixture.put(0, &lib, &[]), Published::New);
+    assert_eq!(fixture.put(0, &app, &[&lib, &app]), Published::New);
+    let Fixture { dir, cache, .. } = fixture;
+    let before = cache.lookup(app.hash_part()).unwrap().unwrap();
+    assert_eq!(before.references, [lib, app.clone()]);
+    drop(cache);
+    let cache = open(dir.path());
+    assert!(cache.may_contain(app.hash_part()));
+    assert!(!cache.may_contain(path(3, "x").hash_part()));
+    assert_eq!(cache.lookup(app.hash_part()).unwrap(), Some(before));
+    let mirrored = std::fs::read(dir.path().join(format!("{}.narinfo", app.hash_part())));
+    assert!(mirrored.unwrap().starts_with(b"StorePath: "));
+}
+
+#[test]
+fn a_path_needs_its_references() {
+    let fixture = Fixture::new();
+    let (lib, app) = (path(1, "lib"), path(2, "app"));
+    let upload = upload("app");
+    fixture.send(0, &upload);
+    let narinfo = text(&app, &upload, &[&lib]);
+    let missing = Refusal::MissingReference {
+        reference: lib.clone(),
+        path: app.clone(),
+    };
+    assert_eq!(fixture.refused(0, &app, &narinfo), missing);
+    assert_eq!(fixture.cache.lookup(app.hash_part()).unwrap(), None);
+    // Another path with the same hash part is not the reference.
+    fixture.put(0, &path(1, "other"), &[]);
+    assert_eq!(fixture.refused(0, &app, &narinfo), missing);
+    let elsewhere = path(3, "elsewhere");
+    let narinfo = text(&app, &upload, &[&elsewhere]);
+    let published = fixture.put_narinfo(0, &app, &narinfo);
+    assert_eq!(published.unwrap(), Published::New);
+    let stored = fixture.cache.lookup(app.hash_part()).unwrap().unwrap();
+    assert_eq!(stored.references, [elsewhere]);
+}
+
+#[test]
+fn a_file_that_another_token_has_sent_is_as_if_absent() {
+    let fixture = Fixture::new();
+    let (secret, thief) = (path(1, "secret"), path(2, "thief"));
+    let upload = upload("secret");
+    fixture.send(0, &upload);
+    let visible = |token: Option<&Token>| {
+        let opened = fixture.cache.open_file(token, &upload.name);
+        opened.unwrap().is_some()
+    };
+    assert!(visible(Some(&fixture.tokens[0])));
+    assert!(!visible(Some(&fixture.tokens[1])) && !visible(None));
+    let narinfo = text(&thief, &upload, &[]);
+    let refusal = fixture.refused(1, &thief, &narinfo);
+    assert_eq!(refusal, Refusal::UnknownFile(upload.name));
+    // A client that has the file may send it, too.
+    fixture.send(1, &upload);
+    let published = fixture.put_narinfo(1, &thief, &narinfo);
+    assert_eq!(published.unwrap(), Published::New);
+    assert!(visible(None));
+    let narinfo = text(&secret, &upload, &[]);
+    let published = fixture.put_narinfo(0, &secret, &narinfo);
+    assert_eq!(published.unwrap(), Published::New);
+}
+
+#[test]
+fn the_first_nar_of_a_path_stays() {
+    let fixture = Fixture::new();
+    let app = path(1, "app");
+    assert_eq!(fixture.put(0, &app, &[]), Published::New);
+    assert_eq!(fixture.put(1, &app, &[]), Published::Known);
+    let before = fixture.cache.lookup(app.hash_part()).unwrap();
+    let other = upload("not reproducible");
+    fixture.send(1, &other);
+    let narinfo = text(&app, &other, &[]);
+    let published = fixture.put_narinfo(1, &app, &narinfo);
+    assert_eq!(published.unwrap(), Published::Conflict);
+    assert_eq!(fixture.cache.lookup(app.hash_part()).unwrap(), before);
+}
+
+#[test]
+fn signatures_are_added() {
+    let fixture = Fixture::new();
+    let app = path(1, "app");
+    let upload = upload("app");
+    fixture.send(0, &upload);
+    let put = |name: &str| {
+        let signature = format!("{}==", "A".repeat(86));
+        let text = text(&app, &upload, &[]);
+        let text = format!("{text}Sig: {name}:{signature}\n");
+        fixture.put_narinfo(0, &app, &text).unwrap()
+    };
+    assert_eq!(put("a"), Published::New);
+    assert_eq!(put("b"), Published::Known);
+    assert_eq!(put("a"), Published::Known);
+    let stored = fixture.cache.lookup(app.hash_part()).unwrap().unwrap();
+    let names: Vec<_> = stored.signatures.iter().map(|one| one.key_name()).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[test]
+fn a_revoked_token_publishes_nothing() {
+    let fixture = Fixture::new();
+    let app = path(1, "app");
+    let upload = upload("app");
+    fixture.send(0, &upload);
+    let database = open_database(fixture.dir.path()).unwrap();
+    assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 1);
+    assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 0);
+    assert_eq!(fixture.cache.authorize(b"smv1_a", NOW).unwrap(), None);
+    let narinfo = text(&app, &upload, &[]);
+    assert_eq!(fixture.refused(0, &app, &narinfo), Refusal::TokenInvalid);
+    assert_eq!(fixture.cache.lookup(app.hash_part()).unwrap(), None);
+}
+
+#[test]
+fn a_lost_file_is_replaced_by_the_next_upload() {
+    let fixture = Fixture::new();
+    let app = path(1, "app");
+    fixture.put(0, &app, &[]);
+    let upload = upload("app");
+    let file = fixture.dir.path().join(format!("nar/{}", upload.name));
+    std::fs::remove_file(&file).unwrap();
+    let opened = fixture
+        .cache
+        .open_file(Some(&fixture.tokens[0]), &upload.name);
+    assert!(opened.unwrap().is_none());
+    fixture.send(0, &upload);
+    assert_eq!(std::fs::read(file).unwrap(), upload.nar);
+}
+
+#[test]
+fn a_second_process_asks_the_database_until_the_first_has_ended() {
+    let fixture = Fixture::new();
+    let second = open(fixture.dir.path());
+    let app = path(1, "app");
+    fixture.put(0, &app, &[]);
+    assert!(second.may_contain(path(9, "absent").hash_part()));
+    assert!(second.lookup(app.hash_part()).unwrap().is_some());
+    drop(fixture.cache);
+    let start = Instant::now();
+    while second.may_contain(path(9, "absent").hash_part()) {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::yield_now();
+    }
+    assert!(second.may_contain(app.hash_part()));
+}
+
+#[test]
+fn paths_that_arrive_together_are_all_published() {
+    let fixture = Arc::new(Fixture::new());
+    let threads = (0..64).map(|number| {
+        let fixture = Arc::clone(&fixture);
+        std::thread::spawn(move || {
+            let own = path(number, &format!("path-{number}"));
+            assert_eq!(fixture.put(0, &own, &[]), Published::New);
+            let found = fixture.cache.lookup(own.hash_part());
+            assert!(found.unwrap().is_some());
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
