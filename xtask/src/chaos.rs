@@ -30,7 +30,7 @@ pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
 pub(crate) fn run_soak(requests: &str) -> Result<()> {
     let programs = build()?;
     let words = ["--requests", requests];
-    let found = run_on(&programs, &serve::build()?, "soak", &words);
+    let found = run_on(&programs, &serve::build("nix-serve")?, "soak", &words);
     for name in ["soak.csv", "soak.svg"] {
         let (from, to) = (out("soak").join(name), repository().join("docs").join(name));
         fs::copy(from, to)?;
@@ -46,7 +46,7 @@ pub(crate) fn find_leaks() -> Result<()> {
     }
     let programs = build()?;
     let words = ["--valgrind", LEAKS_SECONDS];
-    run_on(&programs, &serve::build()?, "leaks", &words)
+    run_on(&programs, &serve::build("nix-serve")?, "leaks", &words)
 }
 
 /// Builds with assertions enabled; returns the folder of programs.

@@ -28,15 +28,21 @@ struct Served {
 /// Builds the server and replaces this process by it. Returns only on errors. Fails if the server
 /// does not build, or the sample store or the server cannot be started.
 pub(crate) fn serve(port: u16) -> Result<()> {
-    let server = build()?;
+    let server = build("samovar")?;
     let served = prepare_store()?;
     let key = signing_key()?;
+    let storage = repository().join(".samovar/storage");
+    let netrc = netrc(&server, &storage)?;
     println!("\nServing {} on port {port}.", served.description);
     println!("{}", client_lines(port, &key.public, &served.example));
+    println!("{}", push_lines(port, &served, &netrc));
     let error = Command::new(&server)
-        .args(["--listen", &format!("0.0.0.0:{port}")])
+        .args(["serve", "--listen", &format!("0.0.0.0:{port}")])
         .args(&served.arguments)
-        .env("NIX_SECRET_KEY_FILE", &key.secret_file)
+        .arg("--secret-key-files")
+        .arg(&key.secret_file)
+        .arg("--storage")
+        .arg(&storage)
         .exec();
     Err(error).with_context(|| format!("cannot start {}", server.display()))
 }
@@ -50,9 +56,9 @@ pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Builds nix-serve with the release profile; returns its path. Fails if it does not build.
-pub(crate) fn build() -> Result<PathBuf> {
-    Ok(build_release(&["nix-serve"])?.join("nix-serve"))
+/// Builds a program with the release profile; returns its path. Fails if it does not build.
+pub(crate) fn build(program: &str) -> Result<PathBuf> {
+    Ok(build_release(&[program])?.join(program))
 }
 
 fn prepare_store() -> Result<Served> {
@@ -142,6 +148,43 @@ fn key_name(hostname: &str) -> String {
     } else {
         name
     }
+}
+
+/// Returns a netrc file with a token for pushing, made on first use.
+fn netrc(server: &Path, storage: &Path) -> Result<PathBuf> {
+    let file = repository().join(".samovar/netrc");
+    if !file.exists() || !storage.exists() {
+        progress("making a token for pushing");
+        let mut create = Command::new(server);
+        create.args(["token", "create", "--name", "example", "--storage"]);
+        let token = output(create.arg(storage))?;
+        let text = format!(
+            "machine 127.0.0.1 login example password {}\n",
+            token.trim()
+        );
+        fs::write(&file, text)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// The command that pushes the example into the storage.
+fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
+    let from = match &*served.arguments {
+        [_, uri] => format!(" --from '{uri}'"),
+        _ => String::new(),
+    };
+    format!(
+        "Push a path, with the token in {netrc}:
+
+  nix --extra-experimental-features nix-command copy{from} \\
+    --to 'http://127.0.0.1:{port}/upload?compression=zstd' \\
+    --option netrc-file {netrc} \\
+    {example}
+",
+        netrc = netrc.display(),
+        example = served.example,
+    )
 }
 
 fn client_lines(port: u16, public_key: &str, example: &str) -> String {

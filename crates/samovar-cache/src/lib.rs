@@ -13,7 +13,7 @@
 //! # In scope
 //!
 //! Every URL that Nix clients ask a binary cache for, in the forms of nix-serve, nix-serve-ng and
-//! harmonia. Read-only.
+//! harmonia; PUT by stock clients, into a `samovar-storage`.
 //!
 //! # Out of scope
 //!
@@ -37,6 +37,7 @@ mod site;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 pub use known::gc_lease::LeaseConfig;
 pub use known::health::Trust;

@@ -11,7 +11,7 @@ use samovar_store::StoreError;
 
 use crate::prepared::{AnswerHead, Field};
 
-/// Why nothing is served of a path.
+/// Reason why a path is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The database has no such path.
@@ -55,7 +55,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the client is told that there is no such path, rather than to try again.
+    /// Whether the response is a 404 rather than a 503.
     pub(crate) fn is_absence(self) -> bool {
         self.answer().head().status == Status::NOT_FOUND
     }

@@ -64,17 +64,19 @@ pub(crate) enum MethodClass {
     Get,
     Head,
     Post,
+    Put,
     Other,
 }
 
 impl MethodClass {
-    pub(crate) const NAMES: [&'static str; 4] = ["GET", "HEAD", "POST", "other"];
+    pub(crate) const NAMES: [&'static str; 5] = ["GET", "HEAD", "POST", "PUT", "other"];
 
     pub(crate) fn of(method: Method) -> Self {
         match method {
             Method::Get => Self::Get,
             Method::Head => Self::Head,
             Method::Post => Self::Post,
+            Method::Put => Self::Put,
             _ => Self::Other,
         }
     }

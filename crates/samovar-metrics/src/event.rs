@@ -112,6 +112,29 @@ pub enum Event<'a> {
     AccessLimited,
     /// A password was hashed and matches. The result is remembered for a while.
     PasswordVerified,
+    /// A client has uploaded a path.
+    PathUploaded {
+        /// The path.
+        path: &'a dyn fmt::Display,
+        /// The name of the client's token.
+        token: &'a str,
+    },
+    /// A client has uploaded a path again, with another NAR; the first one stays.
+    UploadConflict {
+        /// The path.
+        path: &'a dyn fmt::Display,
+        /// The name of the client's token.
+        token: &'a str,
+    },
+    /// An upload was refused.
+    UploadRefused {
+        /// The path of the URL.
+        url: &'a dyn fmt::Display,
+        /// The sentence that the client got.
+        reason: &'a dyn fmt::Display,
+    },
+    /// The storage cannot be read or written.
+    StorageFailed(&'a dyn fmt::Display),
 }
 
 /// A response whose paths have no lease.
@@ -203,6 +226,16 @@ impl fmt::Display for Event<'_> {
             Self::AccessDenied => f.write_str("a request was denied access"),
             Self::AccessLimited => f.write_str("a request exceeded a rate limit"),
             Self::PasswordVerified => f.write_str("a password was verified"),
+            Self::PathUploaded { path, token } => {
+                write!(f, "{path} was uploaded with the token {token:?}")
+            }
+            Self::UploadConflict { path, token } => write!(
+                f,
+                "{path} was uploaded again with the token {token:?}, with another NAR; the first \
+                 one stays: its build is not reproducible"
+            ),
+            Self::UploadRefused { url, reason } => write!(f, "PUT {url} was refused: {reason}"),
+            Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),
         }
     }
 }

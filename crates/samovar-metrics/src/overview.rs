@@ -115,7 +115,7 @@ fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
 }
 
 impl Metrics {
-    /// Whether the I/O threads of the server have answered recently.
+    /// Whether all I/O threads replied to a liveness probe within the last 5 s.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let since = |at: Instant| Instant::now().saturating_duration_since(at);

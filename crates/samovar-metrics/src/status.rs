@@ -156,7 +156,7 @@ pub struct TopPath {
     pub count: u64,
     /// Upper bound of the error of `count`.
     pub error: u64,
-    /// Approximate number of client addresses.
+    /// Approximate number of distinct client addresses that requested the path.
     pub client_count: u64,
 }
 

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::{secrets, serve, status};
+use crate::{secrets, serve, status, token};
 
 /// The public keys of one option value, separated by white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn command() -> Command {
         .subcommand(status())
         .subcommand(config())
         .subcommand(secrets::password())
-        .subcommand(secrets::token())
+        .subcommand(token::with_subcommands(secrets::token()))
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")

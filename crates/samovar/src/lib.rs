@@ -28,6 +28,7 @@ mod secrets;
 mod serve;
 mod size;
 mod status;
+mod token;
 mod walk;
 
 use std::ffi::OsString;
@@ -106,7 +107,10 @@ pub fn run(
         "status" => status::run(one, out),
         "config" => config(one, out),
         "password" => secrets::hash(one, out),
-        "token" => secrets::make(one, out),
+        "token" => match one.subcommand() {
+            Some((name, matches)) => token::run(name, matches, out),
+            None => secrets::make(one, out),
+        },
         "completions" => completions(one, out),
         _ => man(one),
     };

@@ -22,9 +22,11 @@ pub(crate) fn password() -> Command {
 
 pub(crate) fn token() -> Command {
     Command::new("token")
-        .about("Generates a token and prints its line for access.tokens-file")
+        .about("Makes tokens: for a storage (see create), or as a line for access.tokens-file")
         .after_help(
-            "Writes the token itself to standard error only. Example: samovar token ci >> tokens",
+            "With a NAME alone: generates a token that may read, prints its line for \
+             access.tokens-file, and writes the token itself to standard error only. Example: \
+             samovar token ci >> tokens",
         )
         .arg(name().help("Name of the token"))
 }

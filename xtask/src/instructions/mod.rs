@@ -57,7 +57,7 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
         ["--renew"] => true,
         _ => bail!("usage: xtask instructions [--renew]"),
     };
-    let program = serve::build()?;
+    let program = serve::build("nix-serve")?;
     let store = repository().join(".samovar/sample");
     sample::make(&store, sample::Kind::Test)?;
     let file = repository().join("xtask/instructions.txt");

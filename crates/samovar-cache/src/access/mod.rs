@@ -33,7 +33,7 @@ mod address;
 mod buckets;
 mod certificate;
 mod config;
-mod credentials;
+pub(crate) mod credentials;
 mod error;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
@@ -75,7 +75,7 @@ const ATTEMPTS_BURST: u32 = 10;
 /// Number of names for which an address may use up [`ATTEMPTS_BURST`] at once.
 const ATTEMPTS_NAMES: u32 = 10;
 
-/// Time after which one more wrong password is allowed.
+/// Interval at which an address regains one attempt with a wrong password.
 const ATTEMPT_TIME: Duration = Duration::from_secs(6);
 
 /// Access control of a cache: which clients may read, and how often.

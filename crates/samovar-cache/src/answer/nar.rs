@@ -87,7 +87,7 @@ pub(crate) fn respond(
 
 /// The range that a request asks for. Ranges are defined for GET alone (RFC 9110, 14.2). An
 /// `If-Range` cannot match: there are no validators here to compare with (13.1.5).
-fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
+pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     match head.header("Range") {
         Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
             range::resolve(value, size)

@@ -17,7 +17,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Notes an error. Returns whether it must be reported.
+    /// Records a store error. Returns whether it must be reported.
     pub(crate) fn note(&self, error: StoreError, now: Instant) -> bool {
         let mut last = self.last.locked();
         let is_news =
@@ -28,7 +28,7 @@ impl Outage {
         is_news
     }
 
-    /// Notes a successful access. Returns whether it ends an outage.
+    /// Records a successful store access. Returns whether it ends an outage.
     pub(crate) fn clear(&self) -> bool {
         self.last.locked().take().is_some()
     }

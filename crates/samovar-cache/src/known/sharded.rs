@@ -22,9 +22,9 @@ pub(crate) struct Sharded<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     /// Memory of one shard, in bytes.
     shard_len_max: usize,
-    /// Entries added for paths that had none.
+    /// Number of entries added for paths that were not in the table.
     miss_count: AtomicU64,
-    /// Evicted entries of this table and those it replaces.
+    /// Number of evictions, continued from the table that this one replaces.
     eviction_count: Arc<AtomicU64>,
 }
 

@@ -183,7 +183,7 @@ impl SharedStore {
         }
     }
 
-    /// Notes a successful access: reports the end of an outage, and schema warnings.
+    /// Called after a successful access; reports the end of an outage and schema warnings.
     pub(crate) fn recovered(&self) {
         if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);

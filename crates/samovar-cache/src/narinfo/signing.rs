@@ -20,7 +20,7 @@ pub struct Signing {
     pub stored: Stored,
     /// Whether narinfos of content-addressed paths have a `CA` field.
     pub emit_ca: bool,
-    /// Whether realisations are signed as well, if their output paths are.
+    /// Whether to sign the realisation of each output path that [`sign`](Self::sign) covers.
     pub realisations: bool,
 }
 
@@ -64,6 +64,7 @@ impl Signing {
     fn signatures(
         &self,
         signs: bool,
+        treatment: Stored,
         stored: &[Signature],
         sign: impl Fn(&SecretKey) -> Signature,
     ) -> Vec<Signature> {
@@ -71,7 +72,7 @@ impl Signing {
             true => self.keys.iter().map(sign).collect(),
             false => Vec::new(),
         };
-        let is_kept = own.is_empty() || self.stored == Stored::Keep;
+        let is_kept = own.is_empty() || treatment == Stored::Keep;
         let is_by_another =
             |one: &&Signature| own.iter().all(|other| other.key_name() != one.key_name());
         let kept = stored.iter().filter(|_| is_kept).filter(is_by_another);
@@ -120,7 +121,7 @@ impl Signing {
         let signs = self.sign.covers(info, dir);
         let fingerprint = info.fingerprint(dir);
         let sign = |key: &SecretKey| key.sign(fingerprint.as_bytes());
-        let signatures = self.signatures(signs, &info.signatures, sign);
+        let signatures = self.signatures(signs, self.stored, &info.signatures, sign);
         let names = signatures
             .iter()
             .map(|signature| signature.key_name().to_owned());
@@ -128,7 +129,7 @@ impl Signing {
     }
 
     /// Renders and signs a narinfo. `before` is the path's earlier narinfo; it is returned if a new
-    /// one would be the same, which saves self.
+    /// one would be the same, which saves signing.
     pub(crate) fn render(
         &self,
         info: &PathInfo,
@@ -150,7 +151,7 @@ impl Signing {
         }
         text.clear();
         let signs = self.sign.covers(info, dir);
-        let signatures = self.signatures(signs, &info.signatures, |key| {
+        let signatures = self.signatures(signs, self.stored, &info.signatures, |key| {
             key.sign(info.fingerprint(dir).as_bytes())
         });
         narinfo::write_for(info, dir, &signatures, &mut text);
@@ -158,6 +159,14 @@ impl Signing {
             text.extend_from_slice(format!("CA: {address}\n").as_bytes());
         }
         Arc::new(Narinfo::new(info, &text, unsigned_len))
+    }
+
+    /// The signatures of an uploaded path: the cache's own, if it signs the path, and those
+    /// uploaded, except by the same keys.
+    pub(crate) fn beside_uploaded(&self, info: &PathInfo, dir: &StoreDir) -> Vec<Signature> {
+        let signs = self.sign.covers(info, dir);
+        let sign = |key: &SecretKey| key.sign(info.fingerprint(dir).as_bytes());
+        self.signatures(signs, Stored::Keep, &info.signatures, sign)
     }
 
     /// Whether signing a realisation depends on the row of its output path.

@@ -76,7 +76,17 @@ impl Route {
     /// Whether the answer is read from files, which may wait for a disk. What is read from the
     /// database does not queue behind it.
     pub(crate) fn reads_files(&self) -> bool {
-        matches!(self, Self::Nar { .. } | Self::Listing(_) | Self::Log(_))
+        match self {
+            Self::Nar { .. } | Self::Listing(_) | Self::Log(_) => true,
+            Self::CacheInfo
+            | Self::Narinfo(_)
+            | Self::NarOfNoHash(_)
+            | Self::Realisation(_)
+            | Self::Narinfos
+            | Self::Closure(_)
+            | Self::NoPath
+            | Self::Unknown => false,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_storage::StoredCache;
 
 use crate::access::{self, Access, Verdict};
 use crate::answer::build_log;
@@ -29,6 +30,7 @@ use crate::reader::Reader;
 use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
+use crate::upload::{self, Context, Uploads};
 
 /// The configuration of a cache.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct CacheConfig {
     pub access: Option<Access>,
     /// The web interface; `None`: off.
     pub pages: Option<PagesConfig>,
+    /// Uploaded paths; `None`: the cache is read-only.
+    pub uploads: Option<StoredCache>,
 }
 
 impl Default for CacheConfig {
@@ -56,6 +60,7 @@ impl Default for CacheConfig {
             policy: PolicyConfig::default(),
             access: None,
             pages: None,
+            uploads: None,
         }
     }
 }
@@ -70,6 +75,7 @@ pub(crate) struct Cache {
     cache_info: Prepared,
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
+    uploads: Option<Uploads>,
 }
 
 impl Cache {
@@ -106,7 +112,12 @@ impl Cache {
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
             priority: config.priority,
             pages: config.pages,
+            uploads: config.uploads.map(Uploads::new),
         }
+    }
+
+    pub(crate) fn takes_uploads(&self) -> bool {
+        self.uploads.is_some()
     }
 
     /// The rest of a path below the prefix; `None` if it is not below.
@@ -167,11 +178,17 @@ impl Cache {
             match access.admit(head, Instant::now()) {
                 Verdict::Granted(_) => {}
                 Verdict::Unverified => return Ok(reply.dispatch_costly()),
+                Verdict::Refused(_) if self.takes_uploads() && upload::has_token(head) => {
+                    return Ok(reply.dispatch_slow());
+                }
                 Verdict::Refused(refusal) => {
                     self.shared.observer.event(&refusal.event());
                     return access.refuse(refusal, reply);
                 }
             }
+        }
+        if self.takes_uploads() && upload::is_about_uploads(head.method(), path) {
+            return Ok(reply.dispatch_slow());
         }
         Ok(self.inline_admitted(fresh, turn, head, path, reply))
     }
@@ -211,6 +228,10 @@ impl Cache {
             return self.pass_on(&route, reply);
         };
         let policy = &self.reader().policy;
+        let uploads = self.uploads.as_ref();
+        if uploads.is_some_and(|uploads| uploads.may_contain(hash_part)) {
+            return self.pass_on(&route, reply);
+        }
         if policy.is_open() {
             if !snapshot.may_contain(&hash_part) {
                 return reply.prepared(fixed.get(Fixed::NoPath));
@@ -264,21 +285,43 @@ impl Cache {
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
-        let route = route(path, head.query());
+        let uploads = self.uploads.as_ref();
         if let Some(access) = self.guard()
-            && let Err(response) = self.ask(access, head, &route)
+            && !uploads.is_some_and(|uploads| uploads.admits(head, path))
+            && let Err(response) = self.ask(access, head, &route(path, head.query()))
         {
             return response;
         }
-        let is_read = matches!(head.method(), Method::Get | Method::Head);
-        if !is_read {
+        if let Some(uploads) = uploads
+            && let Some(response) = uploads.handle(self.context(), request, self.path_prefix.len())
+        {
+            return Some(response);
+        }
+        let head = request.head();
+        let path = self.below_prefix(head.path()).unwrap_or_default();
+        let route = route(path, head.query());
+        if !matches!(head.method(), Method::Get | Method::Head) {
             return Some(match route {
                 Route::Narinfos => bulk::respond(&self.narinfos, request),
                 // As on the I/O thread, which had not authenticated the client yet.
                 _ => Fixed::NotAllowed.response(),
             });
         }
-        let outcome = match route {
+        Some(self.respond(head, path, route).unwrap_or_else(|refusal| {
+            if refusal.is_absence()
+                && let Some(uploads) = uploads
+                && let Some(response) = uploads.find(self.context(), path)
+            {
+                return response;
+            }
+            self.shared.report(&format_args!("{head:?}"), refusal);
+            refusal.answer().response()
+        }))
+    }
+
+    /// Answers a GET or HEAD from the store.
+    fn respond(&self, head: Head<'_>, path: &[u8], route: Route) -> Result<Response, Refusal> {
+        match route {
             // As on the I/O thread.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => {
@@ -305,11 +348,7 @@ impl Cache {
                 realisation::respond(self.reader(), &self.narinfos.signing, &id)
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
-        };
-        Some(outcome.unwrap_or_else(|refusal| {
-            self.shared.report(&format_args!("{head:?}"), refusal);
-            refusal.answer().response()
-        }))
+        }
     }
 
     /// Answers a URL that is not part of the cache protocol.
@@ -346,5 +385,14 @@ impl Cache {
             // Unreachable: `authenticate` never returns `Unverified`.
             Verdict::Unverified => access.refused(access::Refusal::Denied),
         })
+    }
+
+    /// The parts of the cache that uploads need.
+    fn context(&self) -> Context<'_> {
+        Context {
+            narinfos: &self.narinfos,
+            store_dir: self.shared.store.store_dir(),
+            cache_info: self.cache_info.body(),
+        }
     }
 }

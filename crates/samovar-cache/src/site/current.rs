@@ -51,7 +51,7 @@ impl Caches {
         self.caches.len()
     }
 
-    /// Whether any has a web interface.
+    /// Whether any cache has a web interface.
     pub(crate) fn have_pages(&self) -> bool {
         self.have_pages
     }

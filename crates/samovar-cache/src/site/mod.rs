@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex};
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
 use samovar_metrics::Observer;
+use samovar_storage::Storage;
 use samovar_store::Store;
 
 use crate::answer::bulk;
@@ -39,9 +40,10 @@ use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::refusal::Fixed;
 use crate::site::background::Background;
-use crate::site::cache::CacheConfig;
+use crate::site::cache::{Cache, CacheConfig};
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
 use crate::sync::Locked;
+use crate::upload;
 
 /// The configuration of a site.
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub struct SiteConfig {
     pub trust: Trust,
     /// The name and version in `/version`.
     pub program: Program,
+    /// The upload storage; a reload takes [`CacheConfig::uploads`] of new caches from it.
+    pub storage: Option<Arc<Storage>>,
 }
 
 impl Default for SiteConfig {
@@ -72,6 +76,7 @@ impl Default for SiteConfig {
             gc_lease: None,
             trust: Trust::default(),
             program: Program::default(),
+            storage: None,
         }
     }
 }
@@ -84,6 +89,7 @@ pub struct Site {
     /// Background threads. Locked while the caches are replaced.
     pub(crate) background: Mutex<Background>,
     pub(crate) rendered_memory_len: usize,
+    storage: Option<Arc<Storage>>,
 }
 
 /// The state of one I/O thread.
@@ -113,7 +119,13 @@ impl Site {
             current: Arc::new(Current::new(caches)),
             background: Mutex::new(background),
             rendered_memory_len,
+            storage: config.storage,
         }
+    }
+
+    /// The storage for uploads, if there is one.
+    pub fn storage(&self) -> Option<&Arc<Storage>> {
+        self.storage.as_ref()
     }
 
     pub(crate) fn caches(&self) -> Arc<Caches> {
@@ -242,11 +254,17 @@ impl Service for Site {
 
     /// The body of a GET has no meaning (RFC 9110, 9.3.1).
     fn intake(&self, head: Head<'_>) -> Intake {
-        if head.method() != Method::Post {
+        if !matches!(head.method(), Method::Post | Method::Put) {
             return Intake::Buffered(64 * 1024);
         }
         let caches = self.caches();
         let cache = caches.cache_of(head.path()).map(|(cache, _)| cache);
+        if head.method() == Method::Put {
+            return match cache.is_some_and(Cache::takes_uploads) {
+                true => upload::intake(head),
+                false => Intake::Buffered(64 * 1024),
+            };
+        }
         match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
             // Do not buffer bodies of clients that are not authenticated yet.
             true => Intake::Streamed(bulk::BODY_LEN_MAX),

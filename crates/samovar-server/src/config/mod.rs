@@ -87,6 +87,8 @@ pub struct Configuration {
     pub state_directory: Option<PathBuf>,
     /// Background verification, bytes per second. Default: none.
     pub scrub_rate: Option<NonZeroU64>,
+    /// Directory for uploaded paths. Default: none, and no uploads.
+    pub storage: Option<PathBuf>,
     /// The caches, each with a URL path of its own; never empty.
     pub caches: Vec<CacheSettings>,
     /// Warnings about the configuration, one line each, to be logged once.
@@ -144,6 +146,7 @@ impl Default for Configuration {
             client_address: ClientAddress::Peer,
             store: None,
             nar_cache: None,
+            storage: None,
             // On a disk, because it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,

@@ -1,11 +1,17 @@
 //! Caches from their configuration.
 
+use std::sync::Arc;
+
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
+use samovar_storage::Storage;
 
 use crate::config::{CacheSettings, Configuration, Pages, Tls};
 use crate::log::ErrorLog;
+
+/// The name of the only cache in the database of a storage.
+const DEFAULT_CACHE: &str = "default";
 
 /// Makes the caches, reading the files that they name.
 pub(super) fn read(
@@ -39,9 +45,28 @@ pub(super) fn replace(
         );
     }
     let renew = |cache: &CacheSettings| site.access(&cache.prefix, cache.access.clone());
-    let (caches, warnings) = make(&config.caches, renew)?;
+    let (mut caches, warnings) = make(&config.caches, renew)?;
+    if let Some(storage) = site.storage() {
+        add_uploads(&mut caches, &config.caches, storage)?;
+    }
     site.reconfigure(caches)?;
     Ok(warnings)
+}
+
+/// Lets the caches take uploads into `storage`. The first one is mirrored.
+pub(super) fn add_uploads(
+    caches: &mut [CacheConfig],
+    settings: &[CacheSettings],
+    storage: &Arc<Storage>,
+) -> anyhow::Result<()> {
+    for (index, (cache, settings)) in caches.iter_mut().zip(settings).enumerate() {
+        let name = match &*settings.name {
+            "" => DEFAULT_CACHE,
+            name => name,
+        };
+        cache.uploads = Some(storage.cache(name, index == 0)?);
+    }
+    Ok(())
 }
 
 /// The certificate authorities of client certificates.
@@ -72,6 +97,7 @@ fn make(
             policy: cache.policy.clone(),
             pages: cache.pages.as_ref().map(|of| pages(of, &cache.access)),
             access: Some(access),
+            uploads: None,
         });
     }
     Ok((caches, warnings))

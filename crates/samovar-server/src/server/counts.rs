@@ -68,6 +68,14 @@ counts! {
     AccessLimited = "access_limited",
     /// A password was hashed and matches.
     PasswordVerified = "password_verified",
+    /// A path was uploaded.
+    PathUploaded = "path_uploaded",
+    /// A path was uploaded again with another NAR, which was not kept.
+    UploadConflict = "upload_conflict",
+    /// An upload was refused.
+    UploadRefused = "upload_refused",
+    /// The storage could not be read or written.
+    StorageFailed = "storage_failed",
     /// A handler panicked.
     Panicked = "panicked",
     /// Any other incident of the engine.

@@ -158,6 +158,10 @@ impl Logs {
             Event::AccessLimited => (Some(Count::AccessLimited), Line::None),
             Event::AccessDenied => (Some(Count::AccessDenied), Line::None),
             Event::PasswordVerified => (Some(Count::PasswordVerified), Line::None),
+            Event::PathUploaded { .. } => (Some(Count::PathUploaded), Limited(Info, paths)),
+            Event::UploadConflict { .. } => (Some(Count::UploadConflict), Limited(Warning, paths)),
+            Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
+            Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
         }
     }
 }

@@ -14,6 +14,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{CacheConfig, LeaseConfig, Program, Site, SiteConfig, Trust};
 use samovar_http::{Listener, Server, handover};
 use samovar_metrics::{Metrics, Observer};
+use samovar_nix::StoreDir;
+use samovar_storage::Storage;
 use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
@@ -229,8 +231,14 @@ impl Bound<'_> {
     fn site(&mut self) -> anyhow::Result<Site> {
         let (config, logs) = (self.prepared.config, &self.prepared.logs);
         let store = open_store(config, &logs.errors)?;
+        let mut caches = std::mem::take(&mut self.prepared.caches);
+        let storage = open_storage(config, store.store_dir())?;
+        if let Some(storage) = &storage {
+            caches::add_uploads(&mut caches, &config.caches, storage)?;
+        }
         let site_config = SiteConfig {
-            caches: std::mem::take(&mut self.prepared.caches),
+            caches,
+            storage,
             nar_cache: nar_cache::space(config, &logs.errors)?,
             gc_lease: gc_lease(config),
             trust: Trust {
@@ -375,6 +383,19 @@ fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
         time,
         is_configured: configured.is_some(),
     })
+}
+
+/// Opens the storage for uploads, if one is configured.
+fn open_storage(
+    config: &Configuration,
+    store_dir: &StoreDir,
+) -> anyhow::Result<Option<Arc<Storage>>> {
+    let Some(directory) = &config.storage else {
+        return Ok(None);
+    };
+    let storage = Storage::open(directory, store_dir);
+    let storage = storage.with_context(|| format!("cannot use the storage {directory:?}"))?;
+    Ok(Some(storage))
 }
 
 /// Opens the store of the configuration, and logs warnings about its URI and schema.

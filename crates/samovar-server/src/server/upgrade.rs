@@ -174,7 +174,13 @@ impl Successor {
         let server = Arc::clone(server);
         let thread = std::thread::Builder::new().name("handover".to_owned());
         let waits = thread.spawn(move || {
+            let storage = server.service().storage();
+            storage.inspect(|storage| storage.set_shared(true));
             let outcome = handover::give(&ours, &server);
+            // After an error it is not certain that the successor never served.
+            if matches!(outcome, Ok(false)) {
+                storage.inspect(|storage| storage.set_shared(false));
+            }
             // The receiver is gone if the server ends meanwhile.
             events.send(Event::Successor(outcome)).ok();
         });

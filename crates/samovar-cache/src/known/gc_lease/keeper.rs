@@ -102,7 +102,7 @@ impl Keeper {
         }
     }
 
-    /// Connects where there is no connection.
+    /// Opens the connection to the daemon and starts leasing.
     fn connect(&mut self) {
         match self.open() {
             Ok(roots) => {

@@ -65,7 +65,7 @@ pub struct LeaseConfig {
     pub is_configured: bool,
 }
 
-/// The leased paths; none without a keeper.
+/// The GC leases; always empty if leasing is off.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     shared: Option<Arc<Shared>>,
@@ -101,7 +101,7 @@ impl Asked {
 /// The lease of a path whose files are being sent, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SendingLease {
-    /// The path and its table; `None` without a keeper.
+    /// The lease table and the path; `None` if leasing is off.
     of: Option<(Arc<Shared>, StorePath)>,
     /// Whether the request waited for the lease.
     pub(crate) has_waited: bool,

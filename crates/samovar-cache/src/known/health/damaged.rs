@@ -72,7 +72,7 @@ impl Damaged {
         self.count.load(Ordering::Relaxed) as u64
     }
 
-    /// Whether there is a mark, still valid or not.
+    /// Whether the path has a suspect or quarantine mark, which may be outdated.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.marks.locked().contains_key(hash_part)
     }

@@ -41,7 +41,7 @@ use stamp::Stamp;
 use state::State;
 use verified::{Entry, Verified, minute_now};
 
-/// How the files of paths are verified.
+/// Settings for verifying store files against their registered NAR hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// Whether a NAR is hashed the first time it is sent.
@@ -112,7 +112,7 @@ impl Health {
             .admit(info, epoch, &*self.store, &*self.observer)
     }
 
-    /// The number of marked paths, suspect ones included.
+    /// The number of suspect and quarantined paths.
     pub(crate) fn damaged_count(&self) -> u64 {
         self.damaged.count()
     }

@@ -211,7 +211,7 @@ impl NarCache {
         drop((before, evicted));
     }
 
-    /// Remembers not to copy a NAR again.
+    /// Records that a NAR is not worth caching.
     pub(super) fn refuse(&self, nar_hash: NarHash) {
         let refused = &mut self.state.locked().refused;
         if refused.len() == REFUSED_COUNT_MAX {

@@ -479,7 +479,7 @@ impl Wanted {
     }
 }
 
-/// What a chain of links leads to.
+/// The final target of a chain of links.
 enum Lead {
     StorePath(StorePath),
     Folder(PathBuf),

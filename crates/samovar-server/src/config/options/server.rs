@@ -176,8 +176,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "nar-cache.directory",
         Path(|draft, path| draft.config.nar_cache = Some(path)),
-        "Directory of the NAR cache: NARs of trees with many small files, as unnamed files. \
-         Should be on a disk, not in memory.",
+        "Directory of the NAR cache, which stores NARs of many small files in unnamed temporary \
+         files. Should be on a disk, not in memory.",
     )
     .defaults_to(ValueOr(
         |config| format!("$CACHE_DIRECTORY, or {}", config.cache_directory.display()),
@@ -230,6 +230,13 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     )
     .defaults_to(Words("$STATE_DIRECTORY, or none"))
     .nix_serve("--state-directory"),
+    server(
+        "storage",
+        Path(|draft, path| draft.config.storage = Some(path)),
+        "Directory for uploaded paths, created if it is missing. Clients with a token from \
+         `samovar token create` push into it with nix copy.",
+    )
+    .defaults_to(Words("none: the cache is read-only")),
     server(
         "log.errors",
         Path(|draft, path| draft.config.error_log = Some(path)),
