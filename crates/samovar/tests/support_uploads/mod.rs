@@ -1,0 +1,405 @@
+//! A cache that takes uploads, its tokens, clients, and paths made for raw uploads.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use samovar_nix::nixbase32;
+use samovar_storage::DATABASE;
+use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
+use samovar_storage::token::{Rights, TokenHash};
+use sha2::{Digest as _, Sha256};
+use testkit::http1::{Response, exchange};
+use testkit::nix::{OwnStore, hash_part, key_pair, local};
+use testkit::process::{Process, output};
+
+use crate::support::samovar;
+
+/// Directories of a server that takes uploads, and its signing key. The server is started and
+/// stopped by the tests.
+pub(crate) struct Site {
+    dir: tempfile::TempDir,
+    live: OwnStore,
+    pub(crate) public_key: String,
+}
+
+impl Site {
+    /// Makes a site whose live Nix store is empty.
+    pub(crate) fn new() -> Self {
+        let live = OwnStore::new();
+        let site = Self {
+            dir: tempfile::tempdir().unwrap(),
+            public_key: key_pair(live.root(), "cache-1").1,
+            live,
+        };
+        site.configure_empty("");
+        site
+    }
+
+    /// Writes the configuration with an empty live store, and more options.
+    pub(crate) fn configure_empty(&self, more: &str) {
+        self.configure(&local(self.live.root()), more);
+    }
+
+    /// Writes the configuration: the URI of the live store, and more options.
+    pub(crate) fn configure(&self, live_store: &str, more: &str) {
+        let text = format!(
+            "store = {live_store:?}\nstorage = {:?}\nlisten = \"127.0.0.1:0\"\n\
+             admin.listen = []\nsecret-key-files = {:?}\n{more}",
+            self.storage(),
+            self.live.root().join("cache-1.secret"),
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir.path().join("samovar.toml")
+    }
+
+    /// The arguments of `samovar` that start the server.
+    pub(crate) fn arguments(&self) -> [String; 3] {
+        let config = self.config().to_str().unwrap().to_owned();
+        ["serve".to_owned(), "--config".to_owned(), config]
+    }
+
+    /// A directory for files of the test.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The storage directory.
+    pub(crate) fn storage(&self) -> PathBuf {
+        self.dir.path().join("storage")
+    }
+
+    /// Starts the server.
+    pub(crate) fn start(&self) -> Running {
+        Running::of(samovar().args(self.arguments()))
+    }
+
+    /// Runs `samovar token create` with these arguments; returns the token.
+    pub(crate) fn token(&self, arguments: &[&str]) -> String {
+        let mut command = samovar();
+        command
+            .args(["token", "create", "--storage"])
+            .arg(self.storage());
+        if !arguments.contains(&"--name") {
+            command.args(["--name", "tests"]);
+        }
+        output(command.args(arguments)).trim().to_owned()
+    }
+
+    /// Runs `samovar token revoke`.
+    pub(crate) fn revoke(&self, name: &str) {
+        let mut command = samovar();
+        command.args(["token", "revoke", "--name", name, "--storage"]);
+        output(command.arg(self.storage()));
+    }
+
+    /// Adds a token that expired long ago; returns it.
+    pub(crate) fn expired_token(&self) -> &'static str {
+        let token = "smv1_expired";
+        let database = Sqlite::open(&self.storage().join(DATABASE)).unwrap();
+        let row = NewToken {
+            name: "expired".to_owned(),
+            cache: None,
+            rights: Rights {
+                read: true,
+                push: true,
+            },
+            expires_at: Some(1),
+        };
+        let hash = TokenHash::of(token.as_bytes()).unwrap();
+        database.add_token(&hash, &row).unwrap();
+        token
+    }
+
+    /// Files of the storage that uploads made, relative to it; without the database.
+    pub(crate) fn files(&self) -> BTreeSet<String> {
+        files_below(&self.storage())
+    }
+}
+
+/// Files below a storage directory that uploads made, relative to it; without the database.
+pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    let mut pending = vec![storage.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(storage).unwrap().to_str().unwrap();
+            if path.is_dir() {
+                pending.push(path);
+            } else if !matches!(
+                name,
+                "nix-cache-info" | ".samovar/lock" | ".samovar/store-id"
+            ) && !name.starts_with(DATABASE)
+            {
+                files.insert(name.to_owned());
+            }
+        }
+    }
+    files
+}
+
+/// A server that takes uploads.
+pub(crate) struct Running {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
+}
+
+impl Running {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let (process, address) = Process::serving(command);
+        Self { process, address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sends a request with a token; an empty one is not sent.
+    pub(crate) fn request(&self, method: &str, target: &str, token: &str) -> Response {
+        send(self.address, method, target, &bearer(token), b"")
+    }
+
+    pub(crate) fn get(&self, target: &str) -> Response {
+        self.request("GET", target, "")
+    }
+
+    pub(crate) fn put(&self, token: &str, target: &str, body: impl AsRef<[u8]>) -> Response {
+        upload(self.address, token, target, body)
+    }
+
+    /// Uploads the file and the narinfo of a path; both must succeed.
+    #[track_caller]
+    pub(crate) fn publish(&self, token: &str, path: &MadePath) {
+        let file = self.put(token, &path.file_target(), &path.file);
+        assert_eq!(file.status, 200, "{}", file.text());
+        let narinfo = self.put(token, &path.target(), path.narinfo());
+        assert_eq!(narinfo.status, 200, "{}", narinfo.text());
+    }
+
+    /// Asserts that the path is served, with the bytes that were uploaded.
+    #[track_caller]
+    pub(crate) fn assert_serves(&self, path: &MadePath) {
+        let narinfo = self.get(&path.target());
+        assert_eq!(
+            narinfo.status,
+            200,
+            "{}: {}",
+            path.store_path,
+            narinfo.text()
+        );
+        for line in path.narinfo().lines() {
+            assert!(narinfo.text().contains(&format!("{line}\n")), "{line}");
+        }
+        let file = self.get(&path.file_target());
+        assert_eq!(file.status, 200, "{}", path.store_path);
+        assert!(file.body == path.file, "{}", path.store_path);
+    }
+
+    /// Asserts that neither the path nor its file can be seen without a token.
+    #[track_caller]
+    pub(crate) fn assert_lacks(&self, path: &MadePath) {
+        for below in ["", "/upload"] {
+            for target in [path.target(), path.listing_target(), path.file_target()] {
+                let target = format!("{below}{target}");
+                assert_eq!(self.get(&target).status, 404, "{target}");
+            }
+        }
+    }
+}
+
+fn bearer(token: &str) -> String {
+    match token {
+        "" => String::new(),
+        _ => format!("Authorization: Bearer {token}\r\n"),
+    }
+}
+
+/// Sends a PUT request with a token on a new connection.
+pub(crate) fn upload(
+    address: SocketAddr,
+    token: &str,
+    target: &str,
+    body: impl AsRef<[u8]>,
+) -> Response {
+    send(address, "PUT", target, &bearer(token), body)
+}
+
+/// Sends a request on a new connection. `fields`: header lines with their line ends.
+pub(crate) fn send(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    fields: &str,
+    body: impl AsRef<[u8]>,
+) -> Response {
+    let body = body.as_ref();
+    let mut request = format!(
+        "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    exchange(address, request)
+}
+
+/// A store path for raw uploads.
+#[derive(Debug, Clone)]
+pub(crate) struct MadePath {
+    pub(crate) store_path: String,
+    /// Store paths.
+    pub(crate) references: Vec<String>,
+    pub(crate) nar: Vec<u8>,
+    /// The NAR, compressed.
+    pub(crate) file: Vec<u8>,
+    pub(crate) compression: &'static str,
+}
+
+impl MadePath {
+    /// A path whose name, hash part and content follow from `seed`, with an uncompressed file.
+    pub(crate) fn new(seed: &str) -> Self {
+        let digest = Sha256::digest(seed.as_bytes());
+        let nar = nar_of_file(seed.as_bytes());
+        Self {
+            store_path: format!("/nix/store/{}-{seed}", nixbase32::encode(&digest[..20])),
+            references: Vec::new(),
+            file: nar.clone(),
+            nar,
+            compression: "none",
+        }
+    }
+
+    /// The same path with another content.
+    pub(crate) fn containing(mut self, content: &[u8]) -> Self {
+        self.nar = nar_of_file(content);
+        self.file = self.nar.clone();
+        self
+    }
+
+    /// The same path with a reference.
+    pub(crate) fn referring_to(mut self, path: &str) -> Self {
+        self.references.push(path.to_owned());
+        self
+    }
+
+    /// The same path, its file compressed by one of these programs: gzip, xz, zstd.
+    pub(crate) fn compressed(mut self, program: &'static str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nar");
+        fs::write(&path, &self.nar).unwrap();
+        let output = Command::new(program).arg("-c").arg(&path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        self.file = output.stdout;
+        self.compression = program;
+        self
+    }
+
+    pub(crate) fn hash_part(&self) -> &str {
+        hash_part(&self.store_path)
+    }
+
+    pub(crate) fn target(&self) -> String {
+        format!("/{}.narinfo", self.hash_part())
+    }
+
+    pub(crate) fn listing_target(&self) -> String {
+        format!("/{}.ls", self.hash_part())
+    }
+
+    pub(crate) fn file_target(&self) -> String {
+        format!("/{}", self.url())
+    }
+
+    /// `URL` in the narinfo.
+    pub(crate) fn url(&self) -> String {
+        let suffix = match self.compression {
+            "xz" => ".xz",
+            "zstd" => ".zst",
+            _ => "",
+        };
+        format!("nar/{}.nar{suffix}", hash(&self.file))
+    }
+
+    pub(crate) fn narinfo(&self) -> String {
+        let mut references: Vec<&str> = self.references.iter().map(|path| &path[11..]).collect();
+        references.sort_unstable();
+        format!(
+            "StorePath: {}\nURL: {}\nCompression: {}\nFileHash: sha256:{}\nFileSize: {}\n\
+             NarHash: sha256:{}\nNarSize: {}\nReferences: {}\n",
+            self.store_path,
+            self.url(),
+            self.compression,
+            hash(&self.file),
+            self.file.len(),
+            hash(&self.nar),
+            self.nar.len(),
+            references.join(" ")
+        )
+    }
+
+    /// The narinfo with another value in one field.
+    pub(crate) fn narinfo_with(&self, field: &str, value: &str) -> String {
+        let with = |line: &str| match line.split_once(": ") {
+            Some((name, _)) if name == field => format!("{field}: {value}\n"),
+            _ => format!("{line}\n"),
+        };
+        self.narinfo().lines().map(with).collect()
+    }
+}
+
+/// SHA-256 in Nix's base-32.
+pub(crate) fn hash(bytes: &[u8]) -> String {
+    nixbase32::encode(&Sha256::digest(bytes))
+}
+
+/// The NAR of a regular file.
+pub(crate) fn nar_of_file(content: &[u8]) -> Vec<u8> {
+    let start: [&[u8]; 5] = [b"nix-archive-1", b"(", b"type", b"regular", b"contents"];
+    nar_of_tokens(&[&start[..], &[content, b")"]].concat())
+}
+
+/// The NAR of a directory with one empty file of this name.
+pub(crate) fn nar_of_entry(name: &[u8]) -> Vec<u8> {
+    let start: [&[u8]; 7] = [
+        b"nix-archive-1",
+        b"(",
+        b"type",
+        b"directory",
+        b"entry",
+        b"(",
+        b"name",
+    ];
+    let end: [&[u8]; 8] = [
+        b"node",
+        b"(",
+        b"type",
+        b"regular",
+        b"contents",
+        b"",
+        b")",
+        b")",
+    ];
+    nar_of_tokens(&[&start[..], &[name], &end[..], &[b")"]].concat())
+}
+
+fn nar_of_tokens(tokens: &[&[u8]]) -> Vec<u8> {
+    let mut nar = Vec::new();
+    for token in tokens {
+        nar.extend((token.len() as u64).to_le_bytes());
+        nar.extend_from_slice(token);
+        nar.resize(nar.len().next_multiple_of(8), 0);
+    }
+    nar
+}

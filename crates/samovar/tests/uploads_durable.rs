@@ -1,0 +1,484 @@
+//! What a server has acknowledged survives crashes, failing disks and upgrades; what it has not is
+//! absent or whole.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use support::{bare, samovar};
+use support_uploads::{MadePath, Running, Site, files_below, upload};
+use testkit::eventually;
+use testkit::http1::{Connection, Response};
+use testkit::nix::nix;
+use testkit::process::{Process, output, signal};
+
+/// Calls that change the storage, and after which of them, counted for each thread, the server is
+/// killed: during the start, the upload of files and narinfos, and commits.
+const KILLS: [(&str, &[u32]); 4] = [
+    ("fsync", &[1, 2, 3, 4, 5, 6, 7, 8]),
+    ("renameat", &[1, 2, 3, 4]),
+    ("write", &[4, 5, 6, 7, 8]),
+    ("pwrite64", &[5, 12, 24, 33, 40, 47, 61, 72]),
+];
+
+/// A server under strace, which fails or kills it at system calls. It has one worker thread, so that
+/// the calls of an upload are counted in order.
+struct Traced {
+    strace: Process,
+}
+
+impl Traced {
+    /// `injection`: in the form of `strace -e inject=`.
+    fn start(site: &Site, call: &str, injection: &str) -> Self {
+        let mut command = bare("strace");
+        command.args(["-f", "-qqq", "-o", "/dev/null"]);
+        command.arg(format!("--trace={call}"));
+        command.arg(format!("--inject={call}:{injection}"));
+        command.arg(samovar().get_program());
+        command.args(site.arguments()).args(["--workers", "1"]);
+        let strace = Process::spawn(&mut command);
+        Self { strace }
+    }
+
+    /// Waits until the server is ready; `None` if it is killed before.
+    fn address(&mut self) -> Option<SocketAddr> {
+        let mut is_ready = false;
+        eventually("the server starts or ends", || {
+            is_ready = self.strace.count("on http://") > 0;
+            is_ready || !self.strace.is_alive()
+        });
+        is_ready.then(|| self.strace.wait_for_address())
+    }
+
+    /// Kills the server, if it is alive.
+    fn kill(&mut self) {
+        let tracer = self.strace.pid();
+        let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
+        let mut kill = Command::new("kill");
+        kill.args(["-s", "KILL", children.unwrap_or_default().trim()]);
+        kill.stderr(Stdio::null()).status().unwrap();
+        self.strace.wait();
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        // Without strace the server would go on.
+        if self.strace.is_alive() {
+            self.kill();
+        }
+    }
+}
+
+/// Whether strace works here. It must in CI.
+fn can_trace() -> bool {
+    let mut command = Command::new("strace");
+    let status = command.args(["-qqq", "-o", "/dev/null", "true"]).status();
+    let can = status.is_ok_and(|status| status.success());
+    if !can {
+        assert!(std::env::var_os("CI").is_none(), "no strace");
+        println!("NOT TESTED: faults of system calls. There is no strace here");
+    }
+    can
+}
+
+/// A path, and another one that refers to it.
+fn pair(name: &str) -> [MadePath; 2] {
+    let below = MadePath::new(&format!("{name}-below"));
+    let above = MadePath::new(&format!("{name}-above")).referring_to(&below.store_path);
+    [below, above]
+}
+
+/// A site with a token, whose server is not running.
+fn site() -> (Site, String) {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    server.process.terminate();
+    (site, token)
+}
+
+fn unfinished(site: &Site) -> usize {
+    let files = site.files();
+    files
+        .iter()
+        .filter(|file| file.starts_with(".samovar/tmp/"))
+        .count()
+}
+
+/// Asserts that the directory is a plain binary cache with all of these paths.
+#[track_caller]
+fn assert_mirrors(site: &Site, paths: &[MadePath]) {
+    let files = site.files();
+    for path in paths {
+        for file in [&path.target()[1..], &path.url()] {
+            assert!(files.contains(file), "{file} of {}", path.store_path);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = nix("nix", dir.path());
+    command.args(["path-info", "--recursive", "--store"]);
+    command.arg(format!("file://{}", site.storage().display()));
+    output(command.args(paths.iter().map(|path| &path.store_path)));
+}
+
+#[test]
+fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
+    if !can_trace() {
+        return;
+    }
+    let (site, token) = site();
+    let (mut acknowledged, mut others) = (Vec::new(), Vec::new());
+    let mut killed_count = 0;
+    let points = KILLS
+        .iter()
+        .flat_map(|(call, whens)| whens.iter().map(move |when| (call, when)));
+    for (call, when) in points {
+        let injection = format!("signal=KILL:when={when}");
+        let mut traced = Traced::start(&site, call, &injection);
+        let Some(address) = traced.address() else {
+            continue;
+        };
+        let mut is_alive = true;
+        for path in pair(&format!("{call}-{when}")) {
+            for (target, body) in [
+                (path.file_target(), path.file.clone()),
+                (path.target(), path.narinfo().into_bytes()),
+            ] {
+                // It may end right after the start.
+                is_alive = is_alive && Connection::try_connect(address).is_ok();
+                if is_alive {
+                    let response = upload(address, &token, &target, &body);
+                    is_alive = response.status != 0;
+                    assert!(matches!(response.status, 0 | 200), "{}", response.text());
+                }
+            }
+            match is_alive {
+                true => acknowledged.push(path),
+                false => others.push(path),
+            }
+        }
+        traced.kill();
+        killed_count += usize::from(!is_alive);
+        assert!(unfinished(&site) <= 1, "{:?}", site.files());
+    }
+    assert!(killed_count >= 15, "{killed_count} kills during uploads");
+    assert!(!acknowledged.is_empty() && !others.is_empty());
+    let server = site.start();
+    assert_eq!(unfinished(&site), 0, "{:?}", site.files());
+    for path in &acknowledged {
+        server.assert_serves(path);
+    }
+    for path in &others {
+        // Perhaps it was published, and the response was lost.
+        match server.get(&path.target()).status {
+            200 => server.assert_serves(path),
+            _ => server.assert_lacks(path),
+        }
+    }
+    // What the directory lacks after a crash is written at the latest when the server has started.
+    assert_mirrors(&site, &acknowledged);
+    // The clients try again.
+    for path in &others {
+        server.publish(&token, path);
+        server.assert_serves(path);
+    }
+    assert_mirrors(&site, &others);
+}
+
+/// A path that the database has, but whose response was lost in a crash, is not pushed again by any
+/// client: the narinfo in the directory must follow by itself.
+#[test]
+fn the_directory_is_complete_after_a_crash() {
+    if !can_trace() {
+        return;
+    }
+    let (site, token) = site();
+    let path = MadePath::new("path");
+    // The first call publishes the file, the second one the narinfo.
+    let mut traced = Traced::start(&site, "renameat", "signal=KILL:when=2");
+    let address = traced.address().unwrap();
+    let file = upload(address, &token, &path.file_target(), &path.file);
+    assert_eq!(file.status, 200);
+    let narinfo = upload(address, &token, &path.target(), path.narinfo());
+    assert_eq!(narinfo.status, 0);
+    traced.kill();
+    let server = site.start();
+    server.assert_serves(&path);
+    eventually("the narinfo is in the directory", || {
+        site.files().contains(&path.target()[1..])
+    });
+    assert_mirrors(&site, &[path]);
+}
+
+/// Asserts that a response is a refusal for a reason of the server's, in one sentence.
+#[track_caller]
+fn assert_unavailable(response: &Response, statuses: &[u16]) {
+    let text = response.text();
+    assert!(
+        statuses.contains(&response.status),
+        "{}: {text}",
+        response.status
+    );
+    assert!(text.len() > 10 && text.lines().count() == 1, "{text:?}");
+}
+
+/// Failing calls are refusals; a second attempt succeeds, and nothing is lost.
+#[test]
+fn calls_that_fail_are_refused_and_can_be_repeated() {
+    if !can_trace() {
+        return;
+    }
+    for (call, error, whens) in [
+        ("fsync", "EIO", "1+5"),
+        ("fsync", "ENOSPC", "3+7"),
+        ("renameat", "EIO", "1+3"),
+        ("pwrite64", "ENOSPC", "20+31"),
+        ("pwrite64", "EIO", "23+37"),
+    ] {
+        let (site, token) = site();
+        let injection = format!("error={error}:when={whens}");
+        let mut traced = Traced::start(&site, call, &injection);
+        let address = traced.address().unwrap();
+        let mut failed_count = 0;
+        let paths = [pair("a"), pair("b")].concat();
+        for path in &paths {
+            for (target, body) in [
+                (path.file_target(), path.file.clone()),
+                (path.target(), path.narinfo().into_bytes()),
+            ] {
+                let mut attempt_count = 0;
+                loop {
+                    let response = upload(address, &token, &target, &body);
+                    if response.status == 200 {
+                        break;
+                    }
+                    assert_unavailable(&response, &[503, 507]);
+                    failed_count += 1;
+                    attempt_count += 1;
+                    assert!(
+                        attempt_count < 10,
+                        "{call} {error} {target}: {}",
+                        response.text()
+                    );
+                }
+            }
+        }
+        assert!(failed_count > 0, "{call} {error}");
+        assert_eq!(unfinished(&site), 0, "{call} {error}: {:?}", site.files());
+        traced.kill();
+        let server = site.start();
+        for path in &paths {
+            server.assert_serves(path);
+        }
+        assert_mirrors(&site, &paths);
+    }
+}
+
+/// A storage on a file system that is too small, for a server in its own mount namespace.
+#[test]
+fn a_full_disk_refuses_uploads_and_loses_nothing() {
+    let (site, token) = site();
+    let seed = site.dir().join("seed");
+    fs::rename(site.storage(), &seed).unwrap();
+    fs::create_dir(site.storage()).unwrap();
+    let script =
+        "mount -t tmpfs -o size=3m none \"$1\" && cp -a \"$2\"/. \"$1\" && shift 2 && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.arg("sh").arg(site.storage()).arg(seed);
+    command.arg(samovar().get_program());
+    command.args(site.arguments()).stdin(Stdio::null());
+    let server = Running::of(&mut command);
+    let storage = PathBuf::from(format!(
+        "/proc/{}/root{}",
+        server.process.pid(),
+        site.storage().display()
+    ));
+    let big = |index: u8| MadePath::new(&format!("big-{index}")).containing(&[index; 400_000]);
+    let mut acknowledged = vec![MadePath::new("small")];
+    server.publish(&token, &acknowledged[0]);
+    let mut refused = None;
+    for index in 0..10 {
+        let path = big(index);
+        let response = server.put(&token, &path.file_target(), &path.file);
+        if response.status != 200 {
+            assert_unavailable(&response, &[507]);
+            refused = Some(path);
+            break;
+        }
+        server.publish(&token, &path);
+        acknowledged.push(path);
+    }
+    let refused = refused.unwrap();
+    assert!(acknowledged.len() > 2);
+    // Nix before 2.33 would repeat a PUT without its body.
+    let fields = format!("Authorization: Bearer {token}\r\nUser-Agent: curl/7.88.1 Nix/2.8.0\r\n");
+    let old = support_uploads::send(
+        server.address,
+        "PUT",
+        &refused.file_target(),
+        &fields,
+        &refused.file,
+    );
+    assert_unavailable(&old, &[422]);
+    server.assert_lacks(&refused);
+    assert!(
+        !files_below(&storage)
+            .iter()
+            .any(|file| file.contains("tmp/"))
+    );
+    for path in &acknowledged {
+        server.assert_serves(path);
+    }
+    // With space, the same server goes on.
+    let freed = acknowledged.pop().unwrap();
+    fs::remove_file(storage.join(freed.url())).unwrap();
+    server.publish(&token, &refused);
+    server.assert_serves(&refused);
+    for path in &acknowledged {
+        server.assert_serves(path);
+    }
+}
+
+/// A server that is upgraded again and again; its PID file names the current process.
+struct Upgraded {
+    first: Running,
+    pid_file: PathBuf,
+    pids: Vec<u32>,
+}
+
+impl Upgraded {
+    fn start(site: &Site) -> Self {
+        let pid_file = site.dir().join("pid");
+        let mut command = samovar();
+        command
+            .args(site.arguments())
+            .arg("--pid-file")
+            .arg(&pid_file);
+        let first = Running::of(&mut command);
+        let mut upgraded = Self {
+            first,
+            pid_file,
+            pids: Vec::new(),
+        };
+        eventually("there is a PID file", || upgraded.named().is_some());
+        upgraded.pids.extend(upgraded.named());
+        upgraded
+    }
+
+    fn named(&self) -> Option<u32> {
+        fs::read_to_string(&self.pid_file).ok()?.trim().parse().ok()
+    }
+
+    fn upgrade(&mut self) {
+        let old = *self.pids.last().unwrap();
+        signal(old, "USR2");
+        eventually("another process serves", || {
+            self.named().is_some_and(|pid| pid != old)
+        });
+        self.pids.extend(self.named());
+    }
+}
+
+impl Drop for Upgraded {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().skip(1) {
+            let mut kill = Command::new("kill");
+            kill.args(["-s", "KILL", &pid.to_string()])
+                .stderr(Stdio::null());
+            kill.status().ok();
+        }
+    }
+}
+
+/// Clients push while the server is upgraded: no request fails, and from its acknowledgement on a
+/// path is found on every connection, whichever process answers.
+#[test]
+fn an_upgrade_loses_no_upload() {
+    let (site, token) = site();
+    let mut upgraded = Upgraded::start(&site);
+    let address = upgraded.first.address;
+    let server = &Running {
+        // Only the address is used.
+        process: Process::spawn(&mut Command::new("true")),
+        address,
+    };
+    let acknowledged = &Mutex::new(Vec::new());
+    let (is_over, count) = (&AtomicBool::new(false), &AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let token = &token;
+            scope.spawn(move || {
+                for index in 0.. {
+                    let path = MadePath::new(&format!("path-{thread}-{index}"));
+                    server.publish(token, &path);
+                    for _ in 0..4 {
+                        server.assert_serves(&path);
+                    }
+                    acknowledged.lock().unwrap().push(path);
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        for _ in 0..4 {
+            upgraded.upgrade();
+            let before = count.load(Ordering::Relaxed);
+            eventually("pushes go on", || {
+                count.load(Ordering::Relaxed) > before + 5
+            });
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let acknowledged = acknowledged.lock().unwrap();
+    for path in acknowledged.iter() {
+        server.assert_serves(path);
+    }
+    assert_mirrors(&site, &acknowledged);
+    assert_eq!(unfinished(&site), 0);
+}
+
+/// A process that still sends an answer after the upgrade knows the paths that its successor has
+/// published, or answers nothing more.
+#[test]
+fn the_old_process_denies_no_path_of_the_new_one() {
+    let (site, token) = site();
+    let mut upgraded = Upgraded::start(&site);
+    let big = MadePath::new("big").containing(&vec![b'x'; 48 << 20]);
+    upgraded.first.publish(&token, &big);
+    let mut connection = Connection::connect(upgraded.first.address);
+    connection.begin("GET", &big.file_target(), &[]);
+    // It never sends a request before the upgrade.
+    let mut idle = Connection::connect(upgraded.first.address);
+    upgraded.upgrade();
+    let [below, above] = pair("new");
+    for path in [&below, &above] {
+        upgraded.first.publish(&token, path);
+        upgraded.first.assert_serves(path);
+    }
+    let ask = |connection: &mut Connection| {
+        let head = format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", above.target());
+        drop(connection.try_send(head));
+    };
+    ask(&mut connection);
+    ask(&mut idle);
+    let mut len = 0;
+    connection.body(|piece| len += piece.len()).unwrap();
+    assert_eq!(len, big.file.len());
+    for mut connection in [connection, idle] {
+        if let Ok(Some(response)) = connection.try_next(false) {
+            assert_eq!(response.status, 200, "{}", response.text());
+        }
+    }
+}
