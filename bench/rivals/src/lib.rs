@@ -71,11 +71,11 @@ impl Options {
         }
     }
 
-    /// A runtime with these threads; with one, the kind that has no second one.
+    /// Creates a runtime with this number of threads; for one, a current-thread runtime.
     ///
     /// # Panics
     ///
-    /// If the machine has no room for it.
+    /// If the runtime cannot be created.
     pub fn tokio(&self) -> tokio::runtime::Runtime {
         let mut builder = if self.threads == 1 {
             tokio::runtime::Builder::new_current_thread()

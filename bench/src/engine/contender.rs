@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Nginx,
 }
 
-/// Ability that a row needs of a server.
+/// Server feature that a benchmark row requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
     /// `/text` and `/text500`.

@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Later {
-    /// Takes the response if it is there and `fits`.
+    /// Takes the response if the handler has provided it and `fits` accepts it.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.locked();
         state.response.take_if(|response| fits(response))
@@ -40,7 +40,7 @@ impl Later {
         waker.wake();
     }
 
-    /// Notes that the client has left.
+    /// Marks the response as abandoned by the client.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
     }

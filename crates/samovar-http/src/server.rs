@@ -74,11 +74,11 @@ impl<S: Service> Builder<S> {
     /// that each round finds more events. Network cards do the same as interrupt moderation. At
     /// most 100 ms; default: zero.
     ///
-    /// It is for many clients that each send something now and then, such as devices that report:
-    /// waking a thread costs more than most requests. A request after a silence is not delayed, nor
-    /// is any while the thread has fewer than 64 connections. Otherwise a client that waits for
-    /// each answer before its next request gets at most one answer in this time, so even a
-    /// millisecond is long.
+    /// Suited to many clients with infrequent requests, such as reporting devices: waking a thread
+    /// costs more than most requests. A request that arrives on an idle thread is not delayed, and
+    /// a thread with fewer than 64 connections never sleeps. A client that waits for each response
+    /// before it sends the next request gets at most one response per interval: for such clients,
+    /// even one millisecond is long.
     #[must_use]
     pub fn coalescing(mut self, time: Duration) -> Self {
         self.coalescing = time.min(COALESCING_MAX);

@@ -15,9 +15,8 @@
 //! * map its failures to [`StoreError`], which is `Copy` and holds no text from outside;
 //! * be reachable by a URI: `uri/mod.rs` and `open.rs`.
 //!
-//! [`Store::lookup`], [`Store::tree`], [`Store::log`], [`Store::realisation`] and
-//! [`Store::probe`] are required; the defaults of the other methods are correct but slower, or
-//! report nothing.
+//! The methods without a default are required; the defaults of the others are correct but slower,
+//! or report nothing.
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 

@@ -97,8 +97,8 @@ struct Download {
     open: usize,
 }
 
-/// Clients that perform one [`Turn`] per period. Requests that follow from a response are due at
-/// once.
+/// Clients that perform one [`Turn`] per period. A request caused by a response, such as the NAR
+/// after its narinfo, is due immediately.
 #[derive(Debug)]
 pub struct Clients {
     catalog: Arc<Catalog>,

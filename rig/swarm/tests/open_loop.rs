@@ -146,7 +146,7 @@ fn failures_have_names() {
             };
             say(stream, answer) && (goes_on || answer == GOOD)
         });
-        // Only whoever is not answered at all has to be waited for.
+        // Only requests that are never answered run into the timeout.
         let timeout = if answer == CUT && goes_on {
             3 * SECOND
         } else {
@@ -223,7 +223,7 @@ fn a_connection_that_is_turned_away_is_counted() {
     );
 }
 
-/// Whom nobody answers in time has all connections taken: the rest was due and not sent.
+/// If unanswered requests occupy all connections, due requests are counted as not sent.
 #[test]
 fn what_could_not_be_sent_is_counted() {
     let address = serve(|_, _| true);
@@ -279,7 +279,7 @@ fn a_report_for_programs_and_an_exit_code() {
     );
 }
 
-/// The limit of open files is told, not hit.
+/// The swarm stays below its descriptor limit and reports it.
 #[test]
 fn descriptors_bound_connections() {
     let address = serve(|_, stream| say(stream, GOOD));

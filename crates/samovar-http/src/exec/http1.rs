@@ -221,7 +221,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             let is_cut_off = !replace_failed(&shared.core, &mut conn);
             report_failure(shared, &error, is_cut_off);
             if !is_cut_off {
-                // Without a transfer, this branch is not reached again.
+                // Recurses at most once: without a transfer, this branch is not reached.
                 return pump(shared, conn);
             }
             let end = if is_peers_doing(&error) {
@@ -289,7 +289,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
     });
 }
 
-/// Notes that a worker is about to answer a request.
+/// Starts a response: enters the stage `Answering` and resets the answer state.
 pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
     conn.enter(Stage::Answering);
     conn.answer = Answer::new(lane, keep, now);

@@ -226,7 +226,7 @@ impl<S: Service> IoThread<S> {
 
     // Closing.
 
-    /// Closes every connection that is here or comes back.
+    /// Closes all connections; those with workers are closed on return.
     pub(super) fn cut_off(&mut self) {
         if self.slab.count() > 0 {
             self.cx.shared.is_cut_off.store(true, Ordering::Release);

@@ -141,7 +141,7 @@ impl Conn {
         }
     }
 
-    /// Notes events. Writability is not noted: a write shows it.
+    /// Records readiness events, except writability, which the next write reveals.
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;

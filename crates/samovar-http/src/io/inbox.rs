@@ -39,7 +39,7 @@ pub(crate) enum Message {
     Returned(Box<Conn>, Verdict),
     /// A [`Waker`](super::wake::Waker) of this connection, or of a stream of it, was called.
     Wake(Key, u32),
-    /// A worker has news of a stream.
+    /// The result of a worker's job for an HTTP/2 stream.
     #[cfg(feature = "http2")]
     Stream(Key, u32, super::stream::StreamNews),
     /// A panic has dropped a connection, so it does not return.
@@ -145,7 +145,7 @@ impl Inbox {
         if let Some(mail) = &mut *self.mail.locked() {
             let is_back = |message: &Message| match message {
                 Message::Returned(conn, _) => conn.key == key,
-                // It does not return, so it would stay noted for ever.
+                // A lost connection never returns, so its entry in `missed` would stay.
                 Message::Lost(lost) => *lost == key,
                 _ => false,
             };

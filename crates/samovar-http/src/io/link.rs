@@ -19,7 +19,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// Notes events.
+    /// Records readiness events.
     pub(crate) fn note(&mut self, edges: Edges) {
         match self {
             Self::Http1(conn) => conn.note(edges),

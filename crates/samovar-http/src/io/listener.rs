@@ -153,7 +153,8 @@ impl Listener {
             if !sockopt::socket_acceptconn(socket)? {
                 return invalid("a socket that does not listen");
             }
-            // As for new sockets; a unix socket has neither this option nor the delay.
+            // As for sockets opened by this server. Fails on Unix sockets, which do not use Nagle's
+            // algorithm.
             sockopt::set_tcp_nodelay(socket, true).unwrap_or_default();
             rustix::io::ioctl_fionbio(socket, true)?;
         }

@@ -9,7 +9,7 @@ use super::sys::Edges;
 enum State {
     Vacant,
     Here(Link),
-    /// Its connection was taken out. Edges are noted meanwhile, because each is reported once.
+    /// Its connection was taken out. Stores readiness events, as epoll reports each edge once.
     Away(Edges),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// The number of connections, here and away.
+    /// Returns the number of connections, including those taken out.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -51,7 +51,7 @@ impl Slab {
         }
     }
 
-    /// Frees a slot, whether its connection is here or away; `false` if it was free.
+    /// Frees a slot, even if its connection was taken out; `false` if it was free already.
     pub(crate) fn free(&mut self, key: Key) -> bool {
         let Some(slot) = self.slot(key) else {
             return false;
@@ -96,7 +96,7 @@ impl Slab {
             .is_some_and(|slot| matches!(slot.state, State::Away(_)))
     }
 
-    /// Notes events of a connection that is away.
+    /// Records readiness events of a connection that was taken out.
     pub(crate) fn note(&mut self, key: Key, news: Edges) {
         if let Some(Slot {
             state: State::Away(edges),
@@ -107,7 +107,7 @@ impl Slab {
         }
     }
 
-    /// Takes the events noted since the connection was taken out.
+    /// Takes the events recorded since the connection was taken out.
     pub(crate) fn take_edges(&mut self, key: Key) -> Edges {
         match self.slot(key) {
             Some(Slot {
@@ -118,7 +118,7 @@ impl Slab {
         }
     }
 
-    /// The keys of all connections that are here.
+    /// Collects the keys of all connections except those taken out.
     pub(crate) fn keys_here(&self, keys: &mut Vec<Key>) {
         keys.clear();
         for (index, slot) in self.slots.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Slab {
         }
     }
 
-    /// A connection that is here.
+    /// Returns a connection, unless it was taken out.
     pub(crate) fn peek(&self, key: Key) -> Option<&Link> {
         match self.slots.get(key.index as usize) {
             Some(Slot {

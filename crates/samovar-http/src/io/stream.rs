@@ -67,7 +67,7 @@ pub(crate) enum StreamNews {
     Release(usize),
     /// The handler has deferred the response.
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
-    /// The answer begins. The request is returned if the exchange is reported.
+    /// The start of the response, with the request if the observer needs it for its report.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
     /// The next piece of the body.
     Piece(Bytes, Rest),

@@ -306,7 +306,7 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Checks the time limits of all connections that are here.
+    /// Checks the time limits of all connections except those taken out.
     fn sweep(&mut self) {
         self.swept = self.cx.now;
         if self.acceptor.poll(&self.poll).is_err() {

@@ -101,7 +101,7 @@ struct FileSource {
     temperature: Temperature,
     /// Present while read-ahead is on.
     reservation: Option<Reservation>,
-    /// Files whose contents were begun.
+    /// Number of files whose contents were started.
     file_count: u64,
 }
 
@@ -153,7 +153,7 @@ impl NarReader {
         self.position
     }
 
-    /// Files whose contents were begun; 0 for a daemon's NAR.
+    /// Number of files whose contents were started; 0 if the NAR comes from a daemon.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         match &self.source {

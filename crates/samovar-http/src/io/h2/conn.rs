@@ -171,7 +171,7 @@ impl H2Conn {
         }
     }
 
-    /// Notes events.
+    /// Records readiness events.
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;

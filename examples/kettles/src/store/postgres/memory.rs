@@ -27,7 +27,7 @@ pub(super) struct Memory {
     devices: HashMap<DeviceId, Known>,
     /// Remaining batches to commit with locks.
     rest: u32,
-    /// Number of such batches the last time.
+    /// Value of `rest` after the last wrong guess; halved by each right one.
     distrust: u32,
 }
 
