@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// A store to test against. Clones share the contents.
 #[derive(Debug, Clone)]
-pub(super) struct MemoryStore(Arc<Inner>);
+pub(crate) struct MemoryStore(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -22,27 +22,30 @@ struct Inner {
     files: TempDir,
     rows: Mutex<HashMap<HashPart, PathInfo>>,
     error: Mutex<Option<StoreError>>,
+    /// Number of look-ups before all fail; `None` if there is no limit.
+    lookups_left: Mutex<Option<usize>>,
 }
 
 impl MemoryStore {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Inner {
             dir: StoreDir::default(),
             files: TempDir::new().unwrap(),
             rows: Mutex::default(),
             error: Mutex::default(),
+            lookups_left: Mutex::default(),
         }))
     }
 
     /// Registers a path that is one file.
-    pub(super) fn add_file(&self, name: &str, contents: &[u8]) -> PathInfo {
+    pub(crate) fn add_file(&self, name: &str, contents: &[u8]) -> PathInfo {
         let path = self.path_of(name);
         fs::write(self.file(&path), contents).unwrap();
         self.register(path)
     }
 
     /// Registers a path that is a directory of these files.
-    pub(super) fn add_directory(&self, name: &str, files: &[(&str, &[u8])]) -> PathInfo {
+    pub(crate) fn add_directory(&self, name: &str, files: &[(&str, &[u8])]) -> PathInfo {
         let path = self.path_of(name);
         fs::create_dir(self.file(&path)).unwrap();
         for (name, contents) in files {
@@ -52,7 +55,7 @@ impl MemoryStore {
     }
 
     /// Changes the row of a path.
-    pub(super) fn change(&self, path: &StorePath, change: impl FnOnce(&mut PathInfo)) {
+    pub(crate) fn change(&self, path: &StorePath, change: impl FnOnce(&mut PathInfo)) {
         change(
             self.0
                 .rows
@@ -64,18 +67,34 @@ impl MemoryStore {
     }
 
     /// Fails every look-up from now on, or none.
-    pub(super) fn fail(&self, is_failing: bool) {
+    pub(crate) fn fail(&self, is_failing: bool) {
         let error = StoreError::Unavailable(Unavailable::DatabaseMissing);
         *self.0.error.lock().unwrap() = is_failing.then_some(error);
     }
 
+    /// Fails every look-up after the next `count`, or none.
+    pub(crate) fn fail_after(&self, count: Option<usize>) {
+        *self.0.lookups_left.lock().unwrap() = count;
+    }
+
+    /// Deletes the row of a path.
+    pub(crate) fn unregister(&self, path: &StorePath) {
+        self.0.rows.lock().unwrap().remove(&path.hash_part());
+    }
+
+    /// Registers a path again that was unregistered.
+    pub(crate) fn restore(&self, info: &PathInfo) {
+        let mut rows = self.0.rows.lock().unwrap();
+        rows.insert(info.path.hash_part(), info.clone());
+    }
+
     /// Where the files of a path are.
-    pub(super) fn file(&self, path: &StorePath) -> PathBuf {
+    pub(crate) fn file(&self, path: &StorePath) -> PathBuf {
         self.0.files.path().join(path.base_name())
     }
 
     /// The whole NAR of a path as its files are now.
-    pub(super) fn nar(&self, path: &StorePath) -> Vec<u8> {
+    pub(crate) fn nar(&self, path: &StorePath) -> Vec<u8> {
         let mut reader = self.tree(path).unwrap().nar().unwrap();
         let (mut nar, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
@@ -118,6 +137,11 @@ impl Store for MemoryStore {
     }
 
     fn lookup(&self, hash_part: HashPart) -> LookupResult {
+        if let Some(left) = &mut *self.0.lookups_left.lock().unwrap() {
+            *left = left
+                .checked_sub(1)
+                .ok_or(StoreError::Unavailable(Unavailable::DatabaseMissing))?;
+        }
         match *self.0.error.lock().unwrap() {
             Some(error) => Err(error),
             None => Ok(self.0.rows.lock().unwrap().get(&hash_part).cloned()),

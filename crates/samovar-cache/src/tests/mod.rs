@@ -2,8 +2,9 @@
 
 mod answers;
 mod hidden;
-mod memory_store;
+pub(crate) mod memory_store;
 mod policies;
+pub(crate) mod recorder;
 mod reload;
 
 use std::io::{Read, Write};

@@ -22,9 +22,12 @@
 //! | symbolic links in a row | 40 | the kernel's limit |
 //! | nested directories | 16 | Nix uses three |
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -462,15 +465,18 @@ impl Wanted {
                         found.insert(path);
                     }
                 })
-            } else if kind.is_dir() && depth > 0 {
+            } else if !kind.is_dir() {
+                Ok(())
+            } else if depth > 0 {
                 self.search(&entry.path(), dir, depth - 1, found)
             } else {
-                Ok(())
+                Err(io::Error::other("too many nested directories"))
             };
             match outcome {
                 // A dangling link, or an entry that was removed just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Links may point into home directories, which the server may not read.
+                // Links may point into home directories, which the server may not read. A deny rule
+                // must not miss a store path.
                 Err(_) if !self.denies => {}
                 outcome => outcome?,
             }
@@ -490,9 +496,15 @@ enum Lead {
 /// store are elsewhere.
 fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
     let mut path = start.to_owned();
-    for _ in 0..HOP_COUNT_MAX {
+    for _ in 0..=HOP_COUNT_MAX {
         if let Some(found) = within(&path, dir) {
             return Ok(Lead::StorePath(found));
+        }
+        if path.components().any(|one| one == Component::ParentDir) {
+            path = resolve_parents(&path)?;
+            if let Some(found) = within(&path, dir) {
+                return Ok(Lead::StorePath(found));
+            }
         }
         let kind = path.symlink_metadata()?.file_type();
         if kind.is_dir() {
@@ -507,6 +519,21 @@ fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
         path.push(target);
     }
     Err(io::Error::other("too many links in a row"))
+}
+
+/// Resolves each `..` as the kernel does. Components behind the last `..` need not exist, because
+/// the files of the store may be elsewhere.
+fn resolve_parents(path: &Path) -> io::Result<PathBuf> {
+    let components: Vec<Component<'_>> = path.components().collect();
+    let is_parent = |one: &Component<'_>| *one == Component::ParentDir;
+    let behind = components
+        .iter()
+        .rposition(is_parent)
+        .map_or(0, |last| last + 1);
+    let (parents, rest) = components.split_at(behind);
+    let mut resolved = parents.iter().collect::<PathBuf>().canonicalize()?;
+    resolved.extend(rest);
+    Ok(resolved)
 }
 
 /// Returns the store path that contains the file at `path`.

@@ -1,0 +1,59 @@
+//! An observer that remembers events, and shared stores that report to it.
+
+use std::sync::{Arc, Mutex};
+
+use samovar_metrics::{Event, Observer};
+
+use super::memory_store::MemoryStore;
+use crate::known::nar_cache::NarCacheDirectory;
+use crate::known::shared_store::{SharedConfig, SharedStore};
+use crate::{Program, Trust};
+
+/// An observer that remembers the names of events.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<Vec<&'static str>>);
+
+impl Recorder {
+    /// Returns the names of the events since the last call.
+    pub(crate) fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl samovar_http::Observer for Recorder {}
+
+impl Observer for Recorder {
+    fn event(&self, event: &Event<'_>) {
+        let name = match event {
+            Event::StoreFailed(_) => "store failed",
+            Event::StoreRecovered => "store recovered",
+            Event::RootsFailed(_) => "roots failed",
+            Event::RootsRecovered => "roots recovered",
+            Event::PathQuarantined { .. } => "path quarantined",
+            Event::PathReleased(_) => "path released",
+            Event::PathVerified => "path verified",
+            Event::NarCacheFailed(_) => "NAR cache failed",
+            Event::BulkLimitReached => "bulk limit reached",
+            _ => "another event",
+        };
+        self.0.lock().unwrap().push(name);
+    }
+}
+
+/// The shared state over `store`, without GC leases and without memory for small NARs.
+pub(crate) fn shared(
+    store: &MemoryStore,
+    nar_cache: Option<NarCacheDirectory>,
+) -> (Arc<SharedStore>, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder::default());
+    let config = SharedConfig {
+        small_nar_memory_len: 0,
+        nar_cache,
+        gc_lease: None,
+        trust: Trust::default(),
+        program: Program::default(),
+    };
+    let observer = Arc::<Recorder>::clone(&recorder);
+    let shared = SharedStore::new(Box::new(store.clone()), config, observer);
+    (Arc::new(shared), recorder)
+}
