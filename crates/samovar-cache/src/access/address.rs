@@ -7,9 +7,9 @@
 //! trusted proxy, and the client is the rightmost address that is not a trusted proxy. Only the
 //! configured header is read: most proxies write one of the two and forward the other unchanged.
 //!
-//! An entry that is not an address, such as `unknown`, makes the client address unknown, and no
 //! If the client's entry is not an address, such as `unknown`, the client's address is unknown, and
 //! no network contains it.
+//!
 //! # Source
 //!
 //! RFC 7239, sections 4 to 6; `X-Forwarded-For` as nginx, Apache and Caddy write it.

@@ -185,8 +185,6 @@ impl Users {
     }
 }
 
-impl User {}
-
 #[derive(PartialEq, Eq)]
 enum Hash {
     Argon2id(Box<PasswordHash>),
