@@ -136,7 +136,7 @@ fn figures_say_what_happened() {
             1.0,
         ),
         (
-            "samovar_http_requests_total{route=\"other\",method=\"other\",status=\"4xx\"}",
+            "samovar_http_requests_total{route=\"other\",method=\"PUT\",status=\"4xx\"}",
             1.0,
         ),
         (
