@@ -98,6 +98,7 @@ impl Storage {
                 storage.load_index(lock)?;
             }
             Err(TryLockError::WouldBlock) => {
+                keep_others_out(&lock);
                 let waiting = Arc::downgrade(&storage);
                 std::thread::Builder::new()
                     .name("storage-lock".to_owned())
@@ -133,8 +134,21 @@ impl Storage {
     /// Sets whether another process may publish while this one has the lock. Call it before the
     /// successor of a zero-downtime upgrade serves: clients of this process ask for paths that the
     /// successor has acknowledged.
+    ///
+    /// While it is shared, all processes have a shared lock, and none takes itself for the only one
+    /// before all others have ended.
     pub fn set_shared(&self, is_shared: bool) {
-        self.index_mut().is_shared = is_shared;
+        let mut index = self.index_mut();
+        index.is_shared = is_shared;
+        let Some(lock) = &index.lock else {
+            return;
+        };
+        let outcome = match is_shared {
+            true => lock.try_lock_shared(),
+            false => lock.try_lock(),
+        };
+        // Without the exclusive lock the database is asked, which is correct, but slower.
+        index.is_shared = is_shared || outcome.is_err();
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {
@@ -142,6 +156,10 @@ impl Storage {
         let paths = self.metadata.hash_parts()?;
         let mut index = self.index_mut();
         index.paths.extend(paths);
+        if index.is_shared {
+            // An upgrade began meanwhile.
+            keep_others_out(&lock);
+        }
         index.lock = Some(lock);
         Ok(())
     }
@@ -443,7 +461,15 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
             let _still_correct = storage.load_index(lock);
             return;
         }
+        keep_others_out(&lock);
     }
+}
+
+/// Takes the shared lock, so that no process that starts later gets the exclusive one before this
+/// one. A failed attempt at the exclusive lock has released it.
+fn keep_others_out(lock: &File) {
+    // Fails as long as a process that expects no other one has the exclusive lock.
+    lock.try_lock_shared().ok();
 }
 
 /// Compares the identifier in the directory with that of the database; writes it if it is missing.

@@ -243,7 +243,10 @@ fn other_commands_work_with_uploaded_paths() {
     let server = site.start();
     let (url, path) = (server.url(), sample("self_reference"));
     let client = Client::new(&site.token(&[]));
-    output(&mut client.push(&format!("{url}/upload?compression=zstd"), &[path.clone()]));
+    output(&mut client.push(
+        &format!("{url}/upload?compression=zstd"),
+        std::slice::from_ref(&path),
+    ));
 
     // Substitution of a path by name.
     let store = client.store();
@@ -259,7 +262,7 @@ fn other_commands_work_with_uploaded_paths() {
     ]);
     realise.args(["--option", "substituters", &url]);
     output(realise.args(["--option", "trusted-public-keys", &site.public_key]));
-    client.assert_has(&site.public_key, &[path.clone()], &ALL_FIELDS);
+    client.assert_has(&site.public_key, std::slice::from_ref(&path), &ALL_FIELDS);
 
     // The listing that the server made.
     let list = |store: &str| {
