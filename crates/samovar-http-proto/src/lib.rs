@@ -1,8 +1,8 @@
 //! HTTP/1.1, HTTP/2 and WebSocket as state machines: bytes in, events and bytes out.
 //!
-//! The server's side of the protocols behind `samovar-http`. Nothing in here opens a socket or a
-//! file, starts a thread or reads a clock: time and bytes are arguments. So every part can be
-//! stepped through in a test, split at any byte and fuzzed.
+//! This crate implements the server side of the protocols of `samovar-http`. It opens no socket or
+//! file, starts no thread and reads no clock: time and bytes are arguments. So tests can step
+//! through every part, split the input at any byte, and fuzz it.
 //!
 //! * [`h1`]: HTTP/1.1 and 1.0. [`h1::conn::Conn`] holds the state of a connection.
 //! * `h2` (feature `http2`): HTTP/2. `h2::Session` holds the streams of a connection.
@@ -26,7 +26,7 @@
 //!
 //! # Out of scope
 //!
-//! Clients. HTTP/3. Server push, priorities and CONNECT.
+//! This crate does not support clients, HTTP/3, server push, priorities or CONNECT.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Chunked bodies split at any byte decode as in a simple reference decoder of the whole input.
+//! A chunked body split at any byte decodes to the same result as in a simple reference decoder.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
 
@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use samovar_http_proto::h1::chunk::{ChunkDecoder, ChunkEvent};
 
-/// The data, and how many bytes the body took; `None` while it is incomplete; an error.
+/// The decoded data and the length of the encoded body; `None` for an incomplete body; or an error.
 type Decoded = Result<Option<(Vec<u8>, usize)>, ()>;
 
-/// RFC 9112, 7.1, read line by line: slow, and as close to the text as can be.
+/// Reference decoder: reads line by line and follows RFC 9112, 7.1 as literally as possible,
+/// however slowly.
 fn reference(input: &[u8]) -> Decoded {
     let (mut at, mut data) = (0, Vec::new());
     loop {

@@ -1,4 +1,4 @@
-//! Pipelined requests, valid and invalid, give the same events however the input is split.
+//! Pipelined requests, valid or invalid, produce the same events however the input is split.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,8 @@ use samovar_http_proto::h1::head::{HeadIndex, HeadLimits};
 
 const BODY_LEN_MAX: u64 = 40;
 
-/// The events of `input`, shown in pieces with these ends. `is_early`: answers come before bodies.
+/// Returns the events of `input` when it arrives in pieces that end at `ends`. `is_early`: each
+/// response is completed before its request body is read.
 fn trace(input: &[u8], ends: &[usize], is_early: bool) -> Vec<String> {
     let limits = HeadLimits::default();
     let (mut conn, mut index) = (Conn::default(), HeadIndex::default());

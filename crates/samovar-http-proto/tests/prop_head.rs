@@ -1,4 +1,5 @@
-//! Request heads split at any byte give the same result, never panic, and agree with `httparse`.
+//! Request heads split at any byte parse to the same result, never panic, and agree with
+//! `httparse`.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +7,7 @@ use proptest::sample::{Index, select};
 use samovar_http_proto::h1::Refusal;
 use samovar_http_proto::h1::head::{HeadIndex, HeadLimits, parse};
 
-/// Small, so that random heads reach them.
+/// Small limits, so that random heads reach them.
 const LIMITS: HeadLimits = HeadLimits {
     head_len_max: 160,
     target_len_max: 40,
@@ -83,7 +84,7 @@ fn head() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Everything a head says, as text, so that two readings can be compared.
+/// Parses a head and formats the result as text, so that two results can be compared.
 fn reading(input: &[u8], limits: &HeadLimits) -> Result<Option<(usize, String)>, Refusal> {
     let mut index = HeadIndex::default();
     let len = parse(input, limits, &mut index)?;
@@ -137,9 +138,9 @@ proptest! {
                 }
             }
             (Ok(None), Ok(httparse::Status::Partial)) => {}
-            // The number of a version we do not speak is waited for, to tell 505 from 400.
+            // Our parser waits for the rest of an unsupported version, to tell 505 from 400.
             (Ok(None), Err(httparse::Error::Version)) => {}
-            // What we read more strictly: everything behind the grammar of lines.
+            // Checks beyond the line grammar, in which our parser is stricter than `httparse`.
             (Err(refusal), Ok(_)) => {
                 let is_lines = matches!(refusal, Refusal::HeaderField | Refusal::HttpVersion);
                 prop_assert!(!is_lines, "{:?}", refusal);

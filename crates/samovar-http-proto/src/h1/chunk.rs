@@ -12,8 +12,9 @@
 //! | [`LINE_LEN_MAX`] | 256 bytes | extensions are unused; a long one is an attack |
 //! | [`TRAILER_LEN_MAX`] | 8192 bytes | as for a head |
 //!
-//! Extensions and trailers are checked, then discarded. A bare LF is refused everywhere: a proxy in
-//! front may not take it for a line end, and such differences enable request smuggling.
+//! Extensions and trailers are validated, then discarded. A line that ends in LF without CR is
+//! refused: a proxy in front of the server may read such a line differently, and differences of
+//! that kind enable request smuggling.
 //!
 //! # Source
 //!
@@ -21,19 +22,19 @@
 
 use super::{Refusal, encode};
 
-/// Limit of hexadecimal digits in a chunk size.
+/// Maximum number of hexadecimal digits in a chunk size.
 pub const SIZE_DIGITS_MAX: usize = 16;
-/// Limit of a chunk's size line with its extension, in bytes without CRLF.
+/// Maximum length of a chunk's size line including extensions, in bytes without CRLF.
 pub const LINE_LEN_MAX: usize = 256;
-/// Limit of the trailer section, in bytes.
+/// Maximum length of the trailer section, in bytes.
 pub const TRAILER_LEN_MAX: usize = 8 * 1024;
 
-/// Content of a piece of input.
+/// Kind of the bytes that [`ChunkDecoder::step`] has just consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkEvent {
-    /// An incomplete line: call again with the same bytes followed by more.
+    /// Incomplete line: call again with the same bytes followed by more.
     Incomplete,
-    /// Framing only; nothing for the caller.
+    /// Chunk framing, which the caller ignores.
     Framing,
     /// The consumed bytes are body data.
     Data,
@@ -55,19 +56,19 @@ enum State {
     Done,
 }
 
-/// Decoder of one chunked body, for input split at any byte.
+/// Incremental decoder of one chunked body. The input may be split at any byte.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkDecoder {
     state: State,
 }
 
 impl ChunkDecoder {
-    /// Decodes the start of `input`; returns the number of consumed bytes and their content.
+    /// Decodes the start of `input`; returns the number of consumed bytes and their kind.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Chunk`], final for the connection: the end of the body, and so the start of the
-    /// next request, is no longer known.
+    /// [`Refusal::Chunk`]. The connection must be closed: the end of the body, and with it the
+    /// start of the next request, is unknown.
     pub fn step(&mut self, input: &[u8]) -> Result<(usize, ChunkEvent), Refusal> {
         match self.state {
             State::Size => self.size(input),
@@ -167,9 +168,9 @@ fn line(input: &[u8], len_max: usize) -> Result<Option<&[u8]>, Refusal> {
     }
 }
 
-/// Whether a chunk extension is empty, or starts with `;` and has no control characters. RFC 9112,
-/// 7.1.1 allows white space before the `;`, but clients do not send it and parsers disagree about
-/// it.
+/// Returns whether a chunk extension is acceptable: empty, or starting with `;` and free of control
+/// characters. RFC 9112, 7.1.1 allows white space before the `;`; it is refused because clients do
+/// not send it and parsers disagree about it.
 fn is_extension(extension: &[u8]) -> bool {
     match extension {
         [] => true,
@@ -178,7 +179,8 @@ fn is_extension(extension: &[u8]) -> bool {
     }
 }
 
-/// Checks that a trailer is a field line, and not one for framing or routing (RFC 9110, 6.5.1).
+/// Checks that a trailer is a well-formed field line and not a framing or routing field (RFC 9110,
+/// 6.5.1).
 fn check_trailer(line: &[u8]) -> Result<(), Refusal> {
     let colon = memchr::memchr(b':', line).ok_or(Refusal::Chunk)?;
     let (name, value) = line.split_at_checked(colon).ok_or(Refusal::Chunk)?;
@@ -225,7 +227,7 @@ mod tests {
         for step in 1..=input.len() {
             let (data, rest) = decode(input.as_bytes(), step).unwrap();
             assert_eq!(data, expected.as_bytes(), "step {step}");
-            // Bytes that the decoder has not seen yet count, too.
+            // `rest` includes the input that was not passed to the decoder yet.
             assert_eq!(rest, rest_len, "step {step}");
         }
     }

@@ -1,9 +1,9 @@
-//! The states of a server's side of an HTTP/1.1 connection.
+//! State machine of the server side of an HTTP/1.1 connection.
 //!
 //! # Theory of operation
 //!
-//! A connection serves one request after the other. The next head is parsed when the previous
-//! response is complete, so responses leave in the order of the requests.
+//! A connection serves one request at a time. The next head is parsed after the previous response
+//! is complete, so responses are sent in the order of the requests.
 //!
 //! ```text
 //!          head, no body                          answered, kept
@@ -17,44 +17,44 @@
 //!    └──▶ Closed               (anything else)
 //! ```
 //!
-//! * The caller passes bytes to [`Conn::advance`] in order, and passes unconsumed bytes again with
-//!   more appended.
+//! * The caller passes received bytes to [`Conn::advance`] in order. It passes unconsumed bytes
+//! again, with later bytes appended.
 //! * A [`Refusal`] is final. The caller answers it with `Connection: close` and closes.
-//! * [`Conn::may_keep`] tells whether the connection may stay open. The caller checks it *before*
-//!   it writes the response, whose head contains `Connection`.
+//! * [`Conn::may_keep`] returns whether the connection may stay open. The caller checks it *before*
+//! it writes the response head, which contains the `Connection` field.
 
 use super::Refusal;
 use super::chunk::{ChunkDecoder, ChunkEvent};
 use super::head::{self, Framing, HeadIndex, HeadLimits};
 
-/// The HTTP/2 connection preface (RFC 9113, section 3.4). As a request it has an unsupported
-/// version, so recognizing it costs nothing for other requests.
+/// The HTTP/2 connection preface (RFC 9113, section 3.4). Read as an HTTP/1 request line it has an
+/// unsupported version, so other requests do not pay for its detection.
 #[cfg(feature = "http2")]
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Limit for discarding the unread rest of a body, in bytes. For a longer rest, closing the
-/// connection is cheaper for both sides.
+/// Maximum length of an unread body that is read and discarded, in bytes. Closing the connection is
+/// cheaper than reading more.
 pub const DISCARD_LEN_MAX: u64 = 64 * 1024;
 
-/// Result of [`Conn::advance`].
+/// Outcome of [`Conn::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Incomplete: read more.
+    /// The input is incomplete: read more.
     NeedMore,
-    /// A request head: the consumed bytes, described by the index.
+    /// A request head. The index describes the consumed bytes.
     Head,
     /// The consumed bytes are body data.
     Data,
-    /// Framing was consumed: call again.
+    /// Body framing was consumed: call again.
     Framing,
     /// End of the body; the request is complete. Not reported for a request without a body.
     BodyEnd,
     /// The response to the current request must be completed first.
     Paused,
-    /// A malformed or excessive request; nothing more will be read.
+    /// The request is malformed or exceeds a limit; no more input is read.
     Refused(Refusal),
-    /// The input begins with the HTTP/2 preface; nothing was consumed. The caller switches to
-    /// HTTP/2, or refuses the version.
+    /// The input starts with the HTTP/2 preface; nothing was consumed. The caller switches to
+    /// HTTP/2 or refuses the version.
     #[cfg(feature = "http2")]
     Http2,
     /// The connection accepts no more requests.
@@ -84,7 +84,7 @@ enum Body {
     },
 }
 
-/// Phase of a connection; selects the time limit that applies.
+/// Phase of a connection, which selects the applicable time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Between requests.
@@ -108,8 +108,8 @@ pub struct Conn {
 impl Conn {
     /// Processes the start of `input`; returns the number of consumed bytes and their meaning.
     ///
-    /// `body_len_max` limits the body of the current request, in bytes. It is checked whenever body
-    /// bytes arrive, so it may depend on the head.
+    /// `body_len_max` is the maximum body length of the current request, in bytes. It is checked
+    /// whenever body bytes arrive, so the caller may choose it after reading the head.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -192,7 +192,8 @@ impl Conn {
         matches!(self.state, State::Discard { .. })
     }
 
-    /// Returns the number of body bytes that come next, as far as known; 0 if framing comes first.
+    /// Returns the number of contiguous body bytes expected next, as far as known; 0 if framing
+    /// precedes them.
     pub fn data_len(&self) -> u64 {
         match &self.state {
             State::Body(Body::Length { left }) => *left,
@@ -201,7 +202,7 @@ impl Conn {
         }
     }
 
-    /// Returns whether the peer waits for `100 Continue`, and clears that.
+    /// Returns whether the peer waits for `100 Continue`, and resets that state.
     pub fn take_expect_continue(&mut self) -> bool {
         std::mem::take(&mut self.expect_continue)
     }
@@ -223,7 +224,8 @@ impl Conn {
             }
     }
 
-    /// Ends the current request after its response was written. `keep`: what its head announced.
+    /// Ends the current request after its response was written. `keep`: whether the response head
+    /// kept the connection open.
     pub fn answered(&mut self, keep: bool) {
         self.state = match &self.state {
             _ if !keep || !self.may_keep() => State::Closed,
@@ -234,7 +236,7 @@ impl Conn {
         };
     }
 
-    /// Accepts no more requests; the current one is still answered.
+    /// Refuses further requests; the current one still gets its response.
     pub fn close_after(&mut self) {
         self.keep_alive = false;
         if matches!(self.state, State::Head | State::Discard { .. }) {

@@ -1,17 +1,17 @@
-//! Writing response heads.
+//! Encoder of response heads.
 
 use crate::http::{Status, Version};
 
 /// Framing of a response body (RFC 9112, section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delimiter {
-    /// Neither a body nor a framing field: 204 and 304.
+    /// No body and no framing field: 204 and 304.
     None,
     /// `Content-Length`, in bytes.
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// By closing the connection: a body of unknown length to an HTTP/1.0 peer.
+    /// The end of the connection: a body of unknown length for an HTTP/1.0 peer.
     Close,
 }
 
@@ -33,7 +33,7 @@ pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the framing field.
+/// Appends the framing field, if any.
 pub fn delimiter(out: &mut Vec<u8>, delimiter: Delimiter) {
     match delimiter {
         Delimiter::None | Delimiter::Close => {}
@@ -58,7 +58,7 @@ pub fn finish(out: &mut Vec<u8>, version: Version, keep: bool, date: &[u8]) {
     });
 }
 
-/// Appends a number in decimal.
+/// Appends a number in decimal digits.
 pub fn decimal(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0_u8; 20];
     let mut start = digits.len();
@@ -74,7 +74,7 @@ pub fn decimal(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(digits.get(start..).unwrap_or_default());
 }
 
-/// Whether a name is a token (RFC 9110, section 5.1).
+/// Returns whether a field name is a token (RFC 9110, section 5.1).
 pub fn is_field_name(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
     !name.is_empty()
@@ -83,7 +83,7 @@ pub fn is_field_name(name: impl AsRef<[u8]>) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Whether a value may be written as it is (RFC 9110, section 5.5).
+/// Returns whether a field value may be sent unchanged (RFC 9110, section 5.5).
 pub fn is_field_value(value: &[u8]) -> bool {
     value
         .iter()

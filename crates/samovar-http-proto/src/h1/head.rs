@@ -1,7 +1,7 @@
 //! Parser of request heads: request line and header fields.
 //!
-//! `httparse` splits the head. This module adds the checks it omits and interprets the fields that
-//! concern the connection: the framing of the body, and whether the connection stays open.
+//! `httparse` splits the head. This module adds the checks that `httparse` omits, and interprets
+//! the fields for body framing and connection persistence.
 //!
 //! | limit | default | unit | reason |
 //! |---|---|---|---|
@@ -24,11 +24,11 @@ pub const HEADER_COUNT_CEILING: usize = 128;
 /// Limits of a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Length of request line, header lines and the empty line, in bytes.
+    /// Maximum length of the request line, header lines and empty line, in bytes.
     pub head_len_max: usize,
-    /// Length of the request target, in bytes.
+    /// Maximum length of the request target, in bytes.
     pub target_len_max: usize,
-    /// Number of header lines; at most [`HEADER_COUNT_CEILING`].
+    /// Maximum number of header lines; at most [`HEADER_COUNT_CEILING`].
     pub header_count_max: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the bytes of the span; empty if `raw` is not the head it was made for.
+    /// Returns the bytes of the span in `raw`, the head that was parsed; empty if out of range.
     pub fn of(self, raw: &[u8]) -> &[u8] {
         let start = self.start as usize;
         raw.get(start..start.saturating_add(self.len as usize))
@@ -89,8 +89,8 @@ pub enum Framing {
     Chunked,
 }
 
-/// A parsed head: spans into its bytes. Reused from request to request, so that nothing is
-/// allocated once `headers` has grown.
+/// A parsed request head, as spans into its bytes. Reused for all requests of a connection, so that
+/// parsing allocates nothing once `headers` has grown.
 #[derive(Debug, Clone, Default)]
 pub struct HeadIndex {
     /// The method.
@@ -107,7 +107,7 @@ pub struct HeadIndex {
     pub version: Version,
     /// Header lines in order.
     pub headers: Vec<HeaderSpan>,
-    /// Framing of the body.
+    /// Framing of the body, which selects the body decoder.
     pub framing: Framing,
     /// Whether the peer wants the connection to stay open.
     pub keep_alive: bool,
@@ -115,14 +115,14 @@ pub struct HeadIndex {
     pub expect_continue: bool,
 }
 
-/// Parses a head at the start of `input`, which may contain more than the head.
+/// Parses the head at the start of `input`; later bytes are ignored.
 ///
 /// Returns the length of the head, or `None` while it is incomplete: call again with all bytes from
 /// the start. Spans in `index` are relative to `input`.
 ///
 /// # Errors
 ///
-/// Any [`Refusal`]; all are final for the connection.
+/// Any [`Refusal`]; the connection must then be closed.
 pub fn parse(
     input: &[u8],
     limits: &HeadLimits,
@@ -176,7 +176,7 @@ pub fn parse(
     Ok(Some(lead_len.saturating_add(head_len)))
 }
 
-/// Handles an incomplete head: more input is needed, unless the head is too long already.
+/// Handles an incomplete head: asks for more input unless the head already exceeds a limit.
 fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
     if is_target_too_long(head, limits) {
         Err(Refusal::TargetTooLong)
@@ -187,7 +187,7 @@ fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// Whether the request target exceeds its limit already.
+/// Returns whether the incomplete request line already exceeds the limit of the target.
 fn is_target_too_long(head: &[u8], limits: &HeadLimits) -> bool {
     target_start(head).is_some_and(|start| {
         let rest = head.get(start..).unwrap_or_default();
@@ -214,7 +214,7 @@ fn refused(
         httparse::Error::Version => match other_version(head) {
             Some(true) => Refusal::HttpVersion,
             Some(false) => Refusal::RequestLine,
-            // 505 or 400: the version number is still incomplete.
+            // The version number is still incomplete, so 505 and 400 are both possible.
             None => return partial(head, limits),
         },
         httparse::Error::HeaderName | httparse::Error::HeaderValue => Refusal::HeaderField,
@@ -223,8 +223,8 @@ fn refused(
     })
 }
 
-/// Whether a head has an error before the point where its target exceeds the limit. The first error
-/// counts, as it does if bytes arrive one by one.
+/// Returns whether a head has an error before the byte at which its target exceeds the limit. The
+/// first error wins, so that the result is the same if bytes arrive one at a time.
 fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
     let end = target_start(head)
         .unwrap_or_default()
@@ -234,8 +234,8 @@ fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
     httparse::Request::new(&mut []).parse(start).is_err()
 }
 
-/// Whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT, hence is an
-/// unsupported version. `None` while it is too short to tell.
+/// Returns whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT, which
+/// makes it an unsupported version. `None` while too few bytes have arrived.
 fn other_version(head: &[u8]) -> Option<bool> {
     let third = head.splitn(3, |byte| *byte == b' ').nth(2)?;
     let shown = third.iter().zip(b"HTTP/0.0");
@@ -245,8 +245,8 @@ fn other_version(head: &[u8]) -> Option<bool> {
     (!is_version || shown.len() == 8).then_some(is_version)
 }
 
-/// Refuses a bare LF. `httparse` accepts it as a line end, as RFC 9112, 2.2 permits; a proxy in
-/// front may not, and such differences enable request smuggling.
+/// Refuses a bare LF. `httparse` accepts it as a line end, as RFC 9112, 2.2 permits. A proxy in
+/// front of the server may not accept it, and such differences enable request smuggling.
 fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
     for at in memchr::memchr_iter(b'\n', head) {
         if at.checked_sub(1).and_then(|before| head.get(before)) != Some(&b'\r') {
@@ -299,7 +299,7 @@ fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
     Ok(parts)
 }
 
-/// Whether a target is a host with a valid port, as CONNECT requires (RFC 9110, 9.3.6).
+/// Returns whether a target is a host with a valid port, as CONNECT requires (RFC 9110, 9.3.6).
 fn is_tunnel(target: &[u8]) -> bool {
     let digits_len = target
         .iter()
@@ -332,7 +332,7 @@ fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     (!authority.is_empty() && is_host(authority)).then_some((authority, origin))
 }
 
-/// Indexes all header fields and interprets those about the connection and the body.
+/// Indexes all header fields, and interprets those for the connection and the body.
 fn read_fields(
     input: &[u8],
     headers: &[httparse::Header<'_>],
@@ -354,8 +354,8 @@ fn read_fields(
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host") => {
                 host_count = host_count.saturating_add(1);
-                // RFC 9112, 3.2.2 gives precedence to the host of the target. A difference is
-                // refused instead: a proxy in front may have used the other one.
+                // RFC 9112, 3.2.2 gives precedence to the host of the target. A `Host` that differs
+                // is refused, because a proxy in front of the server may have routed by it.
                 let is_other = authority.is_some_and(|host| !host.eq_ignore_ascii_case(value));
                 if is_other || !is_host(value) {
                     return Err(Refusal::Host);
@@ -369,8 +369,8 @@ fn read_fields(
             }
             10 if header.name.eq_ignore_ascii_case("connection") => connection.read(value),
             14 if header.name.eq_ignore_ascii_case("content-length") => {
-                // Two equal lengths are refused, too: RFC 9112, 6.3 permits that, and clients do
-                // not send them.
+                // A repeated length is refused even if both values are equal: RFC 9112, 6.3 permits
+                // the refusal, and clients send only one.
                 if content_length.is_some() {
                     return Err(Refusal::ContentLength);
                 }
@@ -419,7 +419,7 @@ fn framing(
     }
 }
 
-/// State of reading the codings of all `Transfer-Encoding` lines, in order.
+/// State while the codings of all `Transfer-Encoding` lines are read in order.
 #[derive(Default)]
 struct Codings {
     present: bool,
@@ -446,7 +446,7 @@ impl Codings {
     }
 }
 
-/// The relevant tokens of all `Connection` lines.
+/// Tokens of all `Connection` lines that affect persistence.
 #[derive(Default)]
 struct ConnectionTokens {
     close: bool,
@@ -461,7 +461,7 @@ impl ConnectionTokens {
         }
     }
 
-    /// RFC 9112, section 9.3.
+    /// Returns whether the connection persists (RFC 9112, section 9.3).
     fn keep_alive(&self, version: Version) -> bool {
         !self.close && (version != Version::Http10 || self.keep_alive)
     }

@@ -1,4 +1,4 @@
-//! Rate limits of frames that cost the server more than their sender.
+//! Rate limits of frames that cost the server more than the client.
 //!
 //! Each kind has a token bucket that refills with time. If a frame finds its bucket empty, the
 //! connection ends with `ENHANCE_YOUR_CALM`.
@@ -15,20 +15,20 @@
 //! "made you reset"), so both directions count. A browser that leaves a page resets a hundred
 //! streams at once, and then none for a while.
 //!
-//! *Control.* Each of these must be parsed or answered, and none carries a request
+//! *Control.* The server must parse or acknowledge each of these frames, and none carries a request
 //! (CVE-2019-9512, -9515, -9518; CVE-2024-27316 for CONTINUATION).
 //!
-//! *Windows.* A client that reads sends about one update per DATA frame for the stream, and one for
-//! the connection.
+//! *Windows.* A client that reads responses sends about one stream update and one connection update
+//! per DATA frame.
 //!
-//! Opening streams has no bucket: an open stream is either answered, at the server's own pace, or
-//! reset, which is counted.
+//! Opening streams has no bucket: each stream either gets a response, at the server's own pace, or
+//! is reset, which takes a token.
 
 use std::time::{Duration, Instant};
 
 use super::frames::{self, Frame};
 
-/// Window tokens that a sent DATA frame returns.
+/// Number of window tokens that each sent DATA frame returns.
 const WINDOWS_PER_DATA: u32 = 2;
 
 /// Reason for ending the connection of an abusive peer.
@@ -38,7 +38,7 @@ pub enum Abuse {
     /// Too many stream resets, by either side.
     #[error("too many HTTP/2 streams reset")]
     Resets,
-    /// Too many frames without a request or data.
+    /// Too many frames that carry neither a request nor data.
     #[error("too many HTTP/2 control frames")]
     Control,
     /// Too many window updates.
@@ -119,7 +119,7 @@ pub(super) struct Budget {
     resets: Bucket,
     control: Bucket,
     windows: Bucket,
-    /// Time up to which the buckets were refilled.
+    /// Time up to which tokens were added.
     paid: Instant,
 }
 
@@ -145,7 +145,7 @@ impl Budget {
         }
     }
 
-    /// Counts a frame from the peer.
+    /// Takes a token for a frame from the peer.
     pub(super) fn received(&mut self, frame: Frame) -> Result<(), Abuse> {
         match frame.kind {
             frames::HEADERS => Ok(()),
@@ -157,7 +157,7 @@ impl Budget {
         }
     }
 
-    /// Counts a frame to the peer.
+    /// Takes or returns tokens for a frame to the peer.
     pub(super) fn sent(&mut self, frame: Frame) -> Result<(), Abuse> {
         match frame.kind {
             frames::DATA => {

@@ -7,7 +7,7 @@ use super::head;
 use super::session::{Event, Session, State, Stream};
 use crate::http::Status;
 
-/// Pieces up to this length go to `h2` at once, whatever the peer's windows, in bytes.
+/// Maximum length of a piece that is passed to `h2` regardless of the peer's windows, in bytes.
 const DIRECT_LEN_MAX: usize = 4 * 1024;
 
 /// A response head for HTTP/2.
@@ -23,12 +23,12 @@ impl ResponseHead {
 }
 
 impl<T: Default> Session<T> {
-    /// Returns the caller's data of a stream.
+    /// Returns the caller's data attached to a stream.
     pub fn data(&mut self, stream: u32) -> Option<&mut T> {
         Some(&mut self.streams.find(stream)?.data)
     }
 
-    /// Iterates over the streams with the caller's data.
+    /// Iterates over the open streams and the data attached to each.
     pub fn streams(&self) -> impl Iterator<Item = (u32, &T)> {
         self.streams.iter().map(|(id, entry)| (id, &entry.data))
     }
@@ -38,12 +38,12 @@ impl<T: Default> Session<T> {
         self.streams.count()
     }
 
-    /// Returns the bytes of a response body that were output so far.
+    /// Returns the number of response body bytes written to the output so far.
     pub fn sent_len(&self, stream: u32) -> u64 {
         self.streams.peek(stream).map_or(0, |entry| entry.sent_len)
     }
 
-    /// Starts or pauses the events of a request body; paused at first.
+    /// Starts or pauses the events of a request body. A new stream is paused.
     pub fn read(&mut self, stream: u32, is_reading: bool) {
         if let Some(entry) = self.streams.find(stream) {
             entry.is_reading = is_reading;
@@ -53,7 +53,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Opens the windows by `len` bytes of a request body that the caller has processed.
+    /// Returns `len` bytes of flow-control window to the peer, after the caller has processed them.
     pub fn release(&mut self, stream: u32, len: usize) {
         if let Some(body) = self
             .streams
@@ -87,8 +87,8 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Sends the next piece of the response body; with `is_last`, the last one. One piece at a
-    /// time: wait for [`Event::Drained`] before the next.
+    /// Sends the next piece of the response body; `is_last` marks the last piece. Wait for
+    /// [`Event::Drained`] before sending another.
     pub fn send(&mut self, stream: u32, bytes: Bytes, is_last: bool) {
         let Some(entry) = self.streams.find(stream) else {
             return;
@@ -126,7 +126,7 @@ impl<T: Default> Session<T> {
         self.push(stream);
     }
 
-    /// Resets a stream; returns the caller's data.
+    /// Resets a stream; returns the data attached to it.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) -> Option<T> {
         self.streams.find(stream)?.respond.send_reset(code);
         self.forget(stream)
@@ -156,7 +156,8 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Passes as much to `h2` as the peer's windows allow; `false` if that is nothing.
+    /// Passes as many pending bytes to `h2` as the peer's windows allow; returns `false` if it
+    /// could pass none.
     pub(super) fn push_all(&mut self) -> bool {
         let mut has_pushed = false;
         let mut slot = 0;
@@ -192,7 +193,7 @@ impl<T: Default> Session<T> {
 }
 
 impl<T> Stream<T> {
-    /// Whether a part of the response was not passed to `h2` yet.
+    /// Returns whether a stream has response bytes that were not passed to `h2` yet.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty() || self.trailers.is_some()
     }

@@ -1,6 +1,7 @@
-//! Scanner of frame headers in a byte stream (RFC 9113, section 4.1).
+//! Scanner for frame headers in a byte stream (RFC 9113, section 4.1).
 //!
-//! `h2` does not expose the frames it reads. Parsing the nine bytes of a header twice is cheap.
+//! `h2` does not expose the frames that it reads. Parsing each nine-byte header a second time is
+//! cheap.
 
 /// Length of a frame header, in bytes.
 const HEADER_LEN: usize = 9;
@@ -43,7 +44,7 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & FLAG_END_STREAM != 0
     }
 
-    /// Whether a CONTINUATION frame must follow.
+    /// Returns whether a CONTINUATION frame must follow.
     fn leaves_block_open(self) -> bool {
         matches!(self.kind, HEADERS | CONTINUATION) && self.flags & FLAG_END_HEADERS == 0
     }
@@ -56,12 +57,12 @@ impl Frame {
 /// Finds frame headers in a byte stream that is split at any byte.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
-    /// Bytes to skip: the rest of a payload, or of the preface.
+    /// Number of bytes to skip: the rest of a payload, or of the preface.
     skip_len: usize,
     header: [u8; HEADER_LEN],
     header_len: usize,
     is_block_open: bool,
-    /// The frame of the last header.
+    /// The frame of the most recent header.
     frame: Option<Frame>,
     frame_count: u64,
 }
@@ -79,8 +80,8 @@ impl Scanner {
         }
     }
 
-    /// Whether the bytes so far end within a unit that peers send at once: a frame other than DATA,
-    /// a header block, the preface.
+    /// Returns whether the input ends within a unit that peers send in one piece: the preface, a
+    /// header block, or any frame except DATA.
     pub(super) fn is_mid_block(&self) -> bool {
         let is_body = self.frame.is_some_and(|frame| frame.kind == DATA);
         self.header_len > 0 || self.is_block_open || (self.skip_len > 0 && !is_body)
@@ -170,8 +171,8 @@ mod tests {
         assert!(feed(b"\x01\0\0\0\x01hh"));
         assert!(feed(b"\0\0\x01\x09\x04\0\0\0\x01"));
         assert!(!feed(b"h"));
-        // The payload of a DATA frame may arrive slowly: the throughput of bodies has a limit of
-        // its own.
+        // The payload of a DATA frame may arrive slowly: request bodies have a throughput limit of
+        // their own.
         assert!(!feed(b"\0\0\x03\0\0\0\0\0\x01a"));
     }
 }

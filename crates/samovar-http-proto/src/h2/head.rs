@@ -7,12 +7,12 @@ use crate::h1::head::{self as proto_head, Framing, HeadIndex, HeadLimits};
 use crate::h1::{Refusal, encode};
 use crate::http::Version;
 
-/// Error of a request head.
+/// Reason for rejecting a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadError {
-    /// RFC 9113, 8.1.1: malformed, a stream error.
+    /// Malformed: a stream error (RFC 9113, 8.1.1).
     Malformed,
-    /// Well-formed, and refused with a status.
+    /// Well-formed, but refused with an error status.
     Refused(Refusal),
 }
 
@@ -22,9 +22,10 @@ impl From<Refusal> for HeadError {
     }
 }
 
-/// Writes a request head as HTTP/1.1 text, and parses that into `index`.
+/// Writes a request head as HTTP/1.1 text, and parses this text into `index`.
 ///
-/// `h2` removes a fragment from `:path`, where HTTP/1.1 refuses it: handlers never see one.
+/// `h2` removes a fragment from `:path`, whereas the HTTP/1.1 parser refuses it. Handlers see no
+/// fragment in either case.
 ///
 /// `h2` has checked that names are in lower case, values contain no CR, LF or NUL, pseudo-headers
 /// are known, unique and before the fields, and there are no connection-specific fields (RFC 9113,
@@ -57,7 +58,7 @@ pub(super) fn request<B>(
     fields(request.headers(), authority, text)?;
     text.extend_from_slice(b"\r\n");
     if proto_head::parse(text, limits, index)?.is_none() {
-        // The head is complete, so it exceeds the limit.
+        // The head is complete, so an incomplete result means that it exceeds the limit.
         return Err(Refusal::HeadTooLarge.into());
     }
     index.version = Version::Http2;
@@ -102,7 +103,7 @@ fn fields(
     Ok(())
 }
 
-/// Parses a response head rendered for HTTP/1.1; status line and empty line are optional.
+/// Parses a response head rendered for HTTP/1.1; the status line and the empty line are optional.
 /// Connection-specific fields are omitted (RFC 9113, 8.2.2).
 pub(super) fn response(status: u16, text: &[u8]) -> Response<()> {
     let mut response = Response::new(());
@@ -125,7 +126,8 @@ pub(super) fn read_fields(text: &[u8]) -> HeaderMap {
         };
         let (name, value) = line.split_at(colon);
         let value = value.get(1..).unwrap_or_default().trim_ascii();
-        // A status line may contain a colon, but its spaces are invalid in a name.
+        // A status line may contain a colon. It fails here, because a field name cannot contain
+        // spaces.
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         else {
             continue;

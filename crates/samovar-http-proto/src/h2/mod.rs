@@ -6,8 +6,8 @@
 //! the HTTP/1.1 parser reads. So routes, handlers and logs see no difference, and one parser
 //! decides what a valid target or `Host` is.
 //!
-//! Time is an argument, except that `h2` itself reads the clock to forget streams that were reset a
-//! second ago.
+//! Time is an argument. The exception is inside `h2`, which reads the clock to forget streams one
+//! second after their reset.
 //!
 //! `pipe` holds the two byte vectors, `frames` reads the frame headers in them, `abuse` limits the
 //! rate of costly frames, `head` converts heads, `session` holds the streams, and `commands` has

@@ -7,19 +7,19 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Limit of buffered output, in bytes; beyond, `h2` must wait. One more frame may exceed it.
+/// Size of buffered output, in bytes, above which `h2` must wait. One more frame may exceed it.
 pub(super) const OUTPUT_LEN_MAX: usize = 64 * 1024;
-/// Capacity that an empty vector retains, in bytes.
+/// Capacity that an empty buffer keeps, in bytes; the rest is freed.
 const KEPT_LEN: usize = 8 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// Bytes from the peer; `h2` has read `input[..read_len]`.
+    /// Bytes from the peer; `h2` has already read `input[..read_len]`.
     input: Vec<u8>,
     read_len: usize,
     /// Bytes to the peer.
     pub(super) output: Vec<u8>,
-    /// `output[..seen_len]` was scanned for frames.
+    /// `output[..seen_len]` was already scanned for frames.
     pub(super) seen_len: usize,
 }
 

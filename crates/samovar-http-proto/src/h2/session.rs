@@ -7,18 +7,18 @@
 //!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ inform, respond, send, finish, reset
 //! ```
 //!
-//! * Pass bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`, then send
-//!   the bytes of [`Session::take_output`]. Commands may be called in between and take effect with
-//!   the next `poll`.
+//! * Pass received bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`,
+//! then send the bytes of [`Session::take_output`]. Commands may be called between these steps, and
+//! take effect with the next `poll`.
 //! * A stream exists from [`Event::Request`] to [`Event::Sent`] or [`Event::Reset`], or until it is
 //!   [`reset`](Session::reset). Its number is never reused. Commands for a stream that has ended do
 //!   nothing, so callers need not track what the peer does meanwhile.
-//! * A request body is reported only while [`read`](Session::read) is on, and the peer's windows
-//!   open only for bytes that were [`released`](Session::release).
-//! * The session holds one piece of a response body at a time. [`Event::Drained`] requests the next
-//!   when `h2` has taken the piece; `h2` takes as much as the peer's windows and its own small
-//!   buffer allow. So a stream costs a piece and that buffer, however slow the peer.
-//! * After [`Session::is_closed`] the remaining output is the last.
+//! * A request body produces events only while [`read`](Session::read) is on, and the peer may send
+//! more only after received bytes were [`released`](Session::release).
+//! * The session buffers one piece of each response body. [`Event::Drained`] requests the next when
+//! `h2` has taken the whole piece; `h2` takes as much as the peer's windows and its own small
+//! buffer allow. So a stream uses the memory of one piece and that buffer, however slow the peer.
+//! * Once [`Session::is_closed`] returns `true`, no output follows what is buffered.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -42,17 +42,18 @@ use crate::h1::head::{HeadIndex, HeadLimits};
 /// An event of a connection. Streams are identified by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request; [`Session::head`] returns its head until the next call of `poll`. With `is_end`
-    /// it has no body, and no [`End`](Self::End) follows.
+    /// A new request. [`Session::head`] returns its head until the next call of `poll`. With
+    /// `is_end` the request has no body, and no [`End`](Self::End) follows.
     Request {
         /// The stream.
         stream: u32,
         /// Whether the request is complete.
         is_end: bool,
     },
-    /// A refused request, without a head. The caller may answer it and must not wait for its body.
+    /// A refused request, reported without its head. The caller may respond, and must not wait for
+    /// a body.
     Refused {
-        /// The stream.
+        /// The request's stream.
         stream: u32,
         /// Whether the method is HEAD, so that the response has no body.
         is_head: bool,
@@ -61,9 +62,9 @@ pub enum Event {
     },
     /// Bytes of a request body; never empty.
     Data(u32, Bytes),
-    /// The request is complete.
+    /// End of a request body; the request is complete.
     End(u32),
-    /// The next piece of a response body can be sent.
+    /// `h2` has taken the whole piece: the next piece of the response body can be sent.
     Drained(u32),
     /// The last frame of a response is in the output. The next call of `poll` removes the stream.
     Sent(u32),
@@ -80,13 +81,13 @@ const WINDOW_LEN_MAX: u32 = (1 << 31) - 1;
 const HEADER_TABLE_LEN: u32 = 4096;
 /// Limit of response bytes that `h2` buffers for a stream.
 const SEND_BUFFER_LEN: usize = 32 * 1024;
-/// Number of reset streams that are remembered for a second, so that frames in flight for them are
-/// not errors.
+/// Number of reset streams that `h2` remembers for a second. Frames still in flight for these
+/// streams are not errors.
 const RESET_STREAMS_KEPT: usize = 50;
-/// Limit of streams that the peer opens and resets within one read.
+/// Maximum number of streams that the peer may open and reset within one read.
 const UNSEEN_RESETS_MAX: usize = 100;
-/// Limit of `h2` for resets that the peer provokes in the lifetime of a connection. The rate limit
-/// in `abuse` acts first.
+/// Limit within `h2` of resets that the peer provokes during a connection's lifetime. The rate
+/// limit in `abuse` takes effect first.
 const LOCAL_RESETS_MAX: usize = 10_000;
 
 pub(super) enum State {
@@ -102,12 +103,12 @@ pub(super) struct Stream<T> {
     pub(super) is_reading: bool,
     /// `None` until the final head is sent.
     pub(super) send: Option<SendStream<Bytes>>,
-    /// Piece of the response body that was not passed to `h2` yet.
+    /// Part of the response body that was not passed to `h2` yet.
     pub(super) pending: Bytes,
     /// Whether the response ends with `pending`, or with trailers after it.
     pub(super) is_last: bool,
     pub(super) trailers: Option<HeaderMap>,
-    /// Bytes of the response body output so far.
+    /// Number of response body bytes written to the output so far.
     pub(super) sent_len: u64,
     pub(super) data: T,
 }
@@ -121,7 +122,7 @@ pub(super) struct Changes {
     pub(super) reset: bool,
 }
 
-/// The server side of an HTTP/2 connection. `T`: the caller's data of each stream.
+/// Server side of an HTTP/2 connection. `T` is the data that the caller attaches to each stream.
 pub struct Session<T> {
     pub(super) state: State,
     pipe: Pipe,
@@ -133,12 +134,12 @@ pub struct Session<T> {
     outgoing: Scanner,
     budget: Budget,
     pub(super) changes: Changes,
-    /// Whether `h2` must write before the next event.
+    /// Whether `h2` must write before the next event can be reported.
     pub(super) must_write: bool,
-    /// Index where polling of the streams continues.
+    /// Table index at which the next poll of the streams continues.
     cursor: usize,
     pub(super) events: VecDeque<Event>,
-    /// Stream that the next `poll` removes.
+    /// Finished stream, which the next `poll` removes.
     done: Option<u32>,
     text: Vec<u8>,
     index: HeadIndex,
@@ -197,7 +198,7 @@ impl<T: Default> Session<T> {
             ..
         } = self;
         let mut result = Ok(());
-        // A HEADERS frame may carry trailers.
+        // A HEADERS frame may contain trailers, so it does not always start a request.
         let mut notice = |kind| {
             changes.data |= matches!(kind, frames::DATA | frames::HEADERS | frames::CONTINUATION);
             changes.reset |= kind == frames::RST_STREAM;
@@ -214,7 +215,8 @@ impl<T: Default> Session<T> {
         self.end_if_abused(result);
     }
 
-    /// Whether more input is wanted: not while the peer does not read the output.
+    /// Returns whether the caller should read more input: `false` while the peer does not read the
+    /// output.
     pub fn wants_input(&self) -> bool {
         !self.is_closed() && self.pipe.lock().input_len() == 0
     }
@@ -224,13 +226,13 @@ impl<T: Default> Session<T> {
         self.pipe.lock().take_output(out);
     }
 
-    /// Whether the connection has ended; the remaining output is the last.
+    /// Returns whether the connection has ended; no output follows what is buffered.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// Whether the input ends within a unit that peers send at once: the preface, a frame header, a
-    /// header block.
+    /// Returns whether the input ends within a unit that peers send in one piece: the preface, a
+    /// frame header or a header block.
     pub fn is_mid_block(&self) -> bool {
         matches!(self.state, State::Handshake(_)) || self.incoming.is_mid_block()
     }
@@ -240,7 +242,7 @@ impl<T: Default> Session<T> {
         self.incoming.frame_count()
     }
 
-    /// Returns the reason if the connection was ended for abuse.
+    /// Returns the kind of abuse for which the connection was ended, if any.
     pub fn abused(&self) -> Option<Abuse> {
         self.abuse
     }
@@ -254,7 +256,7 @@ impl<T: Default> Session<T> {
 
     // Events.
 
-    /// Returns the next event; `None` when there is none and the output is complete.
+    /// Returns the next event, or `None` if there is none and all output is complete.
     pub fn poll(&mut self) -> Option<Event> {
         if let Some(stream) = self.done.take() {
             self.forget(stream);
@@ -290,7 +292,7 @@ impl<T: Default> Session<T> {
         (&self.text, &self.index)
     }
 
-    /// Lets `h2` read and write; returns a new request, if any.
+    /// Lets `h2` read and write; returns the next new request, if any.
     fn accept(&mut self) -> Option<(Request<RecvStream>, SendResponse<Bytes>)> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -331,7 +333,7 @@ impl<T: Default> Session<T> {
         self.cursor = 0;
     }
 
-    /// Counts the frames that `h2` has written.
+    /// Counts the frames that `h2` has written since the last call.
     fn watch_output(&mut self) {
         let Self {
             pipe,
@@ -463,7 +465,7 @@ impl<T> Stream<T> {
         loop {
             return match body.poll_data(&mut context) {
                 Poll::Pending => None,
-                // Padding, or an empty frame that ends the stream.
+                // A frame with padding only, or an empty frame that ends the stream.
                 Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
                 Poll::Ready(Some(Ok(bytes))) => Some(Event::Data(stream, bytes)),
                 Poll::Ready(Some(Err(_))) => Some(Event::Reset(stream)),

@@ -1,9 +1,9 @@
 //! A map from stream numbers to streams.
 
-/// At most a few hundred entries, for which a linear search is faster than hashing.
+/// A map with at most a few hundred entries, for which a linear search is faster than hashing.
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    /// `ids[i]` is the number of `entries[i]`, or 0 for a free slot.
+    /// `ids[i]` is the stream number of `entries[i]`, or 0 for a free slot.
     ids: Vec<u32>,
     entries: Vec<Option<S>>,
     count: usize,
@@ -24,7 +24,7 @@ impl<S> Table<S> {
         self.count
     }
 
-    /// Returns the number of slots, used and free.
+    /// Returns the number of slots, both used and free.
     pub(super) fn slot_count(&self) -> usize {
         self.ids.len()
     }
@@ -50,7 +50,7 @@ impl<S> Table<S> {
         self.entries.get(self.slot(id)?)?.as_ref()
     }
 
-    /// Returns the stream in a slot with its number.
+    /// Returns the stream in a slot, and its number.
     pub(super) fn at(&mut self, slot: usize) -> Option<(u32, &mut S)> {
         let id = *self.ids.get(slot)?;
         Some((id, self.entries.get_mut(slot)?.as_mut()?))

@@ -58,10 +58,10 @@ type Weight = u16;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AcceptEncoding {
-    /// Weights of the codings, in the order of [`Coding`].
+    /// Weights of the codings, indexed by [`Coding`].
     codings: [Option<Weight>; 3],
     identity: Option<Weight>,
-    /// `*`
+    /// Weight of `*`, which applies to all codings not listed.
     others: Option<Weight>,
 }
 
@@ -94,17 +94,17 @@ impl AcceptEncoding {
 
     /// Returns the weight of a coding, in thousandths; 0 means "not acceptable".
     pub fn weight(&self, coding: Coding) -> u16 {
-        // Without a field every coding is acceptable (rule 1), but in practice such a client
-        // decodes none.
+        // Without the field, every coding is acceptable (RFC 9110, 12.5.3, rule 1). In practice,
+        // clients without the field cannot decode any.
         self.codings[coding as usize].or(self.others).unwrap_or(0)
     }
 
-    /// Returns the coding with the highest weight, and among equals the first of `ours`. `None`:
-    /// send the body without a coding, also if the client refuses that: such a response is more
-    /// useful than 406 (RFC 9110, 12.5.3, permits both).
+    /// Returns the acceptable coding with the highest weight, and the first of `ours` among equals.
+    /// `None`: send the body without a coding, even if the client refuses `identity`: such a
+    /// response is more useful than 406, and RFC 9110, 12.5.3 permits both.
     pub fn choose(&self, ours: &[Coding]) -> Option<Coding> {
         let mut best = None;
-        // `identity` is last among equals, and first only if the client weights it higher.
+        // `identity` loses ties: it wins only if the client gives it a higher weight.
         let mut best_weight = self.identity.unwrap_or(0);
         for &coding in ours {
             let weight = self.weight(coding);
@@ -120,8 +120,8 @@ impl AcceptEncoding {
     }
 }
 
-/// Whether a client accepts a named coding outside of [`Coding`], with a weight above 0. `*` does
-/// not name it.
+/// Returns whether the client accepts a coding outside of [`Coding`]: lists it by name with a weight
+/// above 0. `*` does not count.
 ///
 /// # Examples
 ///

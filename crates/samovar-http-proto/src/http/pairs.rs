@@ -1,6 +1,6 @@
-//! Decoded queries and forms.
+//! Decoder of URL queries and HTML forms.
 
-/// Decoded name-value pairs of a query or a form, in the order they were sent. Names may repeat.
+/// Name-value pairs of a decoded query or form, in the order sent. Names may repeat.
 ///
 /// `+` and `%20` are spaces. Invalid escapes are kept as they are, and invalid UTF-8 becomes
 /// `U+FFFD`, as the standard requires.
@@ -25,7 +25,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Decodes `text`; `None` for more than `count_max` pairs.
+    /// Decodes `text`; returns `None` if it has more than `count_max` pairs.
     pub fn parse(text: &[u8], count_max: usize) -> Option<Self> {
         let pairs: Vec<_> = form_urlencoded::parse(text)
             .take(count_max.saturating_add(1))

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 /// Decodes `%XX` once (RFC 3986, section 2.1). Borrows if there is nothing to decode.
 ///
-/// Returns `None` for a `%` without two hexadecimal digits. Guessing the meaning of such a path
-/// would let two servers disagree about it.
+/// Returns `None` for a `%` without two hexadecimal digits. Such a path is ambiguous: two servers
+/// could decode it differently.
 ///
 /// # Examples
 ///

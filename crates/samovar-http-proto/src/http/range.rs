@@ -1,19 +1,20 @@
 //! The `Range` request header, for a single byte range.
 
-/// The response that a `Range` header calls for.
+/// Kind of response to a `Range` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// Answer 200 with the whole body: no header, another unit, several ranges, or malformed. A
-    /// server may ignore any `Range` and must ignore a malformed one (RFC 9110, 14.2).
+    /// Respond 200 with the whole body: the header is absent or malformed, has another unit or
+    /// several ranges. A server may ignore any `Range`, and must ignore a malformed one (RFC 9110,
+    /// 14.2).
     Whole,
-    /// Answer 206 with these bytes; `end` is exclusive and `start < end <= total`.
+    /// Respond 206 with these bytes; `end` is exclusive and `start < end <= total`.
     Part {
-        /// First byte, counted from 0.
+        /// Index of the first byte, from 0.
         start: u64,
-        /// One past the last byte.
+        /// Index after the last byte.
         end: u64,
     },
-    /// Answer 416: the range lies outside the body.
+    /// Respond 416: the range lies outside the body.
     Unsatisfiable,
 }
 
@@ -67,7 +68,7 @@ fn parse(value: &[u8], total: u64) -> Option<RangeOutcome> {
     Some(RangeOutcome::Part { start, end })
 }
 
-/// Parses a decimal number; saturates, because a larger number lies beyond any body.
+/// Parses a decimal number. Saturates on overflow: any number that large lies beyond the body.
 fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -51,19 +51,19 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// Sent by the engine alone.
+    /// Sent only by the engine itself.
     100 CONTINUE "Continue",
-    /// Sent by the engine's WebSocket handshake alone.
+    /// Sent only by the engine's WebSocket handshake.
     101 SWITCHING_PROTOCOLS "Switching Protocols",
-    /// Interim: never the status of a final response.
+    /// Interim status: not valid for a final response.
     102 PROCESSING "Processing",
-    /// Interim: never the status of a final response.
+    /// Interim status: not valid for a final response.
     103 EARLY_HINTS "Early Hints",
     200 OK "OK",
     201 CREATED "Created",
     202 ACCEPTED "Accepted",
     204 NO_CONTENT "No Content",
-    /// A body is not sent.
+    /// The engine sends no body with this status.
     205 RESET_CONTENT "Reset Content",
     206 PARTIAL_CONTENT "Partial Content",
     301 MOVED_PERMANENTLY "Moved Permanently",
@@ -109,5 +109,5 @@ impl fmt::Display for Status {
     }
 }
 
-/// Lets handlers return a status with `?`.
+/// Lets handlers return a status as an error with `?`.
 impl std::error::Error for Status {}

@@ -33,7 +33,7 @@ impl CloseCode {
     pub const UNSUPPORTED: Self = Self(1003);
     /// 1007: invalid payload, such as text that is not UTF-8.
     pub const INVALID_DATA: Self = Self(1007);
-    /// 1008: policy violation; generic, where no other code fits.
+    /// 1008: policy violation, for errors that no other code describes.
     pub const POLICY: Self = Self(1008);
     /// 1009: message too big.
     pub const TOO_BIG: Self = Self(1009);

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use super::deflate::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 use crate::h1::encode;
 
-/// Limit of elements in a list, and of parameters of an element.
+/// Maximum number of elements in a list, and of parameters of each element.
 pub const LIST_LEN_MAX: usize = 32;
 
 /// An extension offer.
@@ -23,11 +23,11 @@ pub const LIST_LEN_MAX: usize = 32;
 pub struct Extension<'a> {
     /// Name of the extension.
     pub name: &'a str,
-    /// Parameters in order, with unquoted values.
+    /// Parameters in the order sent, with unquoted values.
     pub params: Vec<(&'a str, Option<String>)>,
 }
 
-/// Parses the value of one field; `None` if it is malformed.
+/// Parses the value of one header field; returns `None` if it is malformed.
 pub fn parse(value: &[u8]) -> Option<Vec<Extension<'_>>> {
     let mut rest = std::str::from_utf8(value).ok()?;
     let mut extensions = Vec::new();
@@ -105,7 +105,7 @@ pub struct Agreement {
     pub response: String,
 }
 
-/// Accepts the first acceptable offer of permessage-deflate; `None` if there is none. Other
+/// Accepts the first usable offer of permessage-deflate, or returns `None`. Offers of other
 /// extensions are ignored.
 pub fn accept_deflate(offers: &[Extension<'_>]) -> Option<Agreement> {
     offers
@@ -120,8 +120,8 @@ fn accept(offer: &Extension<'_>) -> Option<Agreement> {
     let mut server_bits: Option<u8> = None;
     let mut client_bits: Option<Option<u8>> = None;
     for (name, value) in &offer.params {
-        // RFC 7692, 7.1: an offer with an unknown parameter, a wrong value or one parameter twice
-        // is declined.
+        // RFC 7692, 7.1: decline an offer with an unknown parameter, an invalid value or a repeated
+        // parameter.
         let is_first = match (*name, value) {
             ("server_no_context_takeover", None) => !std::mem::replace(&mut server_forgets, true),
             ("client_no_context_takeover", None) => !std::mem::replace(&mut client_forgets, true),
@@ -140,7 +140,7 @@ fn accept(offer: &Extension<'_>) -> Option<Agreement> {
     }
     let window_bits = server_bits.unwrap_or(WINDOW_BITS_MAX);
     if window_bits < WINDOW_BITS_MIN {
-        // RFC 7692, 7.1.2.1 permits to decline; see `WINDOW_BITS_MIN` for the reason.
+        // RFC 7692, 7.1.2.1 permits a server to decline this value; `WINDOW_BITS_MIN` explains why.
         return None;
     }
     let mut response =
@@ -149,7 +149,7 @@ fn accept(offer: &Extension<'_>) -> Option<Agreement> {
     if server_bits.is_some() {
         write!(response, "; server_max_window_bits={window_bits}").unwrap_or_default();
     }
-    // Only a hint: the client obeys it if the response repeats it.
+    // `client_max_window_bits` is only a hint: it binds the client only if the response repeats it.
     if let Some(Some(bits)) = client_bits {
         write!(response, "; client_max_window_bits={bits}").unwrap_or_default();
     }

@@ -6,7 +6,7 @@ use super::CloseCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A reserved bit is set that no extension defines.
+    /// A reserved bit is set without a negotiated extension that defines it.
     #[error("reserved bit is set")]
     ReservedBits,
     /// A reserved opcode.
@@ -21,16 +21,16 @@ pub enum Failure {
     /// A fragmented control frame.
     #[error("control frame is fragmented")]
     ControlFragmented,
-    /// A length that is not encoded in the fewest bytes.
+    /// A payload length that is not encoded in the fewest possible bytes.
     #[error("length is not written in its shortest form")]
     LengthForm,
-    /// A length of 2^63 or more.
+    /// A payload length of 2^63 or more.
     #[error("length has its highest bit set")]
     LengthOverflow,
-    /// A continuation frame without a message.
+    /// A continuation frame outside of a fragmented message.
     #[error("continuation without a message")]
     UnexpectedContinuation,
-    /// A new message before the previous one has ended.
+    /// A new message before the previous one was complete.
     #[error("message inside a fragmented message")]
     ExpectedContinuation,
     /// A frame longer than the limit.
@@ -54,7 +54,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the close code for the peer.
+    /// Returns the close code to send to the peer.
     pub fn close_code(self) -> CloseCode {
         match self {
             Self::ReservedBits

@@ -1,11 +1,12 @@
-//! The wire format: frames.
+//! The wire format of WebSocket frames.
 //!
 //! ```text
 //! frame = FIN(1) RSV(3) opcode(4) MASK(1) length(7) [ length(16) / length(64) ] [ key(32) ]
 //!         payload
 //! ```
 //!
-//! All numbers are in network byte order. A client's frames are masked, a server's are not.
+//! All numbers are in network byte order. Frames from clients are masked; frames from servers are
+//! not.
 //!
 //! # Source
 //!
@@ -13,9 +14,9 @@
 
 use super::Failure;
 
-/// Maximum payload of a control frame, in bytes (RFC 6455, 5.5).
+/// Maximum payload length of a control frame, in bytes (RFC 6455, 5.5).
 pub const CONTROL_LEN_MAX: usize = 125;
-/// Maximum header of a client's frame, in bytes.
+/// Maximum length of the header of a client's frame, in bytes.
 pub const HEADER_LEN_MAX: usize = 14;
 
 /// The opcode of a frame.
@@ -75,7 +76,8 @@ pub struct FrameHeader {
 ///
 /// # Errors
 ///
-/// A [`Failure`], at the first byte that shows it. The caller checks whether RSV1 was negotiated.
+/// A [`Failure`], at the first byte that proves it. The caller checks whether compression (RSV1)
+/// was negotiated.
 pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     let [first, rest @ ..] = input else {
         return Ok(None);
@@ -114,7 +116,7 @@ pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     }))
 }
 
-/// Returns the length of the payload, and the number of bytes of its extended encoding.
+/// Returns the payload length, and the number of bytes that its extended encoding takes.
 fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, usize)>, Failure> {
     match short {
         126 => {
@@ -144,7 +146,7 @@ fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, usize)>, Failure> {
     }
 }
 
-/// Masks or unmasks a piece of a payload. `offset`: bytes of the payload before the piece.
+/// Masks or unmasks a piece of a payload. `offset` is the number of payload bytes before the piece.
 pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     let mut key = mask;
     key.rotate_left(usize::try_from(offset % 4).unwrap_or_default());
@@ -159,7 +161,7 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     }
 }
 
-/// Appends the header of a server's frame that contains a whole message.
+/// Appends the header of an unmasked frame that contains a whole message.
 pub fn encode(out: &mut Vec<u8>, op_code: OpCode, is_compressed: bool, payload_len: usize) {
     let reserved = if is_compressed { 0x40 } else { 0 };
     out.push(0x80 | reserved | op_code as u8);

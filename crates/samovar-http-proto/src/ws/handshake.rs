@@ -1,4 +1,4 @@
-//! The opening handshake: checks of the request, and the response.
+//! The opening handshake: validates the request and computes the response.
 //!
 //! | field | requirement |
 //! |---|---|
@@ -25,7 +25,7 @@ use crate::http::{Method, Status, Version};
 pub const VERSION: &str = "13";
 /// Length of a key, in bytes.
 const KEY_LEN: usize = 16;
-/// Appended to a key before hashing.
+/// Suffix that is appended to a key before hashing.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Error of an opening handshake.
@@ -35,10 +35,10 @@ pub enum HandshakeError {
     /// A method other than GET.
     #[error("a WebSocket is opened with GET")]
     Method,
-    /// HTTP/1.0, which has no upgrade, or HTTP/2, which has another handshake.
+    /// HTTP/1.0, which has no upgrades, or HTTP/2, which has another handshake.
     #[error("a WebSocket is opened over HTTP/1.1")]
     HttpVersion,
-    /// An ordinary request without a handshake.
+    /// An ordinary request, not a handshake.
     #[error("this is a WebSocket")]
     NotAskedFor,
     /// `Upgrade` without `upgrade` in `Connection`.
@@ -59,10 +59,10 @@ pub enum HandshakeError {
     /// A malformed list of extensions.
     #[error("Sec-WebSocket-Extensions is not a list of extensions")]
     Extensions,
-    /// A request with a body, whose bytes could be taken for frames.
+    /// A request with a body: its bytes could be mistaken for frames.
     #[error("a handshake has no body")]
     Body,
-    /// A page of another origin.
+    /// A request from a page of another origin.
     #[error("pages of this origin may not open this WebSocket")]
     Origin,
 }
@@ -97,11 +97,11 @@ pub struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// Checks a request head.
+    /// Validates the head of an opening handshake.
     ///
     /// # Errors
     ///
-    /// The first error found.
+    /// Returns the first error found.
     pub fn check(
         method: Method,
         version: Version,
@@ -165,7 +165,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Returns `Sec-WebSocket-Accept` for a key.
+/// Computes the value of `Sec-WebSocket-Accept` for a key.
 pub fn accept(key: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(key);
@@ -173,14 +173,14 @@ pub fn accept(key: &[u8]) -> String {
     STANDARD.encode(hash.finalize())
 }
 
-/// Whether an `Origin` has the host and port of `host`. A missing port means the default of the
-/// origin's scheme.
+/// Returns whether an `Origin` has the same host and port as `host`. A missing port means the
+/// default port of the origin's scheme.
 pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Ok(origin) = std::str::from_utf8(origin) else {
         return false;
     };
     let Some((scheme, authority)) = origin.split_once("://") else {
-        // `null`: a page with an opaque origin.
+        // `null` is the origin of a page with an opaque origin.
         return false;
     };
     let port = match scheme.to_ascii_lowercase().as_str() {
@@ -200,7 +200,7 @@ pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     !authority.is_empty() && short(authority) == short(host)
 }
 
-/// Returns the only value; `None` if there is none or more than one.
+/// Returns the single value; `None` if there are zero or several.
 fn only<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
     let first = values.next()?;
     values.next().is_none().then_some(first)
@@ -214,7 +214,7 @@ fn has_token(value: &[u8], token: &[u8]) -> bool {
     elements(value).any(|element| element.eq_ignore_ascii_case(token))
 }
 
-/// Parses a list of tokens, skipping empty elements; `None` if one is not a token.
+/// Parses a list of tokens, skipping empty elements; returns `None` if an element is not a token.
 fn tokens(value: &[u8]) -> Option<Vec<&str>> {
     elements(value)
         .filter(|element| !element.is_empty())
@@ -247,7 +247,8 @@ mod tests {
         Handshake::check(Method::Get, Version::Http11, fields.into_iter())
     }
 
-    /// Returns the valid fields with one replaced, or omitted if the value is empty, and one added.
+    /// Returns the fields of a valid handshake with one of them replaced, or omitted if its new
+    /// value is empty, and one field added.
     fn with(
         name: &'static str,
         value: &'static str,

@@ -2,13 +2,13 @@
 //!
 //! # Theory of operation
 //!
-//! Input comes in pieces of any size. A complete frame is unmasked in place and lent to the caller.
-//! Otherwise the available bytes are unmasked, decompressed if necessary, and appended to the
-//! message. Only the header fields and the message are stored, so nothing is stored between
-//! messages.
+//! Input arrives in pieces of any size. A complete frame is unmasked in place, and the caller
+//! borrows its payload. Otherwise the available bytes are unmasked, decompressed if necessary, and
+//! appended to the message. An assembler stores only header fields and the current message, so
+//! between messages it stores nothing.
 //!
-//! Errors are reported at the first byte that shows them: an excessive length with the header,
-//! invalid UTF-8 with its byte.
+//! Errors are reported at the first byte that proves them: an excessive length when the header
+//! arrives, invalid UTF-8 at the invalid byte.
 //!
 //! # Source
 //!
@@ -23,9 +23,9 @@ use super::{CloseCode, Failure, close};
 /// Limits of frames and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// Payload of a frame, as sent, in bytes.
+    /// Maximum payload length of a frame, as sent, in bytes.
     pub frame_len_max: u64,
-    /// Length of a message, decompressed, in bytes.
+    /// Maximum length of a message after decompression, in bytes.
     pub message_len_max: usize,
 }
 
@@ -44,22 +44,22 @@ pub enum Event<'a> {
     Close(Option<(CloseCode, Cow<'a, str>)>),
 }
 
-/// A message in progress.
+/// A message of which some frames have arrived.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     is_text: bool,
     is_compressed: bool,
-    /// Payload bytes of its frames so far, as sent.
+    /// Number of payload bytes received so far, before decompression.
     wire_len: u64,
 }
 
-/// Assembles the messages of one client.
+/// Assembles the messages of one client from its frames.
 #[derive(Debug, Default)]
 pub struct Assembler {
     /// An incomplete frame, and the number of payload bytes received.
     frame: Option<(FrameHeader, u64)>,
     begun: Option<Begun>,
-    /// Invariant: holds bytes only while `begun` is set.
+    /// Payload of the current message. Invariant: empty unless `begun` is set.
     message: Vec<u8>,
     /// Length of the validated UTF-8 prefix of `message`.
     valid_len: usize,
@@ -72,13 +72,13 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Whether a frame or a message is incomplete.
+    /// Returns whether a frame or a message is incomplete.
     pub fn is_partial(&self) -> bool {
         self.header_len > 0 || self.frame.is_some() || self.begun.is_some()
     }
 
-    /// Processes `input`, which must not be empty; returns the number of consumed bytes, at least
-    /// one, and the event they complete, if any. Call again while bytes remain.
+    /// Processes `input`, which must not be empty. Returns the number of consumed bytes, at least
+    /// one, and the event that they complete, if any. Call again while bytes remain.
     ///
     /// `inflater`: the decompressor, if permessage-deflate was negotiated.
     ///
@@ -108,7 +108,7 @@ impl Assembler {
         self.payload(header, seen_len, input, limits, inflater)
     }
 
-    /// Parses a header that may have started in an earlier piece of input.
+    /// Parses a header whose first bytes may have arrived in earlier input.
     fn header(&mut self, input: &[u8]) -> Result<(usize, Option<FrameHeader>), Failure> {
         let before_len = self.header_len;
         if before_len == 0
@@ -135,7 +135,7 @@ impl Assembler {
         }
     }
 
-    /// Checks a header against the state of the connection.
+    /// Validates a header against the state of the current message.
     fn begin(
         &mut self,
         header: &FrameHeader,
@@ -170,7 +170,7 @@ impl Assembler {
         let wire_len = begun.wire_len.saturating_add(header.payload_len);
         let mut wire_len_max = limits.message_len_max as u64;
         if begun.is_compressed {
-            // DEFLATE expands incompressible data only slightly.
+            // DEFLATE increases the size of incompressible data only slightly.
             wire_len_max = wire_len_max
                 .saturating_add(wire_len_max >> 6)
                 .saturating_add(64);
@@ -276,7 +276,7 @@ impl Assembler {
         self.valid_len = 0;
         let message = std::mem::take(&mut self.message);
         Ok(Some(if begun.is_text {
-            // At the end of the message, an incomplete character is an error, too.
+            // A truncated character at the end of a message is also an error.
             let text = String::from_utf8(message).map_err(|_invalid| Failure::Utf8)?;
             Event::Text(Cow::Owned(text))
         } else {
@@ -284,7 +284,8 @@ impl Assembler {
         }))
     }
 
-    /// Validates the new part of the text; an incomplete character at its end may be continued.
+    /// Validates the text that was added since the last call. A truncated character at its end may
+    /// be completed later.
     fn check_text(&mut self) -> Result<(), Failure> {
         let new = self.message.get(self.valid_len..).unwrap_or_default();
         let valid_len = match std::str::from_utf8(new) {

@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455) with permessage-deflate (RFC 7692), server side: bytes in, events and bytes
 //! out.
 //!
-//! `handshake` checks a client's opening handshake, `extension` negotiates extensions. `frame` is
-//! the wire format, `message` reassembles messages, `deflate` compresses them, `close` has the
-//! close codes.
+//! `handshake` validates a client's opening handshake and `extension` negotiates extensions.
+//! `frame` implements the wire format, `message` reassembles messages, `deflate` compresses them,
+//! and `close` defines the close codes.
 //!
 //! | limit | where | reason |
 //! |---|---|---|

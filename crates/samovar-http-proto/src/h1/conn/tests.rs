@@ -129,7 +129,7 @@ fn body_limits() {
     );
 }
 
-/// Feeds a head and answers at once, without reading the body.
+/// Feeds a head and completes the response without reading the body.
 fn early(head: &str, keep: bool) -> (Conn, bool) {
     let (mut conn, mut index) = (Conn::default(), HeadIndex::default());
     let (taken, step) = conn.advance(head.as_bytes(), &HeadLimits::default(), 0, &mut index);

@@ -2,7 +2,7 @@ use super::*;
 use crate::h2::{AbuseLimits, Allowance, ResponseHead};
 use crate::http::Status;
 
-/// A client that writes raw frames and records the headers of those it receives.
+/// A client that writes raw frames and records the headers of received frames.
 struct Client {
     session: Session<()>,
     now: Instant,
@@ -55,7 +55,7 @@ impl Client {
         std::iter::from_fn(|| self.session.poll()).collect()
     }
 
-    /// Headers of the frames since the last call.
+    /// Returns the headers of the frames received since the last call.
     fn frames(&mut self) -> Vec<frames::Frame> {
         self.out.clear();
         self.session.take_output(&mut self.out);
@@ -69,7 +69,7 @@ impl Client {
         self.session.respond(stream, head, is_end);
     }
 
-    /// The error code of the GOAWAY that ends the connection.
+    /// Returns the error code of the GOAWAY frame that ends the connection.
     #[track_caller]
     fn expect_gone(&mut self) -> u8 {
         assert!(self.session.is_closed());

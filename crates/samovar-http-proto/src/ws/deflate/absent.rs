@@ -1,13 +1,13 @@
-//! Stand-ins for builds without compression, where it is never negotiated.
+//! Stubs for builds without compression, in which permessage-deflate is never negotiated.
 
 use crate::ws::Failure;
 
-/// Decompressor.
+/// Uninhabited decompressor type.
 #[derive(Debug)]
 pub enum Inflater {}
 
 impl Inflater {
-    /// `None`: there is no compression.
+    /// Returns `None`: this build has no compression.
     pub fn new() -> Option<Self> {
         None
     }
@@ -25,7 +25,7 @@ impl Inflater {
     }
 }
 
-/// Compresses nothing.
+/// Returns `false`: the message must be sent uncompressed.
 pub fn deflate(_: &[u8], _: u8, _: &mut Vec<u8>) -> bool {
     false
 }

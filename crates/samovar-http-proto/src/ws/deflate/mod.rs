@@ -1,7 +1,7 @@
 //! permessage-deflate: messages as DEFLATE blocks (RFC 7692, 7.2).
 //!
-//! A message is compressed, ended with an empty stored block, and sent without the last four bytes
-//! `00 00 ff ff` of that block. The receiver appends them again.
+//! The sender compresses a message, ends it with an empty stored block, and omits the last four
+//! bytes `00 00 ff ff` of that block. The receiver appends these bytes again.
 //!
 //! Each message is compressed independently of others, in both directions: there is no *context
 //! takeover*. A zlib stream takes about 40 KB for decompression and 260 KB for compression, so

@@ -9,9 +9,9 @@ use crate::ws::Failure;
 
 /// Bytes that the sender omits at the end of a message (RFC 7692, 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
-/// Increment of the output buffer during decompression, in bytes.
+/// Step by which the output buffer grows during decompression, in bytes.
 const GROWTH_LEN: usize = 16 * 1024;
-/// Capacity of each pool, in streams; more are dropped.
+/// Maximum number of idle streams in each pool; further streams are freed.
 const WAITING_MAX: usize = 8;
 
 static INFLATERS: Mutex<Vec<Decompress>> = Mutex::new(Vec::new());
@@ -32,7 +32,7 @@ fn give_back<T>(waiting: &Mutex<Vec<T>>, stream: T) {
 /// Decompressor of one connection.
 #[derive(Debug)]
 pub struct Inflater {
-    /// Set during a message; boxed to keep idle connections small.
+    /// zlib stream of the current message; boxed to keep idle connections small.
     stream: Option<Box<Decompress>>,
 }
 
@@ -111,16 +111,17 @@ impl Inflater {
     }
 }
 
-/// Compresses a message independently of others, for a peer with a window of `window_bits`, 9 to
-/// 15, and appends it to `out`. Returns `false` and appends nothing if that does not make it
-/// shorter; then send the message uncompressed.
+/// Compresses a message independently of others and appends it to `out`. The peer's window is
+/// `window_bits`, 9 to 15. Returns `false` and appends nothing if the result is not shorter; the
+/// caller then sends the message uncompressed.
 pub fn deflate(message: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
     let is_largest = window_bits == WINDOW_BITS_MAX;
     let waiting = if is_largest { lend(&DEFLATERS) } else { None };
     let mut stream = waiting
         .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, window_bits));
     let start = out.len();
-    // Upper bound of the output for any message: a stream that runs out of space is not reusable.
+    // Reserve the maximum compressed length of any message: a stream that runs out of output space
+    // cannot be reused.
     out.reserve(
         message
             .len()

@@ -39,8 +39,8 @@ fn own(event: Event<'_>) -> Event<'static> {
     }
 }
 
-/// Feeds `bytes` in pieces of `piece_len`; returns the events, and the failure with the number of
-/// bytes fed until then.
+/// Feeds `bytes` in pieces of `piece_len` bytes. Returns the events, and the failure with the
+/// number of bytes fed before it.
 fn feed(bytes: &[u8], piece_len: usize) -> (Vec<Event<'static>>, Option<(Failure, usize)>) {
     let (mut assembler, mut events, mut seen) = (Assembler::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece_len) {
