@@ -1,5 +1,5 @@
 //! Lower bound of the cost of a server: epoll, receive and send without parsing.
-//! `floor PORT THREADS` exits at the end of its standard input.
+//! Usage: `floor PORT THREADS`. It exits at the end of its standard input.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -85,12 +85,12 @@ fn accept(
     Ok(())
 }
 
-/// Responds to the received bytes; returns `false` at the end of the connection.
+/// Responds to the requests in the received bytes; returns `false` at the end of the connection.
 fn turn(stream: &TcpStream, buffer: &mut [u8], answers: &[Vec<u8>; 2]) -> bool {
     match rustix::net::recv(stream, &mut *buffer, RecvFlags::empty()) {
         Ok((0, _)) => false,
         Ok(_) => {
-            // `GET /text500` or `GET /text`: only this byte differs.
+            // `GET /text500` and `GET /text` are told apart by this byte.
             let [short, long] = answers;
             let answer = if buffer.get(9) == Some(&b'5') {
                 long

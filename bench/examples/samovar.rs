@@ -1,8 +1,10 @@
-//! The server that is measured, with the targets of `bench/rivals`.
-//! `samovar PORT IO_THREADS WORKERS FILE BIG [--inline]`; ends with its input.
+//! samovar-http as a contender of the engine benchmark, with the endpoints of `bench/rivals`.
 //!
-//! With `--inline` what is in memory is answered on the I/O threads; without, every request goes to
-//! a worker, as handlers do that may block.
+//! Usage: `samovar PORT IO_THREADS WORKERS FILE BIG [--inline]`. It exits at the end of its
+//! standard input.
+//!
+//! With `--inline`, the I/O threads run the handlers of responses that are in memory; without it,
+//! workers run all handlers, as they must if handlers may block.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,13 +23,13 @@ use samovar_http::{
 const TEXT: &str = "Hello, World!";
 static TEXT_500: [u8; 500] = [b'x'; 500];
 
-/// How long `/sleep` blocks.
+/// Time for which `/sleep` blocks.
 const NAP: Duration = Duration::from_millis(10);
 
-/// The largest upload.
+/// Maximum length of an upload, in bytes.
 const UPLOAD_LEN_MAX: u64 = 1 << 30;
 
-/// What is read of it at once.
+/// Bytes of an upload to read at once.
 const UPLOAD_PIECE_LEN: usize = 64 << 10;
 
 struct Bench {
@@ -103,7 +105,7 @@ impl Bench {
     }
 }
 
-/// A socket of `/broadcast`, with all of them.
+/// WebSocket of `/broadcast`, with the shared map of all open ones.
 struct Hearer(Arc<Mutex<HashMap<u64, Socket>>>);
 
 impl Hearer {
@@ -143,7 +145,7 @@ fn file(path: &PathBuf) -> Response {
     }
 }
 
-/// Reads a body and drops it.
+/// Reads the request's body and discards it.
 fn upload(request: &mut Request) -> Response {
     let mut piece = vec![0; UPLOAD_PIECE_LEN];
     let mut reader = request.reader();

@@ -28,7 +28,7 @@ const COLOURS: [(&str, &str); 6] = [
     ("#be185d", "#f472b6"),
 ];
 
-/// nginx is no peer, hence grey.
+/// nginx is the reference and no competitor, so its bars are grey.
 const ANCHOR_COLOUR: (&str, &str) = ("#9ca3af", "#6b7280");
 
 /// Rows with one quantity, on one scale.

@@ -21,7 +21,7 @@ pub(crate) enum Setting {
     Big,
 }
 
-/// Paths for the placeholders of commands.
+/// Paths that replace the placeholders in commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     pub(crate) store: PathBuf,
@@ -96,7 +96,8 @@ impl Contender {
         }
     }
 
-    /// Returns the command and the store for a setting, or the reason why there is none.
+    /// Returns the command and the store for a setting; fails with the reason if the server has
+    /// none.
     fn command(&self, setting: Setting) -> Result<(&str, &Path), Gap> {
         let no = |why: &str| Gap::NotAsked(why.into());
         let any = || self.plain.as_deref().or(self.signing.as_deref());
@@ -173,7 +174,7 @@ impl Contender {
     }
 }
 
-/// Converts a gap into an error, where every server is required to respond.
+/// Converts a gap into an error, for rows in which every server must respond.
 pub(crate) fn gap_error(gap: Gap) -> anyhow::Error {
     match gap {
         Gap::NotAsked(why) | Gap::Failed(why) => anyhow::Error::msg(why),

@@ -13,20 +13,21 @@ pub(crate) enum Quantity {
     P99Us,
     /// CPU time of the server's processes per GB of NAR, in seconds.
     ServerCpuPerGb,
-    /// The same, including the client's.
+    /// CPU time of the server's processes and of the client per GB of NAR, in seconds.
     BothCpuPerGb,
     /// Megabytes of NAR per second.
     MbPerSecond,
-    /// Time from the request to the end of the response, or from exec to the first response.
+    /// Milliseconds from the request to the end of the response, or from exec to the first
+    /// response.
     WallMs,
-    /// Total CPU time of the server's processes.
+    /// CPU time of the server's processes in total, in milliseconds.
     ServerCpuMs,
     ClientCpuMs,
-    /// Memory of the server's processes, with shared pages counted once (PSS).
+    /// Memory of the server's processes in MiB; a shared page counts once (PSS).
     PssMib,
-    /// Memory of the server's processes, with shared pages counted for each (RSS).
+    /// Memory of the server's processes in MiB; a shared page counts for each process (RSS).
     RssMib,
-    /// Peak memory (RSS).
+    /// Peak memory (RSS) of the server's processes, in MiB.
     PeakMib,
     /// System calls per response.
     Calls,
@@ -34,11 +35,11 @@ pub(crate) enum Quantity {
     ServerCpuPerMessage,
     /// CPU time of the server per receiver of a broadcast message, in microseconds.
     ServerCpuPerDelivery,
-    /// Anonymous memory per idle connection.
+    /// Anonymous memory per idle connection, in KiB.
     KibPerConnection,
-    /// Growth of anonymous memory.
+    /// Growth of anonymous memory, in MiB.
     GrowthMib,
-    /// Rate as a percentage of the possible one.
+    /// Rate as a percentage of the maximum that is possible.
     PercentOfLimit,
 }
 
@@ -337,7 +338,7 @@ impl Results {
     }
 }
 
-/// Converts exactly: counts and sizes here are far below 2⁵³.
+/// Converts a count without rounding: all counts and sizes here are far below 2⁵³.
 #[expect(clippy::cast_precision_loss, reason = "exact below 2^53")]
 pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64

@@ -1,4 +1,4 @@
-//! Measuring environment.
+//! Description of the measuring machine, and the network settings of a run.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -101,7 +101,8 @@ fn table(
     text
 }
 
-/// Returns the mark in place of a figure, with a footnote number for the reason.
+/// Returns the text that stands in place of a missing figure, with a footnote number for the
+/// reason.
 fn mark(gap: &Gap, reasons: &mut Vec<String>) -> String {
     let sign = match gap {
         Gap::NotAsked(_) => "–",
@@ -182,7 +183,7 @@ mod tests {
         for expected in [
             "| narinfo c64 | 5.00 (0.62x) | 50.0 (6.25x) | 8.00 |",
             "| signed c64 | 6.00 | 4.00 | –<sup>1</sup> |",
-            // A ratio to zero is omitted.
+            // A ratio to zero is undefined, so it is omitted.
             "| absent c64 | failed<sup>2</sup> | 4.00 | 0.00 |",
             "| tree | 0.50 | failed<sup>1</sup> | –<sup>2</sup> |",
             "<sup>1</sup> no command with {key}",

@@ -1,5 +1,5 @@
-//! A run of the benchmark measures every row and writes all files. The figures of a debug build
-//! mean nothing; this only tests that there are some.
+//! A run of the benchmark measures every row and writes all output files. The test checks only that
+//! there are figures, because those of a debug build are meaningless.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,13 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The sample store, which `make sample` creates.
+/// Returns the path of the sample store, which `make sample` creates.
 fn sample_store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample")
 }
 
-/// nix-serve, if the whole workspace was built; otherwise only nginx is measured.
+/// Returns the path of nix-serve if the whole workspace was built; otherwise the test measures only
+/// nginx.
 fn nix_serve() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("nix-serve");
     program.exists().then_some(program)

@@ -1,4 +1,5 @@
-//! HTTP/2 from the client's side: the `h2` crate polled by hand, and frames written by hand.
+//! HTTP/2 clients: one of the `h2` crate, polled without a runtime, and one with frames that the
+//! test writes itself.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,14 +20,14 @@ use crate::http1::Stream;
 /// Time between two polls of a connection.
 const STEP: Duration = Duration::from_micros(200);
 
-/// A non-blocking stream as `h2` reads and writes it.
+/// Adapter between a non-blocking stream and `h2`.
 ///
-/// It never wakes its task: poll the connection again after a while.
+/// It never wakes its task, so the caller must poll the connection again after a while.
 #[expect(missing_debug_implementations, reason = "the stream has none")]
 pub struct Socket(Box<dyn Stream>);
 
 impl Socket {
-    /// Uses a stream whose reads and writes fail with `WouldBlock` instead of blocking.
+    /// Wraps a stream whose reads and writes fail with `WouldBlock` instead of blocking.
     pub fn new(stream: impl Stream + 'static) -> Self {
         Self(Box::new(stream))
     }
@@ -152,7 +153,7 @@ impl Client {
         Self::configured(addr, &Builder::new())
     }
 
-    /// Connects with settings of the caller's.
+    /// Connects with the settings in `builder`.
     #[track_caller]
     pub fn configured(addr: SocketAddr, builder: &Builder) -> Self {
         let stream = TcpStream::connect(addr).unwrap();
@@ -165,13 +166,13 @@ impl Client {
         }
     }
 
-    /// Moves bytes until `poll` is ready.
+    /// Processes the connection's I/O until `poll` is ready.
     #[track_caller]
     pub fn drive<T>(&mut self, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         self.drive_for(PATIENCE, poll).expect("an answer in time")
     }
 
-    /// Moves bytes until `poll` is ready or `time` has passed.
+    /// Processes the connection's I/O until `poll` is ready or `time` has passed.
     pub fn drive_for<T>(
         &mut self,
         time: Duration,
@@ -195,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Sends the head of a request; `is_end`: there is no content.
+    /// Sends the head of a request; `is_end` says that no content follows.
     pub fn start(
         &mut self,
         request: Request<()>,
@@ -219,7 +220,7 @@ impl Client {
 
     /// Waits for the next bytes of the content; `None` at its end.
     pub fn data(&mut self, body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
-        // The end may come in a frame of its own.
+        // The end of the stream may arrive in an empty frame of its own.
         let bytes = loop {
             match self.drive(|context| body.poll_data(context))? {
                 Ok(bytes) if bytes.is_empty() => {}
@@ -270,11 +271,11 @@ impl Client {
         }
     }
 
-    /// Waits until the server has ended the connection.
+    /// Waits until the server ends the connection.
     ///
     /// # Errors
     ///
-    /// As the connection ended.
+    /// If the connection ended with an error.
     pub fn wait_for_end(&mut self) -> Result<(), h2::Error> {
         let deadline = Instant::now() + PATIENCE;
         while self.end.is_none() {
@@ -291,26 +292,26 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Header block of a GET request: `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`
 /// (RFC 7541, appendix A).
 pub const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
-/// The same of a POST request.
+/// Header block of the same request with `:method: POST`.
 pub const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
 
-/// Frame type.
+/// Type of a frame with content.
 pub const DATA: u8 = 0;
-/// Frame type.
+/// Type of a frame with a header block.
 pub const HEADERS: u8 = 1;
-/// Frame type.
+/// Type of a frame with a stream's priority.
 pub const PRIORITY: u8 = 2;
-/// Frame type.
+/// Type of a frame that resets a stream.
 pub const RST_STREAM: u8 = 3;
-/// Frame type.
+/// Type of a frame with settings of the connection.
 pub const SETTINGS: u8 = 4;
-/// Frame type.
+/// Type of a ping, and of the response to one.
 pub const PING: u8 = 6;
-/// Frame type.
+/// Type of a frame that announces the end of the connection.
 pub const GOAWAY: u8 = 7;
-/// Frame type.
+/// Type of a frame that enlarges a flow-control window.
 pub const WINDOW_UPDATE: u8 = 8;
-/// Frame type.
+/// Type of a frame that continues a header block.
 pub const CONTINUATION: u8 = 9;
 
 /// Returns a frame.
@@ -337,17 +338,17 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
 /// A frame from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Type.
+    /// Frame type, such as [`DATA`].
     pub kind: u8,
     /// Flags.
     pub flags: u8,
-    /// Stream identifier.
+    /// Stream identifier; 0 for the connection.
     pub stream: u32,
-    /// Everything behind the header.
+    /// Payload of the frame.
     pub payload: Vec<u8>,
 }
 
-/// A connection on which the test writes the frames itself.
+/// A connection on which the test writes and reads single frames.
 #[derive(Debug)]
 pub struct Raw {
     /// The socket.
@@ -362,7 +363,7 @@ impl Raw {
         Self::with_settings(addr, &[])
     }
 
-    /// Connects and sends these settings.
+    /// Connects and sends these settings as the payload of the first SETTINGS frame.
     #[track_caller]
     pub fn with_settings(addr: SocketAddr, settings: &[u8]) -> Self {
         let mut raw = Self::new(addr);

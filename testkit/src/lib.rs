@@ -1,20 +1,20 @@
-//! Clients, processes and waiting for the tests and tools of this repository.
+//! Test clients, child processes and polling, shared by the tests and tools of this repository.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`http1`] | HTTP/1.1: an incremental response decoder and a keep-alive connection |
-//! | [`http2`] | HTTP/2: the `h2` client polled by hand, and raw frames |
-//! | [`websocket`] | WebSocket frames written and read without a library that corrects them |
+//! | [`http2`] | HTTP/2: the `h2` client without a runtime, and raw frames |
+//! | [`websocket`] | WebSocket frames, written and read without a library that corrects them |
 //! | [`process`] | child processes whose output is collected, killed on drop |
 //! | [`procfs`] | CPU time, memory and descriptors of a process, from `/proc` |
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
-//! | [`sqlite`] | another process that has a database open |
+//! | [`sqlite`] | a second process with an open database, to test locking |
 //!
-//! Functions named `try_…` return errors; their counterparts without the prefix panic, which is how
-//! a test fails. The crate depends on no other crate of the workspace, so that each of them can use
-//! it in its tests.
+//! A function named `try_…` returns errors; its counterpart without the prefix panics, which fails
+//! the test. The crate depends on no other crate of the workspace, so all of them can use it in
+//! their tests.
 
 #![forbid(unsafe_code)]
 #![expect(

@@ -1,4 +1,4 @@
-//! Nix's programs, the sample store, and stores of a test's own.
+//! Nix's programs, the sample store, and temporary stores for single tests.
 
 use std::fs;
 use std::io::Write;
@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use crate::process::{output, signal_if_alive, without_variables};
 use crate::{eventually, procfs};
 
-/// Returns a command for one of Nix's programs that reads no configuration and no caches of this
-/// machine. `home` takes the place of the home directory.
+/// Returns a command for one of Nix's programs, isolated from this machine's configuration and
+/// caches. `home` becomes its home directory.
 pub fn nix(program: &str, home: &Path) -> Command {
     let mut command = without_variables(program, &["NIX_"]);
     command
@@ -88,10 +88,10 @@ pub fn key_pair(dir: &Path, name: &str) -> (PathBuf, String) {
     )
 }
 
-/// An empty chroot store of a test's own, and Nix to change it.
+/// A temporary chroot store for one test.
 #[derive(Debug)]
 pub struct OwnStore {
-    /// Removed with the store.
+    /// Temporary folder of the store; removed on drop.
     pub dir: tempfile::TempDir,
 }
 
@@ -129,14 +129,14 @@ impl OwnStore {
         output(command.arg("--store").arg(self.root()).args(arguments))
     }
 
-    /// Adds a file or directory under its own name; returns its store path.
+    /// Adds a file or directory to the store, named as it is on disk; returns its store path.
     #[track_caller]
     pub fn add(&self, path: &Path) -> String {
         let path = self.run("nix-store", &["--add", path.to_str().unwrap()]);
         path.trim().to_owned()
     }
 
-    /// Adds a file with this name and content; returns its store path.
+    /// Adds a file with this name and content to the store; returns its store path.
     #[track_caller]
     pub fn add_file(&self, name: &str, content: &[u8]) -> String {
         let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,8 @@ impl OwnStore {
         self.add(&path)
     }
 
-    /// Returns the NAR that Nix makes of the files of a store path, or of any other path.
+    /// Returns the NAR that `nix-store --dump` makes of `real`, a store path's location or any
+    /// other file.
     #[track_caller]
     pub fn dump(&self, real: &Path) -> Vec<u8> {
         let output = nix("nix-store", self.root())
@@ -157,7 +158,7 @@ impl OwnStore {
         output.stdout
     }
 
-    /// Registers a path whose files are in place, as Nix registers the output of a build.
+    /// Registers a path whose files already exist, as Nix registers the output of a build.
     #[track_caller]
     pub fn register(&self, store_path: &str) {
         let nar = self.dump(&self.real(store_path));
@@ -170,7 +171,7 @@ impl OwnStore {
         self.register_row(store_path, hash.trim(), nar.len() as u64);
     }
 
-    /// Registers a path with a NAR hash in base 16 and a NAR size, whatever its files are.
+    /// Registers a path with this NAR hash (in base 16) and NAR size, without reading its files.
     #[track_caller]
     pub fn register_row(&self, store_path: &str, nar_hash: &str, nar_size: u64) {
         let mut load = nix("nix-store", self.root());
@@ -189,7 +190,7 @@ impl OwnStore {
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts a daemon where a server of the store looks for it.
+    /// Starts a daemon on the socket that a server of this store uses.
     #[track_caller]
     pub fn start(store: &OwnStore) -> Self {
         let mut command = nix("nix-daemon", store.root());
@@ -199,7 +200,7 @@ impl Daemon {
         Self::listening(command.env("NIX_DAEMON_SOCKET_PATH", &socket), &socket)
     }
 
-    /// Returns the socket where a server of the store looks for the daemon.
+    /// Returns the path of the daemon's socket that a server of this store uses.
     pub fn socket(store: &OwnStore) -> PathBuf {
         store.root().join("nix/var/nix/daemon-socket/socket")
     }
@@ -215,12 +216,12 @@ impl Daemon {
         daemon
     }
 
-    /// Sends a signal to the processes that serve its connections.
+    /// Sends a signal to the daemon's worker processes.
     pub fn signal_children(&self, name: &str) {
         signal_if_alive(&procfs::children(self.0.id()), name);
     }
 
-    /// Kills the daemon and the processes that serve its connections.
+    /// Kills the daemon and its worker processes.
     pub fn end_with_children(self) {
         let children = procfs::children(self.0.id());
         drop(self);

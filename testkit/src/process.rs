@@ -15,7 +15,7 @@ use crate::{PATIENCE, eventually};
 #[derive(Debug, Default)]
 struct Lines {
     all: Vec<String>,
-    /// Lines that [`Process::wait_for`] has gone past.
+    /// Number of lines that [`Process::wait_for`] has already searched.
     seen: usize,
     is_over: bool,
 }
@@ -32,10 +32,10 @@ impl Log {
     }
 }
 
-/// A child process; one of its output streams is read all the time. Killed when dropped.
+/// A child process of which one output stream is collected. Killed on drop.
 #[derive(Debug)]
 pub struct Process {
-    /// The child itself.
+    /// Handle of the child process.
     pub child: Child,
     log: Arc<Log>,
     reader: Option<JoinHandle<()>>,
@@ -122,12 +122,12 @@ impl Process {
         }
     }
 
-    /// Returns all lines so far.
+    /// Returns all lines written so far.
     pub fn lines(&self) -> Vec<String> {
         self.log.lock().all.clone()
     }
 
-    /// Returns how many lines so far contain `part`.
+    /// Returns the number of lines so far that contain `part`.
     pub fn count(&self, part: &str) -> usize {
         let lines = self.log.lock();
         lines.all.iter().filter(|line| line.contains(part)).count()
@@ -159,7 +159,7 @@ impl Process {
         self.lines()
     }
 
-    /// Returns whether the process has not ended.
+    /// Returns whether the process is still running.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -178,7 +178,7 @@ pub fn signal(pid: u32, name: &str) {
     try_signal(pid, name).unwrap();
 }
 
-/// Sends the signal `name` to those of the processes that have not ended.
+/// Sends the signal `name` to those of the processes that are still running.
 #[track_caller]
 pub fn signal_if_alive(pids: &[u32], name: &str) {
     for pid in pids {
@@ -218,8 +218,8 @@ pub fn address_in(line: &str) -> SocketAddr {
         .unwrap_or_else(|error| panic!("{error}: {line:?}"))
 }
 
-/// Returns a command without the variables of the environment that start with one of `prefixes`,
-/// and without input.
+/// Returns a command with empty standard input, from whose environment all variables that start
+/// with one of `prefixes` are removed.
 pub fn without_variables(program: &str, prefixes: &[&str]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -232,7 +232,7 @@ pub fn without_variables(program: &str, prefixes: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end, which must come within [`PATIENCE`]; collects both outputs.
+/// Runs a command, at most for [`PATIENCE`], and collects both outputs.
 #[track_caller]
 pub fn finish(command: &mut Command) -> Output {
     let child = command

@@ -24,17 +24,17 @@ fn ticks(pid: u32, fields: [usize; 2]) -> Option<Duration> {
     Some(TICK * sum?)
 }
 
-/// Returns the user and system time of all threads of a process, in steps of 10 ms.
+/// Returns the user and system time of all threads of a process, with a resolution of 10 ms.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     ticks(pid, [11, 12])
 }
 
-/// Returns the CPU time of the children that a process has waited for, in steps of 10 ms.
+/// Returns the CPU time of the children that a process has waited for, with a resolution of 10 ms.
 pub fn children_cpu_time(pid: u32) -> Option<Duration> {
     ticks(pid, [13, 14])
 }
 
-/// Returns the time that the living threads of a process ran, in nanoseconds' resolution.
+/// Returns the CPU time of the living threads of a process, with a resolution of nanoseconds.
 pub fn living_threads_cpu_time(pid: u32) -> Duration {
     let of_thread = |thread: u32| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
@@ -43,7 +43,7 @@ pub fn living_threads_cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(threads(pid).into_iter().filter_map(of_thread).sum())
 }
 
-/// Returns the value of a line `NAME: VALUE` in a file of a process, such as `status`.
+/// Returns the value of the line `NAME: VALUE` in `/proc/PID/FILE`, for example in `status`.
 pub fn field(pid: u32, file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
     let value = text
@@ -52,15 +52,15 @@ pub fn field(pid: u32, file: &str, name: &str) -> Option<String> {
     Some(value?.trim().to_owned())
 }
 
-/// Returns the bytes in a line `NAME: N kB` in a file of a process: `VmHWM` in `status` is the peak
-/// of its resident memory, `RssAnon` the resident memory that no file backs.
+/// Returns the value of the line `NAME: N kB` in `/proc/PID/FILE`, converted to bytes. In `status`,
+/// `VmHWM` is the peak resident memory, and `RssAnon` the anonymous resident memory.
 pub fn memory(pid: u32, file: &str, name: &str) -> Option<u64> {
     let text = field(pid, file, name)?;
     let kib: u64 = text.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
 
-/// Returns how many descriptors a process has open; `None` if that may not be read.
+/// Returns the number of open descriptors of a process; `None` if this user may not read it.
 pub fn descriptor_count(pid: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }

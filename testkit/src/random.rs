@@ -10,7 +10,8 @@ impl SplitMix64 {
         Self(seed)
     }
 
-    /// Starts the sequence of `seed` for the actor `name`; each name has a sequence of its own.
+    /// Starts a sequence for the actor `name`; actors with different names have different
+    /// sequences.
     pub fn for_actor(seed: u64, name: &str) -> Self {
         let mut random = Self(seed);
         for byte in name.bytes() {
@@ -29,7 +30,7 @@ impl SplitMix64 {
         mix(self.0)
     }
 
-    /// Returns a number in `0..end`, spread as evenly as 64 bits allow; 0 if `end` is 0.
+    /// Returns a number in `0..end`, uniform up to the rounding of 64 bits; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(end);
         u64::try_from(product >> 64).unwrap_or_default()

@@ -1,10 +1,10 @@
-//! The `sqlite3` shell, as another process that uses a database.
+//! The `sqlite3` shell, which plays another process that uses a database.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Settings of a Nix process.
+/// Pragmas that a Nix process sets.
 pub const SETTINGS: &str = "pragma foreign_keys = 1; pragma synchronous = off; \
                             pragma wal_autocheckpoint = 40000;";
 
@@ -12,7 +12,7 @@ pub const SETTINGS: &str = "pragma foreign_keys = 1; pragma synchronous = off; \
 #[derive(Debug)]
 pub struct Shell {
     process: Child,
-    /// Closed first, which ends the process.
+    /// Dropped first: the shell exits at the end of its input.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -33,7 +33,7 @@ impl Shell {
             output: BufReader::new(process.stdout.take().unwrap()),
             process,
         };
-        // Another process may hold a lock at this moment, so wait for it.
+        // Another process may hold a lock at this moment, so wait for up to ten seconds.
         shell.run(&format!(".timeout 10000\n{sql}"));
         shell
     }
@@ -46,7 +46,7 @@ impl Shell {
         let mut line = String::new();
         while line != "done\n" {
             line.clear();
-            // Errors are on its standard error.
+            // The shell writes errors to its standard error, which the test's output includes.
             assert!(self.output.read_line(&mut line).unwrap() > 0, "{sql}");
         }
     }
@@ -54,7 +54,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // An orderly end, which may remove the files beside the database.
+        // Ends the shell properly, so that SQLite may remove the `-wal` and `-shm` files.
         self.input = None;
         self.process.wait().ok();
     }

@@ -1,4 +1,5 @@
-//! WebSocket frames, written as given and read strictly; no library corrects them in between.
+//! WebSocket frames: written exactly as the test gives them, and parsed strictly, without a library
+//! that would correct either.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -57,14 +58,14 @@ pub fn close(code: u16, reason: impl AsRef<[u8]>) -> Vec<u8> {
     frame(CLOSE, [&code.to_be_bytes(), reason.as_ref()].concat())
 }
 
-/// A frame of a server at the start of some bytes.
+/// A parsed frame from a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// FIN, reserved bits and opcode.
     pub first: u8,
-    /// Payload, without the mask that servers must not apply.
+    /// Payload, which servers must not mask.
     pub payload: &'a [u8],
-    /// Length of header and payload.
+    /// Length of header and payload, in bytes.
     pub len: usize,
 }
 
@@ -101,10 +102,10 @@ pub fn parse_frame(bytes: &[u8]) -> io::Result<Option<Frame<'_>>> {
     }))
 }
 
-/// A WebSocket whose frames the test writes itself.
+/// A WebSocket client on which the test writes and reads single frames.
 #[derive(Debug)]
 pub struct Client<S = TcpStream> {
-    /// The connection below.
+    /// Underlying connection.
     pub connection: Connection<S>,
     /// Response to the opening handshake.
     pub response: Response,
@@ -118,7 +119,7 @@ impl Client {
         Self::with(address, handshake(path, ""))
     }
 
-    /// Opens a WebSocket by a request of the caller's, perhaps with frames behind it.
+    /// Opens a WebSocket with a handshake request from the caller, which frames may follow.
     #[track_caller]
     pub fn with(address: SocketAddr, request: impl AsRef<[u8]>) -> Self {
         let client = Self::ask(address, request);
@@ -126,7 +127,7 @@ impl Client {
         client
     }
 
-    /// Sends a request and reads the head of its response, whatever its status is.
+    /// Sends a request and reads the head of its response, which may have any status.
     #[track_caller]
     pub fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> Self {
         Self::over(Connection::connect(address), request)
@@ -134,7 +135,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// As [`Client::ask`], over a stream that is connected already.
+    /// Like [`Client::ask`], over a connection that is already open.
     #[track_caller]
     pub fn over(mut connection: Connection<S>, request: impl AsRef<[u8]>) -> Self {
         connection.send(request);
@@ -146,8 +147,8 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends raw bytes. A server that has failed the connection may not read all of them, so an
-    /// error is left to the next read.
+    /// Sends raw bytes. Errors are ignored, because a server that has failed the connection may not
+    /// read everything; the next read reports them.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         drop(self.connection.try_send(bytes));
     }
@@ -186,7 +187,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Asserts what the next frame is.
+    /// Asserts that the next frame has this first byte and payload.
     #[track_caller]
     pub fn expect(&mut self, first: u8, payload: impl AsRef<[u8]>) {
         let (got, bytes) = self.next_frame().expect("a frame");
@@ -199,7 +200,7 @@ impl<S: Read + Write> Client<S> {
         );
     }
 
-    /// Asserts that the next frame is a whole text message.
+    /// Asserts that the next frame is a complete text message.
     #[track_caller]
     pub fn expect_text(&mut self, text: &str) {
         self.expect(TEXT, text);

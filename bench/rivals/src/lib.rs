@@ -1,62 +1,62 @@
-//! What the servers share: their command line, and what they answer.
+//! Command line and endpoints that all contenders share.
 //!
-//! | target | answer |
+//! | endpoint | response |
 //! | --- | --- |
-//! | `/` | what was sent, for the suites of `xtask suites` |
+//! | `/` | echo of the request body, for the suites of `xtask suites` |
 //! | `/text` | 13 bytes |
 //! | `/text500` | 500 bytes |
-//! | `/json` | an object, written anew for each request |
-//! | `/file`, `/big` | the files of the command line |
-//! | `/upload` | how many bytes came |
-//! | `/sleep` | as `/text`, after 10 ms of blocking |
+//! | `/json` | a JSON object, serialised for each request |
+//! | `/file`, `/big` | the files named on the command line |
+//! | `/upload` | the number of received bytes |
+//! | `/sleep` | the same as `/text`, after blocking for 10 ms |
 //! | `/ws` | a WebSocket that echoes messages |
-//! | `/broadcast` | WebSockets that receive the messages of all |
+//! | `/broadcast` | WebSockets; each message is sent to all of them |
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// 13 bytes.
+/// Body of `/text`: 13 bytes.
 pub const TEXT: &str = "Hello, World!";
 
-/// 500 bytes.
+/// Body of `/text500`: 500 bytes.
 pub static TEXT_500: [u8; 500] = [b'x'; 500];
 
-/// How long `/sleep` blocks.
+/// Time for which `/sleep` blocks.
 pub const NAP: Duration = Duration::from_millis(10);
 
-/// Messages a slow socket of `/broadcast` may be behind.
+/// Number of messages that a slow socket of `/broadcast` may lag behind.
 pub const BROADCAST_BACKLOG: usize = 64;
 
-/// The answer to `/json`.
+/// Object in the response to `/json`.
 #[derive(Debug, Serialize)]
 pub struct Message {
-    /// 13 bytes.
+    /// Text of 13 bytes.
     pub message: &'static str,
 }
 
-/// What to serve, and how.
+/// Parsed command line of a contender.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
-    /// Threads that serve connections.
+    /// Number of threads that serve connections.
     pub threads: usize,
-    /// Threads for what blocks.
+    /// Number of threads for blocking work.
     pub blocking_threads: usize,
-    /// `/file`.
+    /// File that `/file` serves.
     pub file: PathBuf,
-    /// `/big`.
+    /// File that `/big` serves.
     pub big: PathBuf,
 }
 
 impl Options {
-    /// Reads `PORT THREADS BLOCKING_THREADS FILE BIG`.
+    /// Parses `PORT THREADS BLOCKING_THREADS FILE BIG`.
     ///
     /// # Panics
     ///
-    /// If that is not the command line.
+    /// If the command line is malformed.
     pub fn from_command_line() -> Self {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let [port, threads, blocking, file, big] = &words[..] else {
@@ -71,7 +71,7 @@ impl Options {
         }
     }
 
-    /// Creates a runtime with this number of threads; for one, a current-thread runtime.
+    /// Creates a Tokio runtime with `threads` threads; for one thread, a current-thread runtime.
     ///
     /// # Panics
     ///

@@ -35,15 +35,15 @@ pub(crate) enum Kind {
     Nginx,
 }
 
-/// Server feature that a benchmark row requires.
+/// Feature of a server that a benchmark row requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
-    /// `/text` and `/text500`.
+    /// Serves `/text` and `/text500`.
     Text,
     Json,
-    /// Files and uploads.
+    /// Serves files and accepts uploads.
     Bodies,
-    /// Handlers that block.
+    /// Has blocking handlers.
     Sleep,
     WebSocket,
 }
@@ -82,8 +82,8 @@ impl Kind {
         }
     }
 
-    /// Returns whether this server has an ability. Rows that use workers in either mode measure
-    /// samovar-http once.
+    /// Returns whether this server has `ability`. Rows in which samovar-http uses its workers in
+    /// both modes measure it only once.
     pub(crate) fn can(self, ability: Ability) -> bool {
         match ability {
             Ability::Text => true,

@@ -3,9 +3,9 @@
 //! The rivals are in `bench/rivals`, our server in `bench/examples/samovar.rs`, and the floor,
 //! which parses nothing, in `bench/examples/floor.rs`. One command builds all of them.
 //!
-//! Rounds are interleaved and figures are medians, as for the caches. In rows "on one core", a
-//! server with one thread and its client share a core; in the others, both may use all cores, and
-//! servers have one thread per core.
+//! Rounds are interleaved and figures are medians, as in the comparison of caches. In rows "on one
+//! core", a server with one thread shares a core with its client; in the others, servers have one
+//! thread per core, and server and client may use all cores.
 
 mod contender;
 mod rows;
@@ -29,7 +29,7 @@ usage: samovar-bench engine [options]
   --only NAMES    only these servers, by comma: floor,inline,worker,hyper,axum,actix,nginx
   --quick         three rounds of a second";
 
-/// What to measure, and for how long.
+/// Rows to measure, and lengths of the measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub(crate) rounds: u32,

@@ -23,7 +23,7 @@ const IDLE_COUNT: usize = 10_000;
 const SLOW_COUNT: usize = 500;
 const SLOW_SECONDS: u64 = 8;
 
-/// Connections for ordinary requests beside them.
+/// Number of connections for ordinary requests beside the slow readers.
 const GOOD_COUNT: u32 = 16;
 
 /// Connections that request `/sleep`, and threads for sleeping handlers.
@@ -181,8 +181,8 @@ fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result
     Ok([part, values])
 }
 
-/// Measures how long a sleep of 10 ms really takes when all threads sleep: the excess is the
-/// kernel's, not the server's.
+/// Measures how long a sleep of 10 ms takes when all threads sleep. The excess is caused by the
+/// kernel, not by the server.
 fn nap() -> Result<Duration> {
     const TIMES: u32 = 100;
     let one = || {

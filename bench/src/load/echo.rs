@@ -10,7 +10,8 @@ use super::{Seen, websocket};
 /// Time after which a message counts as lost.
 const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(20);
 
-/// Sends a message of `len` bytes on each of `count` sockets, and the next one after its echo.
+/// Opens `count` sockets and sends messages of `len` bytes on each: the next one after the echo of
+/// the previous one.
 pub(crate) fn echo(address: SocketAddr, count: usize, len: u16, seconds: f64) -> io::Result<Seen> {
     let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
     let mut fleet = Fleet::new(open(address, "/ws", count)?)?;

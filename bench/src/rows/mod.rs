@@ -93,7 +93,8 @@ enum When {
 }
 
 impl Kind {
-    /// Returns whether further rounds would add nothing, or could not be compared.
+    /// Returns whether one round suffices, because further ones would add nothing or be
+    /// incomparable.
     fn is_measured_once(self) -> bool {
         matches!(self, Self::Memory(..) | Self::Calls(_))
     }
@@ -330,7 +331,7 @@ impl<'run> Bench<'run> {
         contender: &Contender,
         urls: &OnceCell<Urls>,
     ) -> Result<Values, Gap> {
-        // These manage their servers themselves.
+        // The methods of these rows start servers themselves.
         match kind {
             Kind::FirstTree => return self.first_tree(contender),
             Kind::ColdSigned => return self.cold_signed(contender),

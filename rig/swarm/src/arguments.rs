@@ -11,16 +11,16 @@ use swarm::{Turn, connections_both, connections_max};
 
 use crate::goal::{Bounds, GOALS, Goal};
 
-/// Goal that finds the server's capacity first, in several runs.
+/// Name of the goal that first searches for the server's capacity, in several runs.
 const OVERLOAD: &str = "overload";
-/// Goal that opens more connections than the server allows.
+/// Name of the goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
 /// Kind of server under load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Target {
     Kettles,
-    /// Binary cache; the file lists its store paths.
+    /// Binary cache: the file with its store paths, and what a client does in each period.
     Cache(PathBuf, Turn),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     pub(crate) pid: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) quiet: bool,
-    /// Whether kettles log in first.
+    /// Whether kettles log in before their first other request.
     pub(crate) login: bool,
     /// Whether each kettle uses a WebSocket.
     pub(crate) websocket: bool,
@@ -72,9 +72,9 @@ impl Arguments {
         }
     }
 
-    /// Returns the number of connections, within the limit of descriptors.
+    /// Returns the number of connections, capped by the limit of open files.
     pub(crate) fn connections(&self) -> usize {
-        // A given number may exceed the server's limit on purpose.
+        // The user may ask for more connections than the server allows.
         self.connections.min(if self.is_connections_given {
             connections_max()
         } else {
@@ -168,7 +168,7 @@ fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> Op
 
 fn seconds(matches: &ArgMatches, name: &str, otherwise: f64) -> Duration {
     let value = one(matches, name).unwrap_or(otherwise);
-    // `positive` has rejected values that are no duration.
+    // `positive` has rejected values that no `Duration` can represent.
     Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 

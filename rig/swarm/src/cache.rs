@@ -1,5 +1,5 @@
-//! Fleet of Nix clients: each queries which of many paths a cache has, and then downloads the
-//! closure of one.
+//! Fleet of Nix clients. Each asks the cache for the narinfos of many paths, and then downloads the
+//! closure of one path.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write;
@@ -91,7 +91,7 @@ enum Want {
 /// Download in progress.
 #[derive(Debug, Default)]
 struct Download {
-    /// Paths whose narinfos were requested.
+    /// Paths whose narinfos were requested already.
     met: HashSet<Hash>,
     /// Number of unanswered requests.
     open: usize,
@@ -108,7 +108,7 @@ pub struct Clients {
     period: Duration,
     since: Duration,
     index: usize,
-    /// Pending requests, with the time since which each is due.
+    /// Pending requests, each with its due time.
     due: VecDeque<(Duration, Want)>,
     /// Requests in flight, by token.
     asked: HashMap<u64, Want>,

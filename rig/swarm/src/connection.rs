@@ -80,7 +80,7 @@ impl Connection {
             match self.response.feed(bytes, keeps_body) {
                 Ok(Some(complete)) => return Event::Answered(complete),
                 Err(_) => return Event::Malformed,
-                // A short read has drained the socket.
+                // A read shorter than the buffer has emptied the socket.
                 Ok(None) if len < piece.len() => return Event::Nothing,
                 Ok(None) => {}
             }
@@ -92,7 +92,7 @@ impl Connection {
 fn unasked(bytes: &[u8]) -> Event {
     match bytes.get(..12) {
         Some(b"HTTP/1.1 503") => Event::TurnedAway,
-        // The server's timeout of idle connections.
+        // The server closes idle connections with 408.
         Some(b"HTTP/1.1 408") => Event::Closed,
         _ => Event::Malformed,
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 pub struct Ask {
     /// Index into [`Fleet::operations`].
     pub operation: usize,
-    /// Time when it was due, from the start of the run.
+    /// Due time, from the start of the run.
     pub due: Duration,
     /// Value by which the fleet recognises the request.
     pub token: u64,
-    /// Whether the fleet needs the body of the response.
+    /// Whether [`Answer::body`] must contain the body of the response.
     pub wants_body: bool,
 }
 

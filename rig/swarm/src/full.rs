@@ -1,5 +1,5 @@
-//! Goal `full`: more connections than the server allows. Open connections are served as before,
-//! further ones are refused, and closed ones make room for others.
+//! Goal `full`: opens more connections than the server allows. The server must go on serving the
+//! open connections, refuse further ones, and accept new ones after some were closed.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -18,10 +18,11 @@ const SILENCE: Duration = Duration::from_millis(200);
 const NOTICE: Duration = Duration::from_secs(1);
 /// Duration of a run that is ended by its stop flag.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Number of refused connections after which the server counts as full.
+/// Number of refused connections after which no further ones are tried.
 const TURNED_AWAY: usize = 20;
 
-/// Runs the goal; returns what the server missed. Fails if the load cannot be run.
+/// Runs the goal; returns a line for each requirement that the server missed. Fails if the load
+/// cannot be run.
 pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<String>> {
     let mut missed = Vec::new();
     let connections = if arguments.is_connections_given {
@@ -42,7 +43,8 @@ pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<Stri
         Ok::<_, anyhow::Error>((tally?, newcomers))
     })?;
     let (let_in, turned_away) = (newcomers.0.len(), newcomers.1);
-    // A request may be due at the very moment of the stop.
+    // A request that was due at the moment of the stop counts as unsent, which is no failure of the
+    // server.
     let failures = tally.failures.sum() - tally.failures.unsent;
     drop(newcomers);
     std::thread::sleep(NOTICE);

@@ -13,7 +13,7 @@ const COMMAND: usize = 0;
 const MEASUREMENT: usize = 1;
 const LOGIN: usize = 2;
 
-/// Position in the schedule of one kind of request.
+/// Position of one kind of request in the schedule.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hand {
     /// Shift of this kind of request before the kettle's phase, modulo the window of phases.
@@ -310,22 +310,22 @@ impl std::fmt::Display for Uuid {
     }
 }
 
-/// Capacity of a kettle's battery, in mWh.
+/// Capacity of a kettle's full battery, in mWh.
 const CHARGE_FULL: u64 = 60_000;
 
 /// Values that a kettle measures, in integer units of its sensors.
 struct State {
     charge_now: u64,
     charge_rate: i64,
-    /// In tenths of a degree Celsius.
+    /// Room temperature, in tenths of a degree Celsius.
     ambient_temp: i64,
     water_temp: i64,
     water_level: u64,
 }
 
 impl State {
-    /// Computes the state at a time: the water is boiled now and then and cools in between; the
-    /// battery discharges and is recharged.
+    /// Computes the state at a time. Water is boiled at intervals and cools in between; the battery
+    /// discharges and is recharged.
     fn of(seed: u64, kettle: u64, at: Duration) -> Self {
         let mut random = SplitMix64::new(seed ^ mix(kettle));
         let seconds = at.as_secs();
@@ -354,7 +354,7 @@ impl State {
     }
 }
 
-/// Number of tenths, displayed as a decimal.
+/// A decimal number with one decimal place, stored as the number of tenths.
 struct Tenths(i64);
 
 impl std::fmt::Display for Tenths {
@@ -371,7 +371,8 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_secs(30);
 
-    /// Every kettle sends two requests per period, in order of time and under its own name.
+    /// In each period, every kettle sends two requests, in the order of their times and under its
+    /// own name.
     #[test]
     fn a_period_has_two_requests_of_each() {
         let mut kettles = Kettles::new("a", 7, 100, PERIOD, PERIOD, 1);

@@ -1,4 +1,4 @@
-//! Command line: `swarm kettles` and `swarm cache`.
+//! Command line of the load generator: `swarm kettles` and `swarm cache`.
 //!
 //! Exit codes: 0, all bounds were kept; 1, a bound was missed; 2, wrong command line; 3, the run
 //! failed.
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the load; returns the missed bounds.
+/// Starts the server if a command is given and runs the load; returns the missed bounds.
 fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     let mut server = None;
     let address = match arguments.address {
@@ -104,7 +104,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(arguments.bounds.missed(&tally, &taken))
 }
 
-/// Runs the load of the target.
+/// Runs the load against kettles or a cache, as the command line says.
 fn load(
     arguments: &Arguments,
     plan: &Plan,
@@ -142,7 +142,7 @@ fn clients(arguments: &Arguments, host: &str, paths: &Path, turn: Turn) -> Resul
     let catalog = Arc::new(catalog);
     let (count, threads, period) = (arguments.count, arguments.threads, arguments.period);
     let clients = |thread| {
-        // The first fleets have one client more if the number is not divisible.
+        // If the clients do not divide evenly, the first fleets get one client more.
         let count = (count + threads - 1 - thread) / threads;
         let seed = arguments.seed.wrapping_add(thread as u64);
         Clients::new(host, Arc::clone(&catalog), turn, count, period, seed)

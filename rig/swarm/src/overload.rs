@@ -1,5 +1,5 @@
-//! Goal `overload`: more requests than the server can answer. Measures its throughput and memory
-//! meanwhile, and how soon it recovers.
+//! Goal `overload`: measures throughput and peak memory of the server at three times its capacity,
+//! and the time until it responds normally again.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,8 @@ use crate::say;
 const FIRST_RATE: f64 = 1000.0;
 /// Duration of each step of the search.
 const STEP: Duration = Duration::from_secs(3);
-/// The capacity is reached when less than this share of the requests is answered.
+/// The search ends when the server answers less than this share of the requests: that is its
+/// capacity.
 const KEPT_UP: f64 = 0.9;
 /// Minimum throughput under three times the capacity, as a share of the capacity.
 const THROUGHPUT_MIN: f64 = 0.9;
@@ -107,9 +108,10 @@ fn tell(what: &str, rate: f64, tally: &Tally) {
     ));
 }
 
-/// Sends requests at a rate, and then one more. Returns the results, and the time from when the
-/// last request was due until all were answered, plus that of the extra request. Excludes the
-/// generator's own work in between, counting the unsent requests.
+/// Sends requests at `rate`, and an extra one at the end. Returns the results, and how long the
+/// server took to become responsive: the time from the last due request until all sent requests
+/// were answered, plus the time of the extra request. The time that the generator itself needs
+/// between these two is not counted.
 fn ask(
     arguments: &Arguments,
     address: SocketAddr,
@@ -139,7 +141,7 @@ fn ask(
     Ok((tally, settled + asked.elapsed()))
 }
 
-/// Repeats requests on new connections until they succeed.
+/// Repeats a kettle's requests on new connections until the server answers both correctly.
 fn answered_at_once(address: SocketAddr) -> Result<()> {
     let given_up = Instant::now() + Duration::from_secs(60);
     let mut fleet = Kettles::new(

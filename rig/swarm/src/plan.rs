@@ -7,11 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors reserved for other uses than connections.
 const DESCRIPTORS_KEPT: u64 = 64;
-/// Descriptors reserved by a server with `samovar-http` (256), and a margin.
+/// Descriptors that a server with `samovar-http` reserves (256), plus a margin.
 const DESCRIPTORS_OF_SERVER: u64 = 320;
-/// Below this many descriptors, such a server reserves half of them.
+/// Limit of open files below which such a server reserves half of its descriptors.
 const DESCRIPTORS_FEW: u64 = 4096;
-/// Minimum number of connections of such a server, unless half of its descriptors are fewer.
+/// Connections that such a server accepts at least, unless half of its descriptors are fewer.
 const DESCRIPTORS_OF_FEW: u64 = 16;
 
 /// Parameters of a run.
@@ -25,7 +25,7 @@ pub struct Plan {
     /// Number of source addresses, if the server is on loopback: 127.0.0.1, 127.0.0.2 and so on.
     /// Each has some 28,000 ephemeral ports.
     pub sources: u8,
-    /// How long requests are sent.
+    /// Time during which requests are sent.
     pub duration: Duration,
     /// Time after which a request has failed and its connection is closed.
     pub timeout: Duration,

@@ -30,7 +30,7 @@ impl Taken {
     }
 }
 
-/// Renders the results of one second in one line.
+/// Formats the results of one second as one line.
 pub(crate) fn progress(now: Duration, second: &Tally) -> String {
     let latency = second.latency();
     let mut line = format!(

@@ -1,4 +1,4 @@
-//! Responses, decoded as their bytes arrive.
+//! Incremental decoder of responses.
 
 use testkit::http1::{Decoder, Event, Framing, Malformed};
 

@@ -54,7 +54,7 @@ enum Phase {
     #[default]
     Closed,
     Opening,
-    /// Waiting for the response to the upgrade request.
+    /// The response to the upgrade request is pending.
     Upgrading,
     Open,
 }

@@ -18,11 +18,11 @@ pub struct Operation {
     /// Latency from the time a request was due to the last byte of its correct response, in
     /// microseconds.
     pub latency: Histogram<u64>,
-    /// Total length of the bodies of correct responses.
+    /// Total length of the bodies of correct responses, in bytes.
     pub body_bytes: u64,
 }
 
-/// Requests without a correct response, and connections that could not be opened.
+/// Numbers of requests without a correct response, and of connections that could not be opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failures {
     /// Responses with status 429 or 503.
@@ -76,8 +76,8 @@ impl Failures {
 /// Results of one second or of a run.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Length of that time. For a run, it ends when the last request was due, not when it was
-    /// answered.
+    /// Length of the measured time. For a run, it ends at the due time of the last request, not at
+    /// its response.
     pub duration: Duration,
     /// Time from the start until all requests were answered or had failed.
     pub settled: Duration,

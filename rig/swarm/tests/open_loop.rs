@@ -1,4 +1,6 @@
-//! What servers do to a swarm is seen, and blamed on them: a stall on all who came in it.
+//! //! Tests the load generator against servers that stall, fail, close connections or are full:
+//! every request that was due is counted, with its latency from the due time or under the right
+//! failure.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,7 +17,7 @@ use swarm::{Kettles, Plan, Tally};
 const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
 const CUT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab";
 
-/// Reads a request; its first line.
+/// Reads a request with its body and returns its first line; `None` at the end of the connection.
 fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let (mut first, mut len) = (String::new(), 0);
     loop {
@@ -38,7 +40,8 @@ fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     Some(first)
 }
 
-/// A server that does with each request what `answer` does. Its threads end with the test.
+/// Starts a server that calls `answer` with the first line of each request and the connection, and
+/// closes the connection when `answer` returns `false`. Its threads run until the process ends.
 fn serve(answer: impl Fn(&str, &mut TcpStream) -> bool + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -61,7 +64,7 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     stream.write_all(bytes).is_ok()
 }
 
-/// 100 kettles, 200 requests a second, for a second.
+/// Sends 200 requests in one second from 100 kettles on two threads and returns the results.
 fn kettles(address: SocketAddr, connections: usize, timeout: Duration) -> Tally {
     let second = Duration::from_secs(1);
     let fleets = Kettles::split(&address.to_string(), 100, 2, second, second, 1);
@@ -100,14 +103,15 @@ fn all_that_is_due_is_asked_and_answered() {
         (tally.late.len(), tally.connections, tally.reopened),
         (200, 100, 0)
     );
-    // From nine addresses.
+    // The swarm has used nine source addresses.
     let expected: Vec<IpAddr> = (1..=9).map(|last| [127, 0, 0, last].into()).collect();
     assert_eq!(Vec::from_iter(sources.lock().unwrap().clone()), expected);
 }
 
-/// A server that stands still for half a second keeps all waiting who come in that time, also those
-/// for whom no connection is free: half of all latencies are long, in even steps. Counted from the
-/// moment at which they were sent, ten would be.
+/// A stall of the server delays all requests that are due during it, even those that wait for an
+/// idle connection. The server stalls for half a second and half of the 200 requests are due in it,
+/// so their latencies are spread evenly between 0 and 500 ms. If latency were counted from the time
+/// of sending, only one request per connection, ten in all, would show the stall.
 #[test]
 fn a_stall_is_seen_by_all_who_came_in_it() {
     let began = Arc::new(Mutex::new(None));
@@ -131,14 +135,15 @@ fn a_stall_is_seen_by_all_who_came_in_it() {
     assert!(above(250) >= 30, "{} above 250 ms", above(250));
 }
 
-/// What a server answers, does it wait for more, and what that is counted as.
+/// Response of the server, whether the server then keeps the connection open, and the counter that
+/// must count the failure.
 type Case = (&'static [u8], bool, fn(&Tally) -> u64);
 
 #[test]
 fn failures_have_names() {
     let check = |(answer, goes_on, seen): Case| {
         let address = serve(move |line, stream| {
-            // Every measurement goes well.
+            // Only requests for a command fail; all measurements are answered correctly.
             let answer = if line.starts_with("GET") {
                 answer
             } else {
@@ -146,13 +151,14 @@ fn failures_have_names() {
             };
             say(stream, answer) && (goes_on || answer == GOOD)
         });
-        // Only requests that are never answered run into the timeout.
+        // A cut response on an open connection never completes, so this case waits for the timeout.
         let timeout = if answer == CUT && goes_on {
             3 * SECOND
         } else {
             60 * SECOND
         };
-        // One for each request: those without an answer keep theirs.
+        // One connection for each request, because a request without a response occupies its
+        // connection until the timeout.
         let tally = kettles(address, 200, timeout);
         let said = String::from_utf8_lossy(answer);
         assert_eq!(seen(&tally), 100, "{said}: {:?}", tally.failures);
@@ -181,7 +187,8 @@ fn failures_have_names() {
     });
 }
 
-/// A server that closes after each answer costs new connections, and no answer.
+/// If the server closes the connection after each response, the swarm opens new ones and no request
+/// fails.
 #[test]
 fn a_closed_connection_is_opened_again() {
     let address = serve(|_, stream| {
@@ -200,7 +207,8 @@ fn a_closed_connection_is_opened_again() {
     );
 }
 
-/// A server that has no place says so at once, and is asked again later, not without pause.
+/// A connection that the server refuses with 503 counts as a connection failure, and the swarm
+/// pauses before it tries to connect again.
 #[test]
 fn a_connection_that_is_turned_away_is_counted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -223,7 +231,7 @@ fn a_connection_that_is_turned_away_is_counted() {
     );
 }
 
-/// If unanswered requests occupy all connections, due requests are counted as not sent.
+/// If unanswered requests occupy all connections, requests that become due are counted as unsent.
 #[test]
 fn what_could_not_be_sent_is_counted() {
     let address = serve(|_, _| true);
@@ -268,7 +276,7 @@ fn a_report_for_programs_and_an_exit_code() {
     assert_eq!(report["all"]["count"], 100);
     assert_eq!(report["failures"]["closed"], 0);
     assert!(report["all"]["p99_us"].as_u64() > Some(0));
-    // No server is as fast as this.
+    // No server meets a p99 of 0.1 µs, so the bound is missed.
     let output = swarm(&[&common[..], &["--p99-max", "0.0001"]].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("missed: ms that 99 of 100"));
@@ -284,7 +292,8 @@ fn a_report_for_programs_and_an_exit_code() {
 fn descriptors_bound_connections() {
     let address = serve(|_, stream| say(stream, GOOD));
     let program = env!("CARGO_BIN_EXE_swarm");
-    // Ours are fewer than those of a server with the same limit, unless we are told otherwise.
+    // By default, the swarm leaves as many descriptors unused as a server with the same limit
+    // needs; `--connections` overrides this.
     for (option, connections) in [("", 16), ("--connections 60", 36)] {
         let script = format!(
             "ulimit -n 100; exec {program} kettles --address {address} --count 60 --every 1 \
@@ -300,7 +309,8 @@ fn descriptors_bound_connections() {
     }
 }
 
-/// Those who come when a server is full, and what the goal says of it.
+/// The goal `full` succeeds if a full server refuses further connections and goes on serving the
+/// open ones. It fails if the server was never full, or if connections of the first load failed.
 #[test]
 fn a_full_server_is_told_from_one_that_is_not() {
     let program = env!("CARGO_BIN_EXE_swarm");
@@ -322,7 +332,7 @@ fn a_full_server_is_told_from_one_that_is_not() {
                 });
             }
         });
-        // 36 connections are ours at most.
+        // With 100 descriptors, the swarm opens at most 36 connections.
         let script = format!(
             "ulimit -n 100; exec {program} kettles --goal full --connections 20 --every 1 --for 1 \
              --timeout 2 --address {address}"
@@ -337,7 +347,7 @@ fn a_full_server_is_told_from_one_that_is_not() {
     let (code, said) = check(1000);
     assert!(said.contains("missed: it was never full"), "{said}");
     assert_eq!(code, Some(1), "{said}");
-    // Those who were there first are not all in.
+    // This server has too few slots for even the 20 connections of the first load.
     let (code, said) = check(15);
     assert!(said.contains("for those who were there first"), "{said}");
     assert_eq!(code, Some(1), "{said}");

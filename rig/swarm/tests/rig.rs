@@ -1,7 +1,7 @@
-//! The rig's files say what they mean: rules hold where they should and are silent where they
-//! should be, dashboards are as they are made, and their queries can be read.
+//! Checks the rig's files: alerting rules fire and stay silent as their tests expect, the
+//! dashboards equal the output of their generator, and Prometheus can parse their queries.
 //!
-//! That every panel has data is seen with a server under load: `rig/rig.py check kettles`.
+//! Whether every panel has data needs a server under load: run `rig/rig.py check kettles`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ fn dashboards_are_as_they_are_made() {
     run(".", "python3", &["-B", "check_dashboards.py"]);
 }
 
-/// Every alert has a case in which it fires.
+/// Every alert has a test case in which it fires.
 #[test]
 fn every_alert_is_tested() {
     let read = |name: &str| std::fs::read_to_string(rig().join("prometheus").join(name)).unwrap();
@@ -52,7 +52,7 @@ fn every_alert_is_tested() {
     assert!(untested.is_empty(), "no case: {untested:?}");
 }
 
-/// Python files can be read by a Python without Locust.
+/// A Python without Locust can parse the Python files.
 #[test]
 fn python_can_be_read() {
     let read = "import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]";

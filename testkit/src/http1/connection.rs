@@ -1,4 +1,4 @@
-//! A connection for one request after another.
+//! A client connection for consecutive HTTP/1.1 requests.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -28,7 +28,7 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The trailer lines of a chunked response.
     pub trailers: String,
-    /// Whether the content reached the end that the head announced.
+    /// Whether all of the content arrived, up to the end that the head announced.
     pub is_complete: bool,
 }
 
@@ -41,7 +41,7 @@ impl Response {
         }
     }
 
-    /// Returns the values of all headers with this name, in any case.
+    /// Returns the values of all headers with this name; case is ignored.
     pub fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
         let lines = self.head.lines().skip(1);
         lines.filter_map(move |line| {
@@ -50,12 +50,12 @@ impl Response {
         })
     }
 
-    /// Returns the value of the first header with this name, in any case.
+    /// Returns the value of the first header with this name; case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers(name).next()
     }
 
-    /// Returns the content as text; bytes that are not UTF-8 are replaced.
+    /// Returns the content as text, with replacement characters for invalid UTF-8.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -66,7 +66,7 @@ impl Response {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Returns the announced length of the content.
+    /// Returns the value of Content-Length.
     #[track_caller]
     pub fn content_length(&self) -> u64 {
         let length = self.header("content-length");
@@ -87,13 +87,13 @@ enum Part {
     End,
 }
 
-/// A connection to a server: raw bytes out, decoded responses or raw bytes in.
+/// A connection to a server: sends raw bytes, and reads decoded responses or raw bytes.
 #[derive(Debug)]
 pub struct Connection<S = TcpStream> {
-    /// The stream itself. Bytes already read from it are in a buffer of the connection.
+    /// The stream itself. The connection may already have buffered bytes from it.
     pub stream: S,
     buffer: Box<[u8]>,
-    /// The part of `buffer` that was read and not used.
+    /// Range of `buffer` that was read from the stream and not yet used.
     unused: Range<usize>,
     decoder: Decoder,
 }
@@ -108,7 +108,8 @@ impl Connection {
         Self::try_over(TcpStream::connect(address)?)
     }
 
-    /// Uses a TCP stream without Nagle's delay; reads and writes fail after [`PATIENCE`].
+    /// Wraps a TCP stream and turns off Nagle's algorithm; reads and writes fail after
+    /// [`PATIENCE`].
     ///
     /// # Errors
     ///
@@ -126,13 +127,13 @@ impl Connection {
         Self::try_connect(address).unwrap()
     }
 
-    /// Uses a TCP stream, as [`Connection::try_over`].
+    /// Wraps a TCP stream like [`Connection::try_over`]; panics on an error.
     #[track_caller]
     pub fn over(stream: TcpStream) -> Self {
         Self::try_over(stream).unwrap()
     }
 
-    /// Returns whether no byte has come since the last response, and the stream is still open.
+    /// Returns whether the stream is still open and nothing was received after the last response.
     pub fn is_quiet(&mut self) -> bool {
         self.unused.is_empty() && {
             self.stream.set_nonblocking(true).unwrap();
@@ -154,12 +155,12 @@ impl Connection<UnixStream> {
 }
 
 impl<S: Read + Write> Connection<S> {
-    /// Uses a stream as it is.
+    /// Wraps a stream without changing its options.
     pub fn new(stream: S) -> Self {
         Self::with_buffer(stream, BUFFER_LEN)
     }
 
-    /// Uses a stream as it is, reading at most `len` bytes at once.
+    /// Wraps a stream without changing its options; each read takes at most `len` bytes.
     pub fn with_buffer(stream: S, len: usize) -> Self {
         Self {
             stream,
@@ -169,7 +170,7 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// Continues on a new stream with the same buffer.
+    /// Replaces the stream and returns the old one; the buffer stays.
     pub fn replace_stream(&mut self, stream: S) -> S {
         self.unused = 0..0;
         self.decoder.clear();
@@ -236,7 +237,7 @@ impl<S: Read + Write> Connection<S> {
     pub fn try_head(&mut self, to_head: bool) -> io::Result<Option<&Head>> {
         self.decoder.set_to_head(to_head);
         let mut part = self.part(usize::MAX)?;
-        // The content was read, perhaps as raw bytes; its end is still to be taken.
+        // The caller has already read the content, perhaps as raw bytes, but not its end.
         if matches!(part, Some(Part::End)) {
             part = self.part(usize::MAX)?;
         }
@@ -296,7 +297,7 @@ impl<S: Read + Write> Connection<S> {
         response.ok_or_else(|| ErrorKind::UnexpectedEof.into())
     }
 
-    /// Returns the bytes that were read from the stream and not used.
+    /// Returns the bytes that were read from the stream and not yet used.
     pub fn unused(&self) -> &[u8] {
         self.buffer.get(self.unused.clone()).unwrap_or_default()
     }
@@ -341,7 +342,8 @@ impl<S: Read + Write> Connection<S> {
         response
     }
 
-    /// Sends GET and HEAD for a resource that must be this plain text.
+    /// Sends GET and HEAD for a resource and checks that it is plain text with this status and
+    /// body.
     #[track_caller]
     pub fn check_text(&mut self, target: &str, status: u16, body: &str) {
         let response = self.get_and_head(target, &[]);
@@ -361,7 +363,7 @@ impl<S: Read + Write> Connection<S> {
         self.try_next(to_head).unwrap()
     }
 
-    /// Reads the next response, which must come.
+    /// Reads the next response; panics if the stream ends instead.
     #[track_caller]
     pub fn response(&mut self, to_head: bool) -> Response {
         self.next(to_head)
@@ -376,14 +378,14 @@ impl<S: Read + Write> Connection<S> {
         self.begin_reading(method == "HEAD")
     }
 
-    /// Reads the head of the next response.
+    /// Reads the head of the next response; the content follows as after [`Connection::begin`].
     #[track_caller]
     pub fn begin_reading(&mut self, to_head: bool) -> Response {
         let head = self.try_head(to_head).unwrap();
         Response::new(head.expect("a response before the end of the stream"))
     }
 
-    /// Hands the content to `take` in pieces.
+    /// Reads the content and passes it to `take` in pieces.
     ///
     /// # Errors
     ///
@@ -395,7 +397,8 @@ impl<S: Read + Write> Connection<S> {
         Ok(())
     }
 
-    /// Reads all bytes up to the end of the stream; returns whether it was closed and not reset.
+    /// Reads all bytes up to the end of the stream; returns them, and whether the server closed the
+    /// connection rather than reset it.
     #[track_caller]
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut bytes = self.unused().to_vec();
@@ -416,7 +419,7 @@ impl<S: Read + Write> Connection<S> {
         bytes
     }
 
-    /// Asserts that the server closes the connection without another byte.
+    /// Asserts that the server closes the connection without sending another byte.
     #[track_caller]
     pub fn expect_end(&mut self) {
         let (rest, is_orderly) = self.rest();
@@ -424,7 +427,7 @@ impl<S: Read + Write> Connection<S> {
         assert!(is_orderly, "the connection was reset");
     }
 
-    /// Asserts that no byte follows, whether the server closes or resets the connection.
+    /// Asserts that no byte follows and that the server closes or resets the connection.
     #[track_caller]
     pub fn assert_closed(&mut self) {
         let (rest, _) = self.rest();
@@ -433,7 +436,7 @@ impl<S: Read + Write> Connection<S> {
 }
 
 impl<S: Stream + 'static> Connection<S> {
-    /// Hides the type of the stream.
+    /// Boxes the stream, so that connections over different streams have the same type.
     pub fn boxed(self) -> Connection<Box<dyn Stream>> {
         Connection {
             stream: Box::new(self.stream),
@@ -444,7 +447,8 @@ impl<S: Stream + 'static> Connection<S> {
     }
 }
 
-/// Raw bytes, with the framing of chunks. Content of a known length counts as read.
+/// Reads raw bytes, including the framing of chunks. Bytes of content of a known length count as
+/// read for the decoder.
 impl<S: Read> Read for Connection<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = if self.unused.is_empty() {
@@ -461,7 +465,7 @@ impl<S: Read> Read for Connection<S> {
     }
 }
 
-/// A request without content; `fields` are header lines without line ends.
+/// Returns a request without content; `fields` are header lines without line ends.
 fn request(method: &str, target: &str, fields: &[&str]) -> String {
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n");
     for field in fields {
@@ -475,13 +479,14 @@ fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "malformed HTTP/1.1 response")
 }
 
-/// Sends bytes on a new connection and reads one response and the end of the connection. The status
-/// is 0 if no head came; `is_complete` is false if the connection was reset or something followed.
+/// Sends bytes on a new connection and reads one response up to the end of the connection. The
+/// status is 0 if no head was received; `is_complete` is false if the connection was reset, or more
+/// bytes followed the response.
 #[track_caller]
 pub fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Response {
     let bytes = bytes.as_ref();
     let mut connection = Connection::connect(address);
-    // A server may refuse a request, close, and reset before it has read all of it.
+    // The server may refuse the request and reset the connection before it has read everything.
     drop(connection.try_send(bytes));
     let mut response = match connection.try_head(bytes.starts_with(b"HEAD ")) {
         Ok(Some(head)) => Response::new(head),

@@ -1,15 +1,15 @@
-//! Responses from bytes as they arrive, without I/O.
+//! An incremental decoder of HTTP/1.1 responses, without I/O.
 
 use httparse::Status;
 
-/// Longest head that is read.
+/// Maximum length of a head, in bytes.
 const HEAD_LEN_MAX: usize = 1 << 20;
-/// Most header lines in a head.
+/// Maximum number of header lines in a head.
 const HEADERS_MAX: usize = 64;
-/// Longest line between chunks: a size with extensions, or a trailer.
+/// Maximum length of a line between chunks (a chunk size with extensions, or a trailer), in bytes.
 const LINE_LEN_MAX: usize = 64 << 10;
 
-/// The bytes are not an HTTP/1.1 response.
+/// Error of the decoder: the bytes are not an HTTP/1.1 response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -20,18 +20,18 @@ pub enum Event<'a> {
     Head,
     /// Bytes of the content, without the framing of chunks.
     Content(&'a [u8]),
-    /// The response is complete; the next event belongs to the next one.
+    /// The response is complete; further events belong to the next response.
     End,
 }
 
-/// The end of the content, as the head announces it.
+/// How the end of the content is determined, according to the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// After so many bytes; 0 for responses without content.
+    /// The content has this length, in bytes; 0 for responses without content.
     Length(u64),
-    /// At the last chunk.
+    /// The content ends with the last chunk.
     Chunked,
-    /// At the end of the connection.
+    /// The content ends with the connection.
     Close,
 }
 
@@ -40,16 +40,16 @@ pub enum Framing {
 pub struct Head {
     /// Status code.
     pub status: u16,
-    /// The end of the content.
+    /// How the end of the content is determined.
     pub framing: Framing,
     /// Whether the connection can carry another request.
     pub keeps_alive: bool,
-    /// All bytes with the empty line.
+    /// Raw bytes of the head, including the empty line at its end.
     pub bytes: Vec<u8>,
 }
 
 impl Head {
-    /// Returns name and trimmed value of each header line; lines that are not UTF-8 are skipped.
+    /// Returns name and trimmed value of each header line, except lines that are not UTF-8.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         let lines = self.bytes.split(|&byte| byte == b'\n').skip(1);
         lines.filter_map(|line| {
@@ -58,7 +58,7 @@ impl Head {
         })
     }
 
-    /// Returns the value of the first header with this name, in any case.
+    /// Returns the value of the first header with this name; case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers();
         headers.find_map(|(field, value)| field.eq_ignore_ascii_case(name).then_some(value))
@@ -77,7 +77,7 @@ enum State {
     Close,
 }
 
-/// Decodes one response after the other from one connection.
+/// Decodes consecutive responses of one connection.
 ///
 /// Nothing is allocated per response once the buffers have grown to the size of the heads.
 #[derive(Debug)]
@@ -108,13 +108,13 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Forgets everything, for the first response of another connection.
+    /// Resets the decoder for another connection.
     pub fn clear(&mut self) {
         self.state = State::Head;
         self.partial.clear();
     }
 
-    /// Sets whether the next response answers a HEAD request and so has no content.
+    /// Sets whether the next response is to a HEAD request, and hence has no content.
     pub fn set_to_head(&mut self, to_head: bool) {
         self.to_head = to_head;
     }
@@ -129,7 +129,8 @@ impl Decoder {
         &self.trailers
     }
 
-    /// Notes that `len` bytes of content of a known length were read past the decoder.
+    /// Tells the decoder that the caller has read `len` bytes of content of a known length directly
+    /// from the stream.
     pub(super) fn skip(&mut self, len: usize) {
         if let State::Sized(left) = &mut self.state {
             *left = left.saturating_sub(len as u64);
@@ -146,7 +147,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// If the bytes are not a response as RFC 9112 defines it; a bare LF in a head is not.
+    /// If the bytes are not a response according to RFC 9112. A bare LF in a head is an error too.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Malformed> {
         loop {
             match self.state {
@@ -182,8 +183,8 @@ impl Decoder {
         }
     }
 
-    /// Handles the end of the connection. Returns whether that ends a response whose content
-    /// extends to it; `false` if no response had begun.
+    /// Handles the end of the connection. Returns `true` if it completes a response that extends to
+    /// the end of the connection, and `false` if no response had started.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Decoder {
 
     /// Returns whether the head is complete.
     fn read_head(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
-        // Most heads arrive in one piece and are parsed where they lie.
+        // Most heads arrive in one read and are parsed without copying.
         if self.partial.is_empty()
             && let Some(len) = self.parse_head(input)?
         {
@@ -266,7 +267,8 @@ impl Decoder {
             Err(_) => return Err(Malformed),
         };
         let bytes = bytes.get(..len).ok_or(Malformed)?;
-        // The parser tolerates what RFC 9112 lets a recipient tolerate.
+        // The parser accepts deviations that RFC 9112 permits recipients to accept; these two are
+        // errors here.
         if !bytes.starts_with(b"HTTP/") || has_bare_lf(bytes) {
             return Err(Malformed);
         }
@@ -337,7 +339,7 @@ fn take<'a>(input: &mut &'a [u8], left: u64) -> Option<(&'a [u8], u64)> {
     Some((content, left - len as u64))
 }
 
-/// Parses a Content-Length: digits alone.
+/// Parses the value of Content-Length, which must consist of digits only.
 fn length(value: &[u8]) -> Result<u64, Malformed> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Malformed);

@@ -1,4 +1,4 @@
-//! HTTP/1.1 from the client's side.
+//! HTTP/1.1 client.
 
 mod connection;
 mod decoder;

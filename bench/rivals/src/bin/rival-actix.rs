@@ -1,4 +1,4 @@
-//! actix-web 4.
+//! Contender: actix-web 4.
 
 use actix_files::NamedFile;
 use actix_web::web::{self, Data, Payload};
@@ -17,7 +17,7 @@ fn main() -> std::io::Result<()> {
 async fn serve(options: Options) -> std::io::Result<()> {
     let (sender, _): (Sender, _) = broadcast::channel(BROADCAST_BACKLOG);
     let threads = options.threads;
-    // Its blocking threads are counted for each of its workers.
+    // actix-web counts blocking threads per worker.
     let blocking_threads = options.blocking_threads.div_ceil(threads);
     let port = options.port;
     HttpServer::new(move || {

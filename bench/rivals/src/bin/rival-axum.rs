@@ -1,4 +1,4 @@
-//! axum 0.8.
+//! Contender: axum 0.8.
 
 use axum::Json;
 use axum::Router;

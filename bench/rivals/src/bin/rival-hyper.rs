@@ -1,4 +1,4 @@
-//! hyper 1, without a framework.
+//! Contender: hyper 1, without a framework.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::io::ReaderStream;
 
-/// What is read from a file at a time. The default of 4 KiB is no fair opponent.
+/// Bytes of a file to read at once. The default of 4 KiB would make the comparison unfair.
 const FILE_PIECE_LEN: usize = 256 << 10;
 
 type Body = BoxBody<Bytes, std::io::Error>;
