@@ -2,12 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! A bulk answer in progress holds the list of its remaining paths, and a slow client holds it for
-//! long. When there is no capacity for another list, the answer with the most time left is evicted,
-//! if that is more than [`PATIENCE`] or its client has read nothing for [`STALL_TIME`]: its list is
-//! freed at once, and its connection is reset when its client reads the next piece. So clients that
-//! read slowly on purpose cannot exclude others. If all clients read at a fair pace, the newest
-//! request is answered with 503.
+//! A bulk answer in progress holds the list of its remaining paths, and a slow client makes it hold
+//! the list for long. If a new list does not fit, the answer with the longest estimated remaining
+//! time is evicted, provided that this time exceeds [`PATIENCE`] or its client has read nothing for
+//! [`STALL_TIME`]. Eviction frees the list at once; the connection is reset when the client reads
+//! the next piece. So clients that read slowly on purpose cannot exclude others. If no answer may
+//! be evicted, the new request gets 503.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,25 +18,25 @@ use samovar_store::Member;
 
 use crate::sync::Locked;
 
-/// Paths of all answers in progress, 40 bytes each at most.
+/// Maximum number of paths in the lists of all answers, at 40 bytes or less each.
 pub(crate) const COUNT_MAX: usize = 2_000_000;
 
-/// An answer that will be complete within this is not evicted: 100,000 paths at a megabyte a
-/// second.
+/// Answers expected to end within this time are not evicted. It is enough to send 100,000 paths at
+/// one megabyte per second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An answer whose client has read nothing for this long may be evicted.
 const STALL_TIME: Duration = Duration::from_secs(5);
 
-/// The time before a client's pace is estimated.
+/// Age of an answer before its client's pace is estimated; until then it is not evicted.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The requested records, in order.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Without a registration: whichever the path has.
+    /// The paths. A member without a registration stands for any registration of its path.
     pub(crate) members: Vec<Member>,
-    /// Whether they are a closure, which is answered as a whole or not at all.
+    /// Whether the records are a closure, which is sent completely or refused.
     pub(crate) is_closure: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct BulkBudget {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The paths of all lists.
+    /// Number of paths in all lists.
     count: usize,
     lists: BTreeMap<u64, Arc<List>>,
     next_id: u64,
@@ -60,13 +60,13 @@ struct List {
     count: usize,
     sent_count: AtomicUsize,
     since: Instant,
-    /// The last read, in milliseconds after `since`.
+    /// Time of the client's last read, in milliseconds after `since`.
     taken_ms: AtomicU64,
-    /// `None`: evicted.
+    /// `None` after eviction.
     wanted: Mutex<Option<Wanted>>,
 }
 
-/// A list in progress, freed when dropped.
+/// One answer's share of the budget; its list is freed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<BulkBudget>,
@@ -75,13 +75,13 @@ pub(crate) struct Share {
     pub(crate) is_closure: bool,
 }
 
-/// The answer was evicted in favour of others.
+/// Error: this answer was evicted to make capacity for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evicted;
 
 impl BulkBudget {
-    /// Adds a list if there is capacity, after evictions if need be. Returns the number of evicted
-    /// lists as well.
+    /// Adds a list, evicting others if necessary. Returns the share, or `None` if there is not
+    /// enough capacity, and the number of evicted lists.
     pub(crate) fn share(self: &Arc<Self>, wanted: Wanted, now: Instant) -> (Option<Share>, usize) {
         let mut evicted = Vec::new();
         let mut state = self.state.locked();
@@ -116,7 +116,8 @@ impl BulkBudget {
 }
 
 impl State {
-    /// Evicts the list with the most time left, if that exceeds [`PATIENCE`] or its client stalls.
+    /// Evicts the list with the longest remaining time, if that exceeds [`PATIENCE`] or its client
+    /// stalls.
     fn drop_slowest(&mut self, now: Instant) -> Option<Wanted> {
         let left = |list: &List| list.time_left(now);
         let (id, _) = self
@@ -137,7 +138,7 @@ impl State {
 }
 
 impl List {
-    /// The time left at the client's present pace.
+    /// Estimates the remaining time at the client's average pace so far.
     fn time_left(&self, now: Instant) -> Duration {
         let age = now.saturating_duration_since(self.since);
         if age < FIRST_LOOK {
@@ -157,12 +158,13 @@ impl List {
 }
 
 impl Share {
-    /// The number of records.
+    /// Total number of records in the answer.
     pub(crate) fn count(&self) -> usize {
         self.list.count
     }
 
-    /// At most `count` records from `start` on. Those before were sent.
+    /// Returns at most `count` records from `start` on, and records that those before `start` were
+    /// sent.
     pub(crate) fn some(
         &self,
         start: usize,
@@ -182,12 +184,12 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let list = self.of.state.locked().remove(self.id);
-        // Freed without the lock.
+        // Free the list after the lock is released.
         drop(list);
     }
 }
 
-/// Larger closures that are computed at once.
+/// Maximum number of large closures that are computed at the same time.
 const CLOSURES_AT_ONCE_MAX: usize = 4;
 
 /// Slots for computing large closures.
@@ -201,7 +203,8 @@ pub(crate) struct ClosureSlot<'a>(&'a ClosureSlots);
 impl ClosureSlots {
     pub(crate) fn try_acquire(&self) -> Option<ClosureSlot<'_>> {
         let before = self.count.fetch_add(1, Ordering::AcqRel);
-        // Counted before the check, so that dropping gives it back.
+        // The count is incremented before the check, so the slot's drop must decrement it in both
+        // cases.
         let slot = ClosureSlot(self);
         (before < CLOSURES_AT_ONCE_MAX).then_some(slot)
     }
@@ -263,7 +266,7 @@ mod tests {
         let (newcomer, evicted) = budget.share(paths(TENTH), at(1000));
         assert_eq!(evicted, 1);
         assert_eq!(readers[0].some(1000, 32, at(1000)), Err(Evicted));
-        // All others are close to their end.
+        // All other answers are nearly complete.
         for reader in &readers[1..] {
             reader.some(100_000, 32, at(1000)).unwrap();
         }
@@ -273,7 +276,7 @@ mod tests {
             .some(100_000, 32, at(1000))
             .unwrap();
         assert!(budget.share(paths(1), at(5000)).0.is_none());
-        // Now all but one stall.
+        // From now on only one client reads.
         readers[5].some(100_000, 32, at(5000)).unwrap();
         let (others, evicted) = budget.share(paths(9 * TENTH), at(6000));
         assert_eq!(evicted, 9);

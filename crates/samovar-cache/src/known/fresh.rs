@@ -9,7 +9,7 @@ use samovar_store::{Catalog, Snapshot, Store};
 #[derive(Debug)]
 pub(crate) struct Fresh {
     snapshot: Option<Arc<Snapshot>>,
-    /// The turn of the last check, and its outcome.
+    /// The turn of the last check, and whether the snapshot was current.
     checked: Option<(Turn, bool)>,
 }
 

@@ -6,13 +6,13 @@ use samovar_nix::{HashPart, StorePath};
 
 use crate::known::sharded::{MemoryLen, Sharded};
 
-/// The capacity in bytes: some thousand names.
+/// Memory for all names, in bytes: enough for some thousand.
 const MEMORY_LEN: usize = 1 << 20;
 
-/// The memory of an entry besides the name, in bytes.
+/// Memory of an entry in addition to its name, in bytes.
 const ENTRY_LEN: usize = 160;
 
-/// The names.
+/// Names of recently requested paths, by hash part.
 #[derive(Debug)]
 pub(crate) struct Names(Sharded<StorePath>);
 

@@ -7,10 +7,10 @@ use samovar_store::StoreError;
 
 use crate::sync::Locked;
 
-/// The interval at which the same error is reported again.
+/// Interval after which the same error is reported again.
 const REPEAT_TIME: Duration = Duration::from_secs(60);
 
-/// The error of the present outage, and when it was last reported.
+/// The current outage's error, and the time of its last report.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     last: Mutex<Option<(StoreError, Instant)>>,

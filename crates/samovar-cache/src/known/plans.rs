@@ -1,18 +1,20 @@
 //! NAR plans of paths: the offsets of all files in a NAR, bounded in memory.
 //!
-//! With a plan, a range of a NAR is sent without reading what precedes it, and a listing without
-//! reading the files. A plan holds for one registration of a path and one root on the disk: a path
-//! that was registered anew, repaired or replaced is planned again, and so is a tree that a reader
-//! found to differ from its plan.
+//! With a plan, a range of a NAR is sent without reading the bytes before it, and a listing is made
+//! without reading the files. A plan is valid for one registration of a path and one root on the
+//! disk. If a path is registered anew, repaired or replaced, or a reader finds that the files
+//! differ from the plan, the path is planned again.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | all plans | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
-//! | one plan | 8 MiB | past 300,000 nodes a tree is walked for every range and listing |
-//! | start of a range | 1 MiB | before it, walking that far is cheaper than planning the tree |
-//! | NAR | 1 MiB | a shorter one is walked before its plan would be found |
+//! | memory of all plans | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
+//! | memory of one plan | 8 MiB | a tree of more than 300,000 nodes is walked for every range and
+//! listing |
+//! | start of a range that uses a plan | 1 MiB | walking to an earlier start is cheaper than
+//! planning |
+//! | size of a NAR that uses a plan | 1 MiB | walking a smaller tree is cheaper than a look-up |
 
 use std::io;
 use std::sync::Arc;
@@ -31,8 +33,8 @@ const MEMORY_LEN_MAX: usize = 16 << 20;
 /// Memory for one plan, in bytes: it must fit into half of the table.
 const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 
-/// The start of a range, in bytes, from which a tree is planned for it, and the size of a NAR from
-/// which a plan is looked up.
+/// Ranges that start before this offset, in bytes, do not cause a tree to be planned; NARs smaller
+/// than this are sent without looking for a plan.
 const PLANNED_FROM: u64 = 1 << 20;
 
 /// Plans of paths.
@@ -50,7 +52,7 @@ struct Entry {
     plan: Option<Arc<NarPlan>>,
 }
 
-/// The registration and root that a plan holds for.
+/// The registration and root for which a plan is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     nar_hash: NarHash,
@@ -59,7 +61,7 @@ struct Stamp {
     root: Option<Identity>,
 }
 
-/// The known plan of a tree.
+/// The result of looking for a tree's plan.
 enum Known {
     Plan(Arc<NarPlan>),
     TooLarge,
@@ -127,8 +129,8 @@ impl MemoryLen for Entry {
 }
 
 impl Plans {
-    /// The NAR from `start` on. An existing plan makes reading faster, because no directory is
-    /// listed and sorted.
+    /// Returns a reader of the NAR from offset `start`. An existing plan saves listing and sorting
+    /// directories.
     pub(crate) fn nar_from(
         &self,
         registration: &Registration,
@@ -147,8 +149,8 @@ impl Plans {
         Ok(reader)
     }
 
-    /// The plan of a tree. `None`: the caller must walk the tree, and check at the end that the
-    /// registration is current.
+    /// Returns the plan of a tree, which is made if necessary. `None`: the caller must walk the
+    /// tree, and check at the end that the registration is still current.
     pub(crate) fn plan(
         &self,
         registration: &Registration,
@@ -167,7 +169,7 @@ impl Plans {
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        // A daemon sends every NAR from the start, so a plan is of no use.
+        // A daemon sends each NAR from its start, so a plan would save nothing.
         if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
             return Ok(None);
         }
@@ -201,7 +203,8 @@ impl Plans {
             let is_shorter = plan.nar_size() < info.nar_size;
             return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));
         }
-        // The tree may be of two registrations.
+        // If the path was registered anew meanwhile, the plan may mix the files of both
+        // registrations.
         if registration.is_current() != Ok(true) {
             return Ok(None);
         }

@@ -5,14 +5,14 @@ use samovar_http::Response;
 /// Name and version of the serving program.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// Its version.
+    /// Version of the program.
     pub version: String,
 }
 
 impl Program {
-    /// The answer of `/version`.
+    /// Returns the response to `/version`.
     pub(crate) fn response(&self) -> Response {
         samovar_metrics::json(&serde_json::json!({
             "name": self.name,

@@ -13,19 +13,19 @@ use crate::refusal::Refusal;
 /// The registration of a path at the start of a response.
 ///
 /// Files are read after the row. If the path is collected and registered anew in between, the
-/// response could mix two registrations; a look-up at the end detects that.
+/// response could mix two registrations. Another look-up at the end of the response detects this.
 #[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) info: PathInfo,
-    /// The snapshot of the store before the row was read. While it is current, no look-up is
-    /// needed.
+    /// The snapshot of the store from before the row was read. While it is current, the check at
+    /// the end of the response needs no look-up.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) health: Arc<Health>,
 }
 
-/// The path was collected or registered anew during the response.
+/// Error: the path was collected or registered anew during the response.
 #[derive(Debug, thiserror::Error)]
 #[error("path was collected or registered anew on the way")]
 pub(crate) struct Collected;
@@ -37,7 +37,7 @@ impl From<Collected> for io::Error {
 }
 
 impl Registration {
-    /// Whether this registration was valid all the time since the row was read.
+    /// Whether this registration has been valid ever since the row was read.
     ///
     /// # Errors
     ///
@@ -55,13 +55,14 @@ impl Registration {
         }))
     }
 
-    /// Refuses a path that is quarantined or suspect.
+    /// Returns an error if the path is quarantined or suspect.
     pub(crate) fn admit(&self) -> Result<(), Refusal> {
         let epoch = self.snapshot.as_ref().map(|snapshot| snapshot.epoch);
         self.health.admit(&self.info, epoch)
     }
 
-    /// Reports an error of reading the files, unless they were collected, which is not damage.
+    /// Reports an error that occurred while reading the files. Decides whether it means damage, a
+    /// collected path, or a temporary failure.
     pub(crate) fn report(&self, error: &io::Error) {
         let finding = finding(error);
         if finding == Finding::Failure {
@@ -87,7 +88,7 @@ impl Registration {
         }
     }
 
-    /// Whether the store is mounted: in an empty mount point a missing file proves nothing.
+    /// Whether the store is mounted. If it is not, a missing file is no sign of damage.
     fn is_mounted(&self, error: &io::Error) -> bool {
         error.kind() != io::ErrorKind::NotFound
             || self
@@ -97,10 +98,10 @@ impl Registration {
     }
 }
 
-/// The meaning of an error of reading files.
+/// The cause of an error that occurred while reading files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
-    /// The files are not the registered ones.
+    /// The files do not match their registration.
     Damage,
     /// The files changed while they were read, or since their plan was made.
     Change,
@@ -123,7 +124,7 @@ fn finding(error: &io::Error) -> Finding {
     }
 }
 
-/// The error for a NAR that is shorter or longer than its registered size.
+/// Makes the error for a NAR whose length differs from the registered one.
 pub(crate) fn wrong_size(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
@@ -131,7 +132,7 @@ pub(crate) fn wrong_size(how: &str) -> io::Error {
     )
 }
 
-/// The error for files that make another NAR than the registered one.
+/// Makes the error for files whose NAR has another hash than the registered one.
 pub(crate) fn wrong_contents() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,

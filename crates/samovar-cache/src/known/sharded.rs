@@ -1,9 +1,9 @@
 //! A table of facts about paths, bounded in memory and shared by all threads.
 //!
-//! Entries that were not used recently are evicted: new entries and hits go into the young
-//! generation; when that is full, the old one is dropped and the young one becomes old. Used
-//! entries stay, without bookkeeping for each use. Sharding reduces lock contention: an I/O thread
-//! holds the lock of one shard for one look-up in a hash table.
+//! Entries that were not used recently are evicted. New entries and hits go into the young
+//! generation; when that is full, the old generation is dropped and the young one becomes the old
+//! one. So used entries stay in memory, without a list that every use would have to update.
+//! Sharding reduces lock contention: an I/O thread locks one shard for one look-up in a hash table.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,15 +16,15 @@ use samovar_nix::HashPart;
 
 use crate::sync::Locked;
 
-/// The table.
+/// A bounded table with one entry per path, divided into shards.
 #[derive(Debug)]
 pub(crate) struct Sharded<V> {
     shards: Box<[Mutex<Shard<V>>]>,
-    /// Memory of one shard, in bytes.
+    /// Maximum memory of one shard, in bytes.
     shard_len_max: usize,
     /// Number of entries added for paths that were not in the table.
     miss_count: AtomicU64,
-    /// Number of evictions, continued from the table that this one replaces.
+    /// Number of evictions, including those of tables that this one replaced at reloads.
     eviction_count: Arc<AtomicU64>,
 }
 
@@ -41,9 +41,9 @@ struct Generation<V> {
     len: usize,
 }
 
-/// The memory of an entry.
+/// An entry whose memory can be measured.
 pub(crate) trait MemoryLen {
-    /// In bytes, its share of the table included.
+    /// Memory of the entry in bytes, including its share of the table.
     fn memory_len(&self) -> usize;
 }
 
@@ -54,8 +54,8 @@ pub(crate) trait PathCache: fmt::Debug + Send + Sync {
 }
 
 impl<V: Clone + MemoryLen> Sharded<V> {
-    /// `memory_len`: the capacity of all shards, in bytes. `eviction_count`: the counter of the
-    /// table that this one replaces, or a new one.
+    /// Creates an empty table. `memory_len` is the capacity of all shards, in bytes;
+    /// `eviction_count` is the counter of the table that this one replaces, or a new one.
     pub(crate) fn new(
         shard_count: usize,
         memory_len: usize,
@@ -69,7 +69,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         }
     }
 
-    /// The entry of a path, which counts as a use.
+    /// Returns the entry of a path, and counts this as a use.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<V> {
         let mut shard = self.shard(hash_part);
         if let Some(value) = shard.young.entries.get(hash_part) {
@@ -80,20 +80,20 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         Some(value)
     }
 
-    /// The entry of a path, without counting a use.
+    /// Returns the entry of a path without counting a use.
     pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<V> {
         self.shard(hash_part).entry(hash_part).cloned()
     }
 
-    /// Changes the entry of a path, but not its length, without counting a use.
+    /// Changes a path's entry without counting a use. The change must not alter the entry's length.
     pub(crate) fn update(&self, hash_part: &HashPart, change: impl FnOnce(&mut V)) {
         if let Some(entry) = self.shard(hash_part).entry(hash_part) {
             change(entry);
         }
     }
 
-    /// Adds or replaces an entry, or drops the path's entry if this one is too long to leave
-    /// capacity for others.
+    /// Adds or replaces an entry. If the new entry is too long for a generation, only drops the old
+    /// one.
     pub(crate) fn insert(&self, hash_part: HashPart, value: V) {
         let fits = value.memory_len() <= self.generation_len_max();
         let mut shard = self.shard(&hash_part);
@@ -122,8 +122,9 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         shard.old.len < self.generation_len_max() || shard.young.entries.contains_key(hash_part)
     }
 
-    /// Adds an entry without counting a use, or replaces it in its generation. Returns `false` if
-    /// others would be evicted for it; the path then has no entry in the old generation.
+    /// Adds an entry to the old generation without counting a use, or replaces the entry where it
+    /// is. Returns `false` if there is no free capacity; the path's entry in the old generation is
+    /// dropped then, too.
     pub(crate) fn offer(&self, hash_part: HashPart, value: V) -> bool {
         let (len, len_max) = (value.memory_len(), self.generation_len_max());
         if len > len_max {
@@ -152,7 +153,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         }
     }
 
-    /// The status of this cache. Its hits are counted elsewhere.
+    /// Returns the table's status for the metrics. Hits are counted by the caller.
     pub(crate) fn status(&self, name: &str) -> CacheStatus {
         let mut status = CacheStatus {
             name: name.to_owned(),
@@ -174,7 +175,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         self.shard_len_max == memory_len / self.shards.len()
     }
 
-    /// The capacity of a generation of one shard, in bytes. No entry is longer.
+    /// Maximum memory of one generation of one shard, in bytes. No longer entry is accepted.
     fn generation_len_max(&self) -> usize {
         self.shard_len_max / 2
     }
@@ -235,7 +236,7 @@ where
     }
 }
 
-/// Hashes hash parts, which are hashes already.
+/// Hasher for hash parts: uses their bytes directly, because they are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct HashPartHasher(u64);
 
@@ -252,7 +253,7 @@ impl Hasher for HashPartHasher {
     }
 
     fn write_usize(&mut self, _: usize) {
-        // The length that precedes the bytes of an array is the same for all.
+        // Ignore the length that precedes the bytes of an array: it is the same for all hash parts.
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
 
     const SHARD_COUNT: usize = 16;
 
-    /// The number is the length.
+    /// A test entry whose value is its own length.
     impl MemoryLen for usize {
         fn memory_len(&self) -> usize {
             *self
@@ -338,7 +339,7 @@ mod tests {
         assert!((0..5).all(|number| table.peek(&hash_part(number)).is_some()));
     }
 
-    /// The narinfo of a path with thousands of references may be that long.
+    /// A narinfo of a path with thousands of references may be this long.
     #[test]
     fn an_entry_longer_than_half_a_shard_is_not_kept() {
         let table = table(SHARD_COUNT, SHARD_COUNT * 20_000);

@@ -1,5 +1,5 @@
-//! The store, and everything about it that is independent of policies and keys and therefore shared
-//! by all caches.
+//! The store, and the state that its caches share because it depends neither on policies nor on
+//! keys.
 //!
 //! Nothing here decides whether a path may be read: a [`Reader`](crate::reader::Reader) checks that
 //! first.
@@ -37,7 +37,7 @@ pub(crate) struct SharedConfig {
     pub(crate) program: Program,
 }
 
-/// A store, and the facts and limits that its caches share.
+/// A store, and the caches, records and limits that all its caches share.
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     pub(crate) store: Arc<dyn Store>,
@@ -45,16 +45,16 @@ pub(crate) struct SharedStore {
     outage: Outage,
     pub(crate) leases: Leases,
     pub(crate) health: Arc<Health>,
-    /// Threads that verify files; dropping it ends them.
+    /// Threads that verify files. They end when this is dropped.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
     pub(crate) small_nars: Arc<SmallNars>,
-    /// Narinfos evicted from memory, of all caches since the start.
+    /// Number of narinfos evicted from memory, by all caches since the start.
     pub(crate) narinfo_evictions: Arc<AtomicU64>,
     pub(crate) nar_cache: Option<Arc<NarCache>>,
     pub(crate) closure_slots: ClosureSlots,
     pub(crate) bulk_budget: Arc<BulkBudget>,
-    /// For access logs.
+    /// Names of recently requested paths, for access logs.
     pub(crate) names: Names,
     pub(crate) fixed: PreparedAnswers,
     pub(crate) program: Program,
@@ -67,7 +67,7 @@ impl SharedStore {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
-        // If the thread cannot be started, there are no leases.
+        // Without the thread there are no leases; requests are answered nevertheless.
         let leases = config.gc_lease.and_then(|gc_lease| {
             Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
         });
@@ -109,7 +109,7 @@ impl SharedStore {
         Ok(info)
     }
 
-    /// The registration of a path.
+    /// Returns the registration of a path for this row.
     pub(crate) fn registration(
         &self,
         hash_part: HashPart,
@@ -130,9 +130,9 @@ impl SharedStore {
         }))
     }
 
-    /// Makes the refusal for a path whose files cannot be read, before anything was sent. If the
-    /// path was collected or is damaged, the refusal says so; otherwise the failure may be
-    /// temporary.
+    /// Makes the refusal for a path whose files could not be read, before any byte was sent. If the
+    /// path was collected or is damaged, the refusal says so; otherwise it says that the failure
+    /// may be temporary.
     pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
         let was = &registration.info;
         match self.lookup(was.path.hash_part()) {
@@ -146,29 +146,29 @@ impl SharedStore {
         }
     }
 
-    /// The present state of the store, if the catalog is up to date.
+    /// Returns the snapshot of the store if the catalog is current.
     pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
         let catalog = self.store.catalog()?;
         let mut snapshot = catalog.current();
         catalog.check_patiently(&mut snapshot).then_some(snapshot)
     }
 
-    /// The present state of the store, after bringing the catalog up to date. `None` if that is not
-    /// possible at once; the store may answer nevertheless.
+    /// Brings the catalog up to date and returns the snapshot; `None` if that is not possible at
+    /// once. The store may be readable even then.
     pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {
         // The catalog is usually current, which is checked without a lock.
         let fresh = self.fresh();
         fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
     }
 
-    /// Reports an error of the store, once per outage.
+    /// Reports a store error, once per outage.
     pub(crate) fn note(&self, error: StoreError) {
         if self.outage.note(error, Instant::now()) {
             self.observer.event(&Event::StoreFailed(error));
         }
     }
 
-    /// Reports a refused request to the operator. `what`: the request or the path.
+    /// Reports a refused request to the operator. `what` is the request or the store path.
     pub(crate) fn report(&self, what: &dyn fmt::Display, refusal: Refusal) {
         match refusal {
             Refusal::Store(error) if error.is_about_one_path() => {
@@ -183,7 +183,7 @@ impl SharedStore {
         }
     }
 
-    /// Called after a successful access; reports the end of an outage and schema warnings.
+    /// Records a successful store access; reports the end of an outage, and schema warnings.
     pub(crate) fn recovered(&self) {
         if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);

@@ -2,16 +2,17 @@
 //!
 //! # Theory of operation
 //!
-//! A NAR is added when it was requested and its hash matched the registered one. Later changes of
-//! the files cannot invalidate the entry: it is the NAR of that hash. The path may get another
-//! hash, so an entry carries the epoch in which its row was last read, as a narinfo does.
+//! A NAR is added after it was requested and its hash matched the registered one. Later changes of
+//! the files do not invalidate the entry, because it still has the registered hash. The path may be
+//! registered anew with another hash, so each entry carries the epoch in which its row was last
+//! read, as a narinfo does.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
-//! | all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
+//! | size of one NAR | 64 KiB | for larger NARs, reading files is a small part of the cost |
+//! | memory of all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
 
 use std::io::{self, Read as _};
 use std::sync::Arc;
@@ -25,22 +26,22 @@ use sha2::{Digest, Sha256};
 use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, Field};
 
-/// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
-/// texts, and a compressed download cannot be resumed.
+/// The media type that Nix gives NARs when it uploads them. nix-serve sends `text/plain`, but
+/// proxies compress texts, and a compressed download cannot be resumed.
 const NAR_TYPE: Field = ("Content-Type", "application/x-nix-nar");
 
 pub(crate) const ACCEPT_RANGES: Field = ("Accept-Ranges", "bytes");
 
-/// The head of the answer with a whole NAR.
+/// Status and header fields of an answer with a whole NAR.
 pub(crate) const HEAD: AnswerHead = AnswerHead {
     status: Status::OK,
     fields: &[NAR_TYPE, ACCEPT_RANGES],
 };
 
-/// The longest NAR that is kept, in bytes.
+/// Maximum size of a NAR in this cache, in bytes.
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
 
-/// Few, because each needs capacity for several of the longest NARs.
+/// Number of shards. Few, because each must have capacity for several NARs of maximum size.
 pub(crate) const SHARD_COUNT: usize = 16;
 
 /// A NAR in memory.
@@ -53,7 +54,7 @@ pub(crate) struct SmallNar {
 }
 
 impl SmallNar {
-    /// An entry, unless the NAR has another hash.
+    /// Makes an entry; `None` if the NAR does not have this hash.
     pub(crate) fn new(nar_hash: NarHash, epoch: Option<u64>, nar: &[u8]) -> Option<Self> {
         let is_right = Sha256::digest(nar).as_slice() == nar_hash.as_bytes();
         is_right.then(|| Self {
@@ -63,14 +64,14 @@ impl SmallNar {
         })
     }
 
-    /// Whether hash and size are those of the row. A row with a wrong size is damage, which an
-    /// entry of an earlier row must not hide.
+    /// Whether the entry has the hash and size in the row. A row with a wrong size is damage, which
+    /// an entry made from an earlier row must not hide.
     pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
         self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
     }
 }
 
-/// The cache. A miss is an entry added for a path that had none.
+/// The small-NAR cache. Its misses are the entries added for paths that had none.
 pub(crate) type SmallNars = Sharded<SmallNar>;
 
 impl MemoryLen for SmallNar {
@@ -79,7 +80,7 @@ impl MemoryLen for SmallNar {
     }
 }
 
-/// Reads a NAR of `len` bytes.
+/// Reads a whole NAR of `len` bytes.
 ///
 /// # Errors
 ///
@@ -87,7 +88,7 @@ impl MemoryLen for SmallNar {
 pub(crate) fn read_whole(reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
     let len = len.min(LEN_MAX);
     let mut nar = Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1);
-    // One more byte tells a longer one.
+    // Read one byte more than expected, to detect a NAR that is too long.
     reader.take(len + 1).read_to_end(&mut nar)?;
     if nar.len() as u64 != len {
         return Err(io::Error::new(

@@ -1,4 +1,4 @@
-//! The meaning of a URL.
+//! Parses request URLs of a binary cache into routes.
 //!
 //! # Source
 //!
@@ -24,7 +24,7 @@ const HASH_PART_LEN: usize = size_of::<RawHashPart>();
 /// Length of a NAR hash in a URL, in characters.
 const NAR_HASH_LEN: usize = 52;
 
-/// The meaning of a URL's path.
+/// The resource that a URL's path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     /// `/nix-cache-info`
@@ -39,24 +39,25 @@ pub(crate) enum Route {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
     },
-    /// A NAR of a path that may exist, with a NAR hash that no path has.
+    /// A NAR URL with a valid hash part and an invalid NAR hash: no path has such a NAR.
     NarOfNoHash(HashPart),
     /// `/log/<base name>`
     Log(StorePath),
     /// `/realisations/<id>.doi`, `/build-trace-v2/<derivation>/<output>.doi`
     Realisation(RealisationId),
-    /// `/narinfos`, for POST
+    /// `/narinfos`, with POST
     Narinfos,
     /// `/closure/<hash part>`
     Closure(HashPart),
-    /// The form of a path's URL, but no such path can exist.
+    /// The URL has the form of a path's URL, but its hash part or name is invalid: no such path
+    /// exists.
     NoPath,
-    /// No URL of a cache.
+    /// The URL matches no pattern of a binary cache.
     Unknown,
 }
 
 impl Route {
-    /// The hash part of the path that is requested, whether such a path exists or not.
+    /// Returns the hash part in the URL, whether or not such a path exists.
     pub(crate) fn hash_part(&self) -> Option<HashPart> {
         match self {
             Self::Narinfo(hash_part)
@@ -73,8 +74,8 @@ impl Route {
         }
     }
 
-    /// Whether the answer is read from files, which may wait for a disk. What is read from the
-    /// database does not queue behind it.
+    /// Whether answering this route reads store files, and so may wait for a disk. Requests that
+    /// read only the database use another lane and do not queue behind these.
     pub(crate) fn reads_files(&self) -> bool {
         match self {
             Self::Nar { .. } | Self::Listing(_) | Self::Log(_) => true,
@@ -94,7 +95,8 @@ impl Route {
 pub(crate) fn route(path: &[u8], query: Option<&[u8]>) -> Route {
     match percent::decode(path) {
         Some(Cow::Borrowed(path)) => decoded(path, query),
-        // One segment for the proxies on the way here must not become two.
+        // A percent-encoded slash would decode to a new segment, which proxies in front of this
+        // server did not see.
         Some(Cow::Owned(text)) if slash_count(&text) == slash_count(path) => decoded(&text, query),
         Some(Cow::Owned(_)) | None => Route::Unknown,
     }
@@ -104,7 +106,7 @@ fn slash_count(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
 }
 
-/// The form of a URL's path, with the part that names what is requested, not parsed yet.
+/// The form of a URL's path. The part that names the requested resource is not parsed yet.
 #[derive(Debug, Clone, Copy)]
 enum Form<'a> {
     CacheInfo,
@@ -120,7 +122,7 @@ enum Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    /// The most frequent forms first.
+    /// Matches a path against the known forms, the most frequent ones first.
     fn of(path: &'a [u8]) -> Option<Self> {
         let path = path.strip_prefix(b"/")?;
         if let Some(name) = path.strip_suffix(b".narinfo") {
@@ -179,8 +181,9 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     route.unwrap_or(Route::Unknown)
 }
 
-/// The class of a request for the metrics, and the hash part in its URL, not validated. The prefix
-/// of the cache is not known here: the class is that of the longest end of the path with a form.
+/// Classifies a request for the metrics. Returns its class and the hash part in its URL, which is
+/// not validated. The cache's prefix is not known here, so the longest suffix of the path that
+/// matches a form decides.
 #[must_use]
 pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>) {
     let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -209,8 +212,8 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
     (Class::Other, None)
 }
 
-/// nix-serve's pattern for hash parts is `[0-9a-z]+`. A name that matches it but is no hash part
-/// names no path; any other is no URL of a cache.
+/// Parses a hash part. nix-serve's pattern for hash parts is `[0-9a-z]+`: a name that matches it
+/// without being a hash part is [`Route::NoPath`], any other name is [`Route::Unknown`].
 fn of_hash_part(name: &[u8], route: impl FnOnce(HashPart) -> Route) -> Route {
     match HashPart::parse(name) {
         Ok(hash_part) => route(hash_part),
@@ -250,7 +253,7 @@ fn parse_nar_hash(text: &[u8]) -> Option<NarHash> {
     NarHash::parse_nixbase32(text).ok()
 }
 
-/// The value of `hash` in harmonia's NAR URLs.
+/// Returns the value of the query parameter `hash` in harmonia's NAR URLs.
 fn hash_parameter(query: Option<&[u8]>) -> Option<&[u8]> {
     query?
         .split(|byte| *byte == b'&')
@@ -296,7 +299,7 @@ mod tests {
         }
     }
 
-    /// The class of a route in metrics.
+    /// Returns the metrics class that a route belongs to.
     fn class(route: &Route) -> Option<Class> {
         Some(match route {
             Route::CacheInfo => Class::CacheInfo,

@@ -1,12 +1,12 @@
-//! The meaning of a page's URL.
+//! Parses request URLs of the web interface.
 
 use samovar_http::http::percent;
 use samovar_nix::HashPart;
 
-/// The meaning of a page's URL, below the prefix of its cache.
+/// The page that a URL's path names, without the prefix of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PageRoute {
-    /// The prefix without a trailing slash.
+    /// The cache's prefix without a trailing slash.
     Prefix,
     /// `/`
     Landing,
@@ -20,17 +20,17 @@ pub(crate) enum PageRoute {
     Serve {
         hash_part: HashPart,
         names: Vec<Vec<u8>>,
-        /// Whether there is a trailing slash.
+        /// Whether the URL ends with a slash.
         has_slash: bool,
     },
     /// `/-/assets/<name>`
     Asset(String),
-    /// The form of a path's page, but no such path can exist.
+    /// The URL has the form of a store path's page, but its hash part is invalid.
     NoPath,
 }
 
 impl PageRoute {
-    /// Parses a percent-encoded path. `None`: no page.
+    /// Parses a percent-encoded path. `None`: the URL names no page.
     pub(crate) fn of(path: &[u8]) -> Option<Self> {
         match path {
             b"" => return Some(Self::Prefix),
@@ -54,7 +54,8 @@ impl PageRoute {
 fn serve(rest: &[u8]) -> Option<PageRoute> {
     let mut segments = rest.split(|byte| *byte == b'/');
     let hash_part = HashPart::parse(segments.next()?).ok()?;
-    // Decoded one by one: an encoded slash is part of a name, and no file name has one.
+    // Decode each segment by itself: an encoded slash would become part of a name, and no file name
+    // contains a slash.
     let mut names: Vec<Vec<u8>> = segments
         .map(|segment| percent::decode(segment).map(Into::into))
         .collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! The keeper: the thread that talks to the daemon.
+//! The keeper thread, which obtains GC leases from the daemon.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -14,33 +14,35 @@ use super::table::{Status, Table, Wanted};
 use super::{LeaseConfig, Shared};
 use crate::sync::Locked;
 
-/// Maximum number of requests without a reply: about 15 KB, which fit into the socket buffer, so
-/// that sending never blocks.
+/// Maximum number of requests sent before their replies are read. They take about 15 KB and fit
+/// into the socket buffer, so sending never blocks.
 const UNANSWERED_COUNT_MAX: usize = 128;
 
-/// Attempts to lease a path that the daemon refuses. It refuses while the collector starts or ends.
+/// Number of attempts to lease a path that the daemon refuses. It refuses while the garbage
+/// collector starts or ends.
 const TRY_COUNT: usize = 5;
 const TRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Interval between attempts to connect: initial and maximum.
+/// Interval between attempts to connect: the initial one, which is doubled after each failure, and
+/// the maximum.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// A connection counts as working after this time: a daemon may accept one and then fail.
+/// Time after which a connection counts as working. A daemon may accept a connection and then fail.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// Maximum delay in noticing the shutdown of the server while waiting for a reply.
+/// Maximum delay in noticing the server's shutdown while waiting for a reply.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A daemon that has not replied for this long is reported.
+/// Time without a reply after which the daemon is reported.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// Why nothing is leased.
+/// The reason why no path can be leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum LeaseError {
     #[error("{0}")]
     Daemon(#[from] StoreError),
-    /// The daemon does not know the newest path of the store.
+    /// The daemon does not know this store's newest path, so it serves another store.
     #[error("the daemon has another store")]
     OtherStore,
     #[error("there is no daemon")]
@@ -52,16 +54,16 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
     present: Option<TempRoots>,
-    /// The connection of the previous generation, until the present one ends.
+    /// The connection of the previous generation. It is closed when the present generation ends.
     previous: Option<TempRoots>,
-    /// When the present connection counts as working; `None` afterwards.
+    /// Time from which the present connection counts as working; `None` after that time.
     settles_at: Option<Instant>,
-    /// When the present generation ends.
+    /// Time at which the present generation ends.
     ends_at: Instant,
-    /// The next attempt to connect.
+    /// Time of the next attempt to connect.
     retries_at: Instant,
     retry_interval: Duration,
-    /// Whether the failure was reported.
+    /// Whether the present failure has been reported.
     is_reported: bool,
 }
 
@@ -116,7 +118,7 @@ impl Keeper {
         }
     }
 
-    /// Begins a new generation, unless the present one is empty.
+    /// Starts a new generation, unless the present one has no leases.
     fn turn(&mut self) {
         if self.shared.table.locked().present.is_empty() {
             self.ends_at = Instant::now() + self.config.time;
@@ -130,11 +132,11 @@ impl Keeper {
                 self.ends_at = Instant::now() + self.config.time;
                 let in_progress = self.shared.change(Table::turn);
                 self.add(in_progress);
-                // Dropped only now, because it leased the NARs in progress until they had new
-                // leases.
+                // The oldest connection is dropped only now: it leased the NARs in progress until
+                // the new generation did.
                 drop(oldest);
             }
-            // The present connection stays in use until a new one succeeds.
+            // Keep using the present connection until a new one is open.
             Err(_) => self.ends_at = Instant::now() + self.config.time.min(RETRY_INTERVAL_MAX),
         }
     }
@@ -159,7 +161,7 @@ impl Keeper {
         matches!(self.store.lookup(path.hash_part()), Ok(Some(info)) if info.path == *path)
     }
 
-    /// Leases paths in the present generation, each once, and replies to the waiting requests.
+    /// Leases each path once in the present generation, and replies to the requests that wait.
     fn add(&mut self, mut queue: Vec<Wanted>) {
         for _ in 0..TRY_COUNT {
             let mut refused = Vec::new();
@@ -184,7 +186,7 @@ impl Keeper {
         answer(queue, false);
     }
 
-    /// Returns the paths that the daemon refused.
+    /// Leases a batch of paths. Returns those that the daemon refused.
     fn add_batch(&mut self, batch: Vec<Wanted>) -> Result<Vec<Wanted>, LeaseError> {
         let Some(roots) = &mut self.present else {
             answer(batch, false);
@@ -261,7 +263,7 @@ impl Keeper {
         let lost = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
         let roots = [self.present.as_ref(), self.previous.as_ref()];
-        // No reply is due, so any event is the end of the connection.
+        // No reply is outstanding on these connections, so any event means that one was closed.
         fds.extend(
             roots
                 .iter()
@@ -275,7 +277,7 @@ impl Keeper {
         let present_is_lost = roots[0].is_some() && lost.next() == Some(true);
         let previous_is_lost = roots[1].is_some() && lost.next() == Some(true);
         drop(fds);
-        // The counter may be zero.
+        // The read fails if nothing was written to the counter, which does not matter.
         let _read = rustix::io::read(&self.shared.wake, &mut [0_u8; 8]);
         if previous_is_lost {
             self.close_previous();
@@ -327,13 +329,14 @@ impl Keeper {
     }
 }
 
-/// Replies to the requests that wait for these paths.
+/// Tells the requests that wait for these paths whether the paths are leased.
 fn answer(wanted: impl IntoIterator<Item = Wanted>, is_leased: bool) {
     let waiters = wanted.into_iter().filter_map(|wanted| wanted.waiter);
     waiters.for_each(|waiter| waiter.answer(is_leased));
 }
 
-/// Waits for the next reply without a limit: giving up would drop all leases of the connection.
+/// Waits for the next reply, however long it takes: giving up would drop all leases of the
+/// connection.
 fn await_answer(
     roots: &TempRoots,
     shared: &Shared,

@@ -2,37 +2,41 @@
 //!
 //! # Theory of operation
 //!
-//! A daemon protects a path and its closure from garbage collection while the connection lives on
-//! which that was requested. One thread, the *keeper*, owns such a connection, that of the present
-//! *generation*, and adds paths to it. After the lease time a new generation begins with a new
-//! connection, and the one before the last is closed. So a lease lasts for the lease time at least
-//! and twice that at most, and costs two processes of the daemon.
+//! The daemon protects a path and its closure from garbage collection as long as the connection
+//! that requested the protection is open. One thread, the *keeper*, owns such a connection for the
+//! present *generation*, and adds paths to it. After the lease time it starts a new generation with
+//! a new connection, and closes the connection of the generation before the previous one. So a
+//! lease lasts for at least the lease time and at most twice that, and costs two processes of the
+//! daemon.
 //!
 //! A path is leased
 //!
-//! * before its narinfo is *announced*. A narinfo in memory remembers the generation of its last
-//!   lease, so an I/O thread compares two numbers; where they differ, a worker answers, and waits
-//!   for the daemon. A lease of the previous generation is renewed without waiting;
-//! * before the first byte of a NAR is sent from files, and until it is sent: these leases are
-//!   renewed in each generation.
+//! * before its narinfo is *announced*. A narinfo in memory records the generation of its last
+//!   lease, so an I/O thread only compares two numbers. If they differ, a worker requests the lease
+//!   and waits for the daemon. A lease of the previous generation is renewed without waiting;
+//! * before the first byte of a NAR is sent from files, until its last byte is sent. These leases
+//!   are renewed in each generation.
 //!
-//! A request that waited checks once more that the path is registered: it may have been collected
-//! before the daemon's reply, and cannot be after it. Checking before the lease would leave a gap.
+//! A request that waited checks again that the path is registered: the path may have been collected
+//! before the daemon's reply, but cannot be collected after it. A check before the lease would
+//! leave a gap.
 //!
-//! Clients are answered whether or not the daemon replies. No request waits longer than
-//! [`WAIT_MAX`], nor at all while another has waited that long in vain; responses without a lease
-//! are counted. While there is no daemon, or the generation is full, no generation is published, so
-//! that I/O threads do not dispatch requests for leases. Narinfos from memory are not counted then.
+//! Clients get their responses even if the daemon does not reply. A request waits for at most
+//! [`WAIT_MAX`]; after one request has waited that long in vain, others do not wait until the
+//! daemon replies again. Responses without a lease are counted. While there is no daemon, or the
+//! generation is full, the published generation is zero, so that I/O threads do not dispatch
+//! requests to workers for leases. Narinfos sent from memory are not counted then.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | leases of a generation | 100,000 | 3 MB here; 8 MB that the collector reads |
-//! | paths waiting for a lease | 8,192 | about what a daemon leases within one wait |
-//! | requests to the daemon without a reply | 128 | enough that not each costs a wake-up |
-//! | wait for the daemon | 200 ms | ten times what it takes on a busy machine |
-//! | interval of attempts to connect | 250 ms, doubled up to 30 s | a daemon forks for each |
+//! | leases of a generation | 100,000 | 3 MB in this process; 8 MB for the collector to read |
+//! | paths waiting for a lease | 8,192 | about as many as a daemon leases within 200 ms |
+//! | requests without a reply | 128 | few wake-ups; fits into the socket buffer |
+//! | time that a request waits | 200 ms | ten times the usual reply time on a busy machine |
+//! | interval of attempts to connect | 250 ms, doubled up to 30 s | the daemon forks for each
+//! connection |
 
 mod keeper;
 mod table;
@@ -53,7 +57,7 @@ use table::{Found, Status, Table};
 
 use crate::sync::{Locked, unpoisoned};
 
-/// The longest that a request waits for the daemon.
+/// Maximum time for which a request waits for the daemon.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// The configuration of GC leases.
@@ -61,11 +65,11 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 pub struct LeaseConfig {
     /// The minimum duration of a lease; the maximum is twice that.
     pub time: Duration,
-    /// Whether leases were configured, so that a missing daemon is reported.
+    /// Whether the operator configured leases, so that a missing daemon must be reported.
     pub is_configured: bool,
 }
 
-/// The GC leases; always empty if leasing is off.
+/// The GC leases of a store. It is empty if leasing is off.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     shared: Option<Arc<Shared>>,
@@ -73,32 +77,33 @@ pub(crate) struct Leases {
 
 #[derive(Debug)]
 struct Shared {
-    /// The present generation; zero while no lease can be had.
+    /// The present generation; zero while no lease can be obtained.
     published: AtomicU32,
     table: Mutex<Table>,
-    /// Wakes the keeper.
+    /// An eventfd that wakes the keeper.
     wake: OwnedFd,
     observer: Arc<dyn Observer>,
 }
 
-/// The outcome of a request for leases.
+/// The result of a request for leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// The generation of the leases; zero if not all paths have one.
+    /// The generation of the leases; zero if some path has no lease.
     pub(crate) generation: u32,
-    /// Whether the request waited, so that the paths may have been collected meanwhile.
+    /// Whether the request waited. If so, the paths may have been collected before they were
+    /// leased.
     pub(crate) has_waited: bool,
 }
 
 impl Asked {
-    /// No leases granted, and no wait.
+    /// No lease, and no wait.
     const NOTHING: Self = Self {
         generation: 0,
         has_waited: false,
     };
 }
 
-/// The lease of a path whose files are being sent, until it is dropped.
+/// The lease of a path whose files are being sent. Dropping it ends the lease's renewal.
 #[derive(Debug)]
 pub(crate) struct SendingLease {
     /// The lease table and the path; `None` if leasing is off.
@@ -136,7 +141,7 @@ impl Leases {
         })
     }
 
-    /// The present generation; zero while no lease can be had. Never blocks.
+    /// Returns the present generation; zero while no lease can be obtained. Never blocks.
     pub(crate) fn generation(&self) -> u32 {
         match &self.shared {
             Some(shared) => shared.published.load(Ordering::Relaxed),
@@ -144,7 +149,8 @@ impl Leases {
         }
     }
 
-    /// Whether leases are requested, or at least missing ones counted.
+    /// Whether a daemon has ever replied. If not, leases are neither requested nor counted as
+    /// missing.
     pub(crate) fn is_on(&self) -> bool {
         let status = self
             .shared
@@ -180,7 +186,7 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // The keeper may be waiting for a daemon, so it is not joined.
+        // Do not join the keeper: it may be waiting for the daemon.
         if let Some(shared) = &self.shared {
             shared.table.locked().is_stopped = true;
             shared.wake();
@@ -243,13 +249,13 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Any value wakes the keeper. A failed write means that the counter is full, which wakes it
-        // too.
+        // Any value wakes the keeper. The write fails only if the counter is full, and then the
+        // keeper wakes as well.
         let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 }
 
-/// Waits for the daemon's replies to some requests.
+/// Lets a request wait for the daemon's replies about several paths.
 #[derive(Debug, Default)]
 struct Waiter {
     answers: Mutex<Answers>,
@@ -260,7 +266,7 @@ struct Waiter {
 struct Answers {
     count: usize,
     has_refusal: bool,
-    /// The number of replies to wait for; zero before that is known.
+    /// Number of replies to wait for; zero until it is known.
     awaited_count: usize,
 }
 
@@ -276,7 +282,7 @@ impl Waiter {
         let mut answers = self.answers.locked();
         answers.count += 1;
         answers.has_refusal |= !is_leased;
-        // A wake-up for each reply would cost more than the daemon.
+        // Wake the request only once: a wake-up per reply would cost more than the daemon's work.
         let is_last = answers.count == answers.awaited_count;
         drop(answers);
         if is_last {

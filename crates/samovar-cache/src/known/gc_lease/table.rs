@@ -1,4 +1,4 @@
-//! The tables of leases: granted, waiting, and of NARs in progress.
+//! The table of granted and requested leases, and of NARs in progress.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -9,10 +9,10 @@ use samovar_nix::{HashPart, StorePath};
 use super::Waiter;
 use crate::known::sharded::HashPartHasher;
 
-/// Leases of one generation.
+/// Maximum number of leases in one generation.
 const LEASE_COUNT_MAX: usize = 100_000;
 
-/// Paths that wait for a lease.
+/// Maximum number of paths that wait for a lease.
 const QUEUE_COUNT_MAX: usize = 8192;
 
 type Set = HashSet<HashPart, BuildHasherDefault<HashPartHasher>>;
@@ -20,14 +20,14 @@ type Set = HashSet<HashPart, BuildHasherDefault<HashPartHasher>>;
 /// The state of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Status {
-    /// No daemon has answered yet.
+    /// No connection to a daemon has been opened yet.
     #[default]
     Off,
-    /// It answers in time.
+    /// The daemon replies in time.
     Leasing,
-    /// A request waited for it in vain.
+    /// The daemon has not replied to a request in time.
     Stalled,
-    /// The connection is lost.
+    /// The connection to the daemon is lost.
     Failing,
 }
 
@@ -35,24 +35,26 @@ pub(super) enum Status {
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) path: StorePath,
-    /// The request that waits for it.
+    /// The request that waits for the lease; `None` for a renewal.
     pub(super) waiter: Option<Arc<Waiter>>,
 }
 
-/// The outcome for several paths.
+/// The lease state of several paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// All are leased.
+    /// All paths are leased by the present generation, or by the previous one and queued for
+    /// renewal.
     Leased,
-    /// All are leased, but some by the previous generation, and not queued for the present one.
+    /// All paths are leased, but some only by the previous generation, and their renewal could not
+    /// be queued.
     LeasedYet,
-    /// This number of paths is queued, and worth waiting for.
+    /// This number of paths is queued for their first lease; the request should wait.
     Requested(usize),
-    /// Some are not leased and not worth waiting for.
+    /// Some paths are not leased; waiting is useless.
     Unleased,
 }
 
-/// The table.
+/// The state of all leases.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) status: Status,
@@ -62,7 +64,7 @@ pub(super) struct Table {
     pub(super) present: Set,
     previous: Set,
     queue: Vec<Wanted>,
-    /// Whether the queue was empty before its first entry.
+    /// Whether the queue was empty before its first entry, so that the keeper must be woken.
     is_news: bool,
     in_progress: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
     pub(super) is_stopped: bool,
@@ -84,7 +86,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The generation for I/O threads; zero while no lease can be had.
+    /// Returns the generation for I/O threads; zero while no lease can be obtained.
     pub(super) fn published(&self) -> u32 {
         match self.status {
             Status::Leasing | Status::Stalled if !self.is_full() => self.generation,
@@ -96,7 +98,7 @@ impl Table {
         self.present.len() >= LEASE_COUNT_MAX
     }
 
-    /// Whether paths are leased. Queues those that the present generation does not lease.
+    /// Looks up the leases of paths. Queues paths that the present generation does not lease.
     pub(super) fn want(&mut self, paths: &[StorePath], waiter: &Arc<Waiter>) -> Found {
         let can_ask = matches!(self.status, Status::Leasing | Status::Stalled) && !self.is_full();
         let (mut unleased_count, mut left_out_count, mut is_lasting) = (0, 0, true);
@@ -126,7 +128,7 @@ impl Table {
         }
     }
 
-    /// Whether the keeper must be woken for the queue.
+    /// Returns whether the keeper must be woken for the queue, and resets that.
     pub(super) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
@@ -139,47 +141,48 @@ impl Table {
         self.present.contains(&path.hash_part())
     }
 
-    /// The daemon granted a lease of the present generation.
+    /// Records a lease that the daemon granted in the present generation.
     pub(super) fn note_leased(&mut self, path: &StorePath) {
         self.present.insert(path.hash_part());
         self.note_answer();
     }
 
-    /// The daemon replied.
+    /// Records that the daemon replies again.
     pub(super) fn note_answer(&mut self) {
         if self.status == Status::Stalled {
             self.status = Status::Leasing;
         }
     }
 
-    /// A request waited for the daemon in vain.
+    /// Records that a request waited for the daemon in vain.
     pub(super) fn note_stalled(&mut self) {
         if self.status == Status::Leasing {
             self.status = Status::Stalled;
         }
     }
 
-    /// Begins a generation. Returns the NARs in progress, to be leased by it.
+    /// Starts a generation. Returns the NARs in progress, which it must lease.
     pub(super) fn turn(&mut self) -> Vec<Wanted> {
         self.generation += 1;
         self.previous = std::mem::take(&mut self.present);
         self.wanted_in_progress()
     }
 
-    /// The connection of the previous generation is closed or lost.
+    /// Records that the connection of the previous generation was closed or lost.
     pub(super) fn lose_previous(&mut self) {
         self.generation += 2;
         self.previous = Set::default();
     }
 
-    /// The connection of the present generation is lost.
+    /// Records that the connection of the present generation was lost.
     pub(super) fn lose_present(&mut self) {
         self.generation += 2;
         self.present = Set::default();
         self.status = Status::Failing;
     }
 
-    /// The present generation has a connection. Returns the NARs in progress.
+    /// Records that the present generation has a connection. Returns the NARs in progress, to be
+    /// leased.
     pub(super) fn begin_leasing(&mut self) -> Vec<Wanted> {
         self.status = Status::Leasing;
         self.wanted_in_progress()
@@ -191,13 +194,13 @@ impl Table {
         paths.map(wanted).collect()
     }
 
-    /// A NAR of the path is being sent.
+    /// Records that a NAR of the path is being sent.
     pub(super) fn begin(&mut self, path: &StorePath) {
         let entry = self.in_progress.entry(path.hash_part());
         entry.or_insert_with(|| (path.clone(), 0)).1 += 1;
     }
 
-    /// A NAR of the path was sent or aborted.
+    /// Records that a NAR of the path was sent or aborted.
     pub(super) fn end(&mut self, path: &StorePath) {
         if let Some((_, count)) = self.in_progress.get_mut(&path.hash_part()) {
             *count -= 1;
@@ -214,7 +217,7 @@ mod tests {
 
     fn path(number: usize) -> StorePath {
         let mut bytes = [0; 20];
-        // Bytes that the hasher reads; real hash parts differ everywhere.
+        // The hasher reads these bytes; real hash parts differ in all bytes.
         bytes[1..9].copy_from_slice(&(number as u64).to_be_bytes());
         let hash_part = HashPart::from_bytes(bytes);
         StorePath::from_base_name(&format!("{hash_part}-a")).unwrap()

@@ -1,25 +1,28 @@
-//! The NAR cache: NARs of trees of small files, one file each.
+//! The NAR cache: copies on disk of NARs that consist of many small files.
 //!
 //! # Theory of operation
 //!
-//! Reading such a NAR means opening each of its files. The first complete download writes a copy to
-//! an unnamed file (`O_TMPFILE`): it needs no cleanup, however the process ends, and no data on the
-//! disk is trusted after a restart. The bytes are hashed as they are written, and the copy is kept
-//! if the hash matches the registered one. So the copy stays valid even if the files change, and
-//! later downloads and ranges are sent from the page cache with `sendfile`.
+//! Sending such a NAR from the store means opening each of its files. Its first complete download
+//! writes a copy to an unnamed file (`O_TMPFILE`). The kernel frees that file however the process
+//! ends, and no copy outlives a restart, so none is ever trusted without its hash having been
+//! checked. The bytes are hashed as they are written, and the copy is kept if the hash matches the
+//! registered one. So the copy stays valid even if the store files change. Later downloads and
+//! ranges are sent from the page cache with `sendfile`.
 //!
-//! A copy that cannot be written is dropped; the response continues.
+//! If writing fails, the copy is dropped and the response continues.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | bytes of all entries | 1 GiB, or an eighth of the free space if less | or as configured |
-//! | a NAR | half of that; 256 KiB at least | not one for all; one buffer costs little |
-//! | its files | 32 KiB on average, plus 256 KiB | above, writing and hashing cost more than opening |
-//! | entries, and as many in progress | a 32nd of the descriptors, 4096 at most | one each |
-//! | bytes allocated at once | 4 MiB | an aborted download evicts no more than it has read, plus that |
-//! | after a write error | a minute without writes | not each request need try a full disk |
+//! | size of all entries | 1 GiB, or an eighth of the free space if less | can be configured |
+//! | size of a NAR | 256 KiB to half of all entries | a smaller NAR is sent in one buffer |
+//! | average size of its files | 32 KiB, plus 256 KiB in sum | above, a copy costs more than
+//! opening files |
+//! | number of entries, and of copies in progress | a 32nd of the descriptors, 4096 at most | each
+//! needs one |
+//! | disk space allocated at once | 4 MiB | limits how much an aborted download can evict |
+//! | pause in writing after an error | one minute | not each request should try a full disk |
 
 mod recording;
 mod table;
@@ -43,7 +46,7 @@ pub(crate) use table::NarCache;
 /// Bytes added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
-/// The directory of the NAR cache, and its size.
+/// An open directory for the NAR cache, and the configured size of the cache.
 #[derive(Debug)]
 pub struct NarCacheDirectory {
     directory: OwnedFd,
@@ -55,7 +58,7 @@ impl NarCacheDirectory {
     ///
     /// # Errors
     ///
-    /// If no file without a name can be created there.
+    /// If the file system cannot create unnamed files there.
     pub fn open(directory: &Path, len_max: Option<u64>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -76,7 +79,8 @@ impl NarCacheDirectory {
         Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
     }
 
-    /// Whether the configured size exceeds that of the file system, which must be a mistake.
+    /// Whether the configured size exceeds that of the file system, which is a configuration
+    /// mistake.
     ///
     /// # Errors
     ///
@@ -87,15 +91,15 @@ impl NarCacheDirectory {
         Ok(self.len_max.is_some_and(|len_max| len_max > disk_len))
     }
 
-    /// A new file without a name.
+    /// Creates an unnamed file.
     fn file(&self) -> io::Result<File> {
-        // With EXCL it can never get a name.
+        // `EXCL` prevents the file from ever being linked to a name.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(openat(&self.directory, ".", flags, mode)?.into())
     }
 
-    /// The size in bytes, of which `used_len` are in use.
+    /// Maximum size of the cache in bytes; `used_len` bytes are in use at present.
     fn len_max(&self, used_len: u64) -> u64 {
         const LEN_MAX: u64 = 1 << 30;
         if let Some(len_max) = self.len_max {
@@ -108,7 +112,8 @@ impl NarCacheDirectory {
     }
 }
 
-/// Allocates disk space for a copy: a full disk is an error here, and writing costs less.
+/// Allocates disk space for a copy. A full disk is thus detected before writing, and writing is
+/// cheaper.
 fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), start, len) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -117,8 +122,8 @@ fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
 }
 
 impl NarCache {
-    /// The NAR from `start` to `end`, if it is cached. An entry of another size than `nar_size` is
-    /// not the NAR of the row, even if the row has its hash.
+    /// Returns the bytes of a cached NAR from `start` to `end`. An entry whose size is not
+    /// `nar_size` is not used, even if it has the hash in the row.
     pub(crate) fn body(
         self: &Arc<Self>,
         nar_hash: &NarHash,
@@ -135,7 +140,7 @@ impl NarCache {
     }
 }
 
-/// The body of a response from the cache: a NAR or a range of it.
+/// The body of a response that is sent from the cache: a whole NAR or a range.
 #[derive(Debug)]
 pub(crate) struct CachedNarBody {
     cached: Arc<CachedNar>,

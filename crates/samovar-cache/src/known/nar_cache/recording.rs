@@ -1,4 +1,4 @@
-//! The recording of a NAR into the NAR cache.
+//! Writes the copy of a NAR for the NAR cache while the NAR is being sent.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,13 +8,13 @@ use samovar_nix::NarHash;
 
 use super::table::{Allocation, CachedNar, NarCache};
 
-/// The average file length, in bytes, above which reading the files costs less than a copy.
+/// Average file length in bytes above which opening the files is cheaper than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
 
-/// Bytes before the average counts: there may be a large file among many small ones.
+/// NAR bytes in addition to the average: one large file among many small ones is no reason to stop.
 const UNDECIDED_LEN: u64 = 256 * 1024;
 
-/// The copy of a NAR while it is sent. A dropped recording leaves nothing behind.
+/// A copy in progress. Dropping it frees its file and its disk space.
 #[derive(Debug)]
 pub(crate) struct Recording {
     file: File,
@@ -24,8 +24,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Begins the recording of a NAR that is about to be sent whole. `None`: it is not worth an
-    /// entry.
+    /// Starts to record a NAR that is about to be sent completely. `None`: the NAR is not worth
+    /// caching.
     pub(crate) fn start(cache: &Arc<NarCache>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
         let (file, allocation) = cache.start(nar_hash, nar_size)?;
         Some(Self {
@@ -36,8 +36,8 @@ impl Recording {
         })
     }
 
-    /// Writes the next bytes. The NAR has begun `file_count` files so far. `None`: it is not worth
-    /// an entry, or cannot be written.
+    /// Writes the next bytes. `file_count`: number of files in the NAR that were started so far.
+    /// `None`: the NAR is not worth caching, or writing failed.
     pub(crate) fn write(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
@@ -54,7 +54,7 @@ impl Recording {
         Some(self)
     }
 
-    /// Adds the entry: the bytes were all, and have the registered hash.
+    /// Adds the complete copy to the cache. Its hash must be the registered one.
     pub(crate) fn finish(self) {
         if self.written_len == self.allocation.len {
             let file = Arc::new(self.file);

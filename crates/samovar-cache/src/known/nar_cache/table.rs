@@ -1,4 +1,4 @@
-//! The entries of the NAR cache, and their disk space.
+//! The entries of the NAR cache, and the disk space that they use.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -14,17 +14,17 @@ use super::{NarCacheDirectory, allocate};
 
 use crate::sync::Locked;
 
-/// A shorter NAR is sent in one buffer and not worth a file.
+/// Minimum size of a cached NAR, in bytes. Smaller ones are sent in one buffer.
 const NAR_LEN_MIN: u64 = 256 * 1024;
 
-/// Disk space is allocated in these steps: an aborted download evicts no more than this beyond
-/// what it has read.
+/// Disk space is allocated in steps of this many bytes. So an aborted download evicts no more than
+/// its own bytes plus one step.
 const STEP_LEN: u64 = 4 << 20;
 
-/// The pause in writing after an error.
+/// Time without writes after a write error.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// NARs known not to be worth an entry. 70 bytes each.
+/// Maximum number of NARs recorded as not worth caching, at 70 bytes each.
 const REFUSED_COUNT_MAX: usize = 4096;
 
 /// A verified copy of a NAR.
@@ -34,19 +34,20 @@ pub(super) struct CachedNar {
     pub(super) allocation: Allocation,
 }
 
-/// The disk space of a copy, from before its first byte is written until its last reader ends.
+/// The disk space of a copy. It is counted from before the first byte is written until the last
+/// reader of the copy ends.
 #[derive(Debug)]
 pub(super) struct Allocation {
     pub(super) nar_hash: NarHash,
     pub(super) len: u64,
-    /// Bytes allocated so far; in the end `len`.
+    /// Bytes allocated so far; at the end, equal to `len`.
     taken_len: u64,
     cache: Arc<NarCache>,
 }
 
 impl Allocation {
-    /// Allocates the first `len` bytes, and evicts the least recently used copies for them.
-    /// `None`: not possible.
+    /// Allocates the first `len` bytes, evicting the least recently used copies if necessary.
+    /// `None`: there is not enough disk space.
     pub(super) fn grow(&mut self, file: &File, len: u64) -> Option<()> {
         if len <= self.taken_len {
             return Some(());
@@ -55,7 +56,7 @@ impl Allocation {
         let more_len = wanted_len.checked_sub(self.taken_len)?;
         let evicted = self.cache.take(more_len)?;
         let before_len = std::mem::replace(&mut self.taken_len, wanted_len);
-        // Closed without the lock, which dropping their allocations takes.
+        // Close the files after releasing the lock: dropping their allocations takes the same lock.
         drop(evicted);
         let allocated = allocate(file, before_len, more_len);
         allocated
@@ -72,7 +73,7 @@ impl Drop for Allocation {
     }
 }
 
-/// The NAR cache.
+/// All entries of the NAR cache.
 #[derive(Debug)]
 pub(crate) struct NarCache {
     directory: NarCacheDirectory,
@@ -84,13 +85,13 @@ pub(crate) struct NarCache {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<NarHash, Entry>,
-    /// NARs with an allocation, complete or not.
+    /// NARs that have disk space allocated, complete or not.
     allocations: HashSet<NarHash>,
     used_len: u64,
-    /// Counts uses.
+    /// Number of uses so far; the time in entries is measured by it.
     clock: u64,
-    /// NARs that are not written again: unreadable ones and those not worth an entry. All are
-    /// forgotten when there are too many.
+    /// NARs that are not cached again, because their copy was unreadable or is not worth its disk
+    /// space. The set is cleared when it is full.
     refused: HashSet<NarHash>,
     failed_at: Option<Instant>,
     hit_count: u64,
@@ -142,7 +143,7 @@ impl NarCache {
         }
     }
 
-    /// A file for a copy, and its empty allocation.
+    /// Creates the file for a copy, with no disk space allocated yet.
     pub(super) fn start(
         self: &Arc<Self>,
         nar_hash: &NarHash,
@@ -183,7 +184,7 @@ impl NarCache {
         })
     }
 
-    /// Allocates `len` more bytes for a copy in progress; returns the evicted copies.
+    /// Counts `len` more bytes for a copy in progress, and returns the copies evicted for them.
     fn take(&self, len: u64) -> Option<Vec<Arc<CachedNar>>> {
         let mut state = self.state.locked();
         let len_max = self.directory.len_max(state.used_len);
@@ -220,7 +221,8 @@ impl NarCache {
         refused.insert(nar_hash);
     }
 
-    /// Drops a copy that could not be read. Others may be readable.
+    /// Drops a copy that could not be read, and does not cache that NAR again. Other copies may be
+    /// readable.
     pub(super) fn fail(&self, cached: &CachedNar, error: &io::Error) {
         let dropped = self
             .state
@@ -234,7 +236,7 @@ impl NarCache {
         }
     }
 
-    /// A copy could not be written.
+    /// Pauses writing after a write error, and reports it.
     pub(super) fn note_failure(&self, error: &io::Error) {
         let before = self.state.locked().failed_at.replace(Instant::now());
         if before.is_none() {
@@ -244,7 +246,8 @@ impl NarCache {
 }
 
 impl State {
-    /// Evicts copies without a reader down to these limits; `None` if that is not possible.
+    /// Evicts unused copies, least recently used first, down to these limits. `None`: that is
+    /// impossible, because too many copies are being read.
     fn evict(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<CachedNar>>> {
         let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
         let (mut len, mut count) = (self.used_len, self.entries.len());
