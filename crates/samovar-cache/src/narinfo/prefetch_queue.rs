@@ -135,3 +135,124 @@ impl PrefetchQueue {
         Task::Prefetch(state.queue.drain(..count).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_parts(count: usize) -> impl Iterator<Item = HashPart> {
+        (0..count).map(|number| {
+            let mut bytes = [0; 20];
+            bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            HashPart::from_bytes(bytes)
+        })
+    }
+
+    fn served() -> PrefetchQueue {
+        let queue = PrefetchQueue::default();
+        queue.serve();
+        queue
+    }
+
+    /// Takes the next step of work without waiting; empty if there is none.
+    fn step(queue: &PrefetchQueue) -> Vec<(HashPart, u8)> {
+        match queue.next(Duration::ZERO) {
+            Task::Prefetch(step) => step,
+            Task::Idle => Vec::new(),
+            Task::Stop => panic!("stopped"),
+        }
+    }
+
+    fn drain(queue: &PrefetchQueue) -> Vec<(HashPart, u8)> {
+        let steps = std::iter::from_fn(|| Some(step(queue)));
+        steps
+            .take_while(|step| !step.is_empty())
+            .flatten()
+            .collect()
+    }
+
+    /// Whether a path would be queued.
+    fn has_credit(queue: &PrefetchQueue) -> bool {
+        queue.add(hash_parts(1), 1);
+        drain(queue).len() == 1
+    }
+
+    #[test]
+    fn nothing_is_queued_without_a_thread_or_without_depth() {
+        let queue = PrefetchQueue::default();
+        queue.add(hash_parts(1), 1);
+        queue.serve();
+        queue.add(hash_parts(1), 0);
+        assert!(matches!(queue.next(Duration::ZERO), Task::Idle));
+    }
+
+    #[test]
+    fn paths_leave_in_order_with_their_depth_and_in_steps() {
+        let queue = served();
+        queue.add(hash_parts(STEP_COUNT), 2);
+        queue.add(hash_parts(1), 1);
+        let first = step(&queue);
+        assert!(
+            first
+                .iter()
+                .copied()
+                .eq(hash_parts(STEP_COUNT).map(|one| (one, 2)))
+        );
+        assert!(
+            step(&queue)
+                .into_iter()
+                .eq(hash_parts(1).map(|one| (one, 1)))
+        );
+        assert!(step(&queue).is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_drops_further_paths_and_takes_paths_again_after_a_step() {
+        let queue = served();
+        queue.add(hash_parts(QUEUE_COUNT_MAX - 1), 1);
+        queue.add(hash_parts(2), 2);
+        queue.add(hash_parts(1), 3);
+        assert_eq!(step(&queue).len(), STEP_COUNT);
+        queue.add(hash_parts(STEP_COUNT + 1), 4);
+        let rest = drain(&queue);
+        let count = |depth| rest.iter().filter(|one| one.1 == depth).count();
+        assert_eq!([count(2), count(3), count(4)], [1, 0, STEP_COUNT]);
+        assert_eq!(rest.len(), QUEUE_COUNT_MAX);
+    }
+
+    #[test]
+    fn the_first_credit_is_for_1024_narinfos_and_is_also_the_limit() {
+        let queue = served();
+        for _ in 0..100 {
+            queue.note_useful();
+        }
+        queue.pay(1023);
+        assert!(has_credit(&queue));
+        queue.pay(1);
+        assert!(!has_credit(&queue));
+    }
+
+    #[test]
+    fn a_requested_narinfo_earns_four_and_eight_rendered_ones_earn_one() {
+        let queue = served();
+        queue.pay(1024);
+        queue.note_useful();
+        queue.pay(3);
+        assert!(has_credit(&queue));
+        queue.pay(1);
+        for _ in 0..7 {
+            queue.note_cold();
+            assert!(!has_credit(&queue));
+        }
+        queue.note_cold();
+        assert!(has_credit(&queue));
+    }
+
+    #[test]
+    fn a_stopped_queue_ends_its_thread_with_work_left() {
+        let queue = served();
+        queue.add(hash_parts(1), 1);
+        queue.stop();
+        assert!(matches!(queue.next(Duration::MAX), Task::Stop));
+    }
+}

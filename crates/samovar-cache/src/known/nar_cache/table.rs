@@ -1,5 +1,8 @@
 //! The entries of the NAR cache, and the disk space that they use.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;

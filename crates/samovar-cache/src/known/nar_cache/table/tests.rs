@@ -1,0 +1,212 @@
+//! The NAR cache keeps its limits, evicts the least recently used entry, and survives bad disks.
+
+use tempfile::TempDir;
+
+use super::super::Recording;
+use super::*;
+use crate::tests::recorder::Recorder;
+
+const KIB: u64 = 1024;
+
+struct Fixture {
+    dir: TempDir,
+    events: Arc<Recorder>,
+    cache: Arc<NarCache>,
+}
+
+impl Fixture {
+    /// A cache of `len_max` bytes and `count_max` entries.
+    fn new(len_max: u64, count_max: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = NarCacheDirectory::open(dir.path(), Some(len_max)).unwrap();
+        let events = Arc::new(Recorder::default());
+        let mut cache = NarCache::new(directory, Arc::<Recorder>::clone(&events));
+        cache.count_max = count_max;
+        Self {
+            dir,
+            events,
+            cache: Arc::new(cache),
+        }
+    }
+
+    fn start(&self, number: u8, len: u64) -> Option<Recording> {
+        Recording::start(&self.cache, &hash(number), len)
+    }
+
+    /// Records a whole NAR of many small files. Returns whether it is cached.
+    fn add(&self, number: u8, len: u64) -> bool {
+        let recording = self.start(number, len);
+        let bytes = vec![number; usize::try_from(len).unwrap()];
+        let Some(recording) = recording.and_then(|recording| recording.write(&bytes, 1000)) else {
+            return false;
+        };
+        recording.finish();
+        self.has(number)
+    }
+
+    /// Whether the NAR is cached, which is no use of it.
+    fn has(&self, number: u8) -> bool {
+        let state = self.cache.state.locked();
+        state.entries.contains_key(&hash(number))
+    }
+
+    fn len(&self) -> u64 {
+        self.cache.status().len
+    }
+}
+
+fn hash(number: u8) -> NarHash {
+    NarHash::from_bytes([number; 32])
+}
+
+#[test]
+fn a_nar_of_half_the_cache_is_cached_and_none_that_is_longer() {
+    let fixture = Fixture::new(1024 * KIB, 10);
+    assert!(fixture.start(1, 512 * KIB + 1).is_none());
+    assert!(fixture.add(1, 512 * KIB));
+}
+
+#[test]
+fn a_nar_that_fits_into_one_buffer_is_not_cached() {
+    let fixture = Fixture::new(1024 * KIB, 10);
+    assert!(fixture.start(1, NAR_LEN_MIN - 1).is_none());
+    assert!(fixture.add(1, NAR_LEN_MIN));
+}
+
+#[test]
+fn the_least_recently_used_entry_is_evicted_when_bytes_run_out() {
+    let fixture = Fixture::new(1024 * KIB, 10);
+    assert!(fixture.add(1, 512 * KIB) && fixture.add(2, 512 * KIB));
+    assert_eq!(fixture.len(), 1024 * KIB, "full, and none evicted");
+    assert!(fixture.cache.find(&hash(1)).is_some());
+    assert!(fixture.add(3, 300 * KIB));
+    assert!(fixture.has(1) && !fixture.has(2));
+    assert_eq!(fixture.len(), 812 * KIB);
+    assert_eq!(fixture.cache.status().eviction_count, 1);
+}
+
+#[test]
+fn the_least_recently_used_entry_is_evicted_when_there_are_too_many() {
+    let fixture = Fixture::new(1 << 30, 2);
+    assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
+    assert!(fixture.cache.find(&hash(1)).is_some());
+    assert!(fixture.add(3, 300 * KIB));
+    assert!(fixture.has(1) && !fixture.has(2));
+    assert_eq!(fixture.cache.status().entry_count, 2);
+}
+
+#[test]
+fn an_entry_that_is_being_sent_is_not_evicted() {
+    let fixture = Fixture::new(1024 * KIB, 2);
+    assert!(fixture.add(1, 512 * KIB) && fixture.add(2, 512 * KIB));
+    let sent = [1, 2].map(|number| fixture.cache.find(&hash(number)).unwrap());
+    assert!(!fixture.add(3, 300 * KIB));
+    assert_eq!(fixture.len(), 1024 * KIB);
+    assert_eq!(fixture.events.take(), [""; 0], "a full cache is no failure");
+    drop(sent);
+    assert!(fixture.add(3, 300 * KIB));
+}
+
+#[test]
+fn the_bytes_of_a_dropped_entry_count_until_its_last_reader_ends() {
+    let fixture = Fixture::new(1024 * KIB, 2);
+    assert!(fixture.add(1, 512 * KIB));
+    let sent = fixture.cache.find(&hash(1)).unwrap();
+    fixture.cache.fail(&sent, &io::Error::other("unreadable"));
+    assert!(!fixture.has(1));
+    assert_eq!(fixture.len(), 512 * KIB);
+    drop(sent);
+    assert_eq!(fixture.len(), 0);
+}
+
+#[test]
+fn recordings_in_progress_are_bounded_and_each_nar_is_recorded_once() {
+    let fixture = Fixture::new(1 << 30, 2);
+    let recordings = [1, 2].map(|number| fixture.start(number, 300 * KIB).unwrap());
+    assert!(fixture.start(3, 300 * KIB).is_none());
+    drop(recordings);
+    let recording = fixture.start(1, 300 * KIB).unwrap();
+    assert!(fixture.start(1, 300 * KIB).is_none());
+    drop(recording);
+    assert!(fixture.add(1, 300 * KIB));
+    assert!(fixture.start(1, 300 * KIB).is_none());
+}
+
+#[test]
+fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
+    let fixture = Fixture::new(1024 * KIB, 2);
+    let recording = fixture.start(1, 400 * KIB).unwrap();
+    let recording = recording.write(&[1; 1000], 1).unwrap();
+    assert_eq!(fixture.len(), 400 * KIB);
+    // A finished recording that is too short is no entry.
+    recording.finish();
+    assert!(!fixture.has(1));
+    assert_eq!(fixture.len(), 0);
+    assert!(fixture.add(1, 400 * KIB));
+}
+
+#[test]
+fn a_nar_of_large_files_is_given_up_and_not_tried_again() {
+    // One file of 32 KiB on average, and 256 KiB more.
+    for (len, is_worth) in [(288 * KIB, true), (288 * KIB + 1, false)] {
+        let fixture = Fixture::new(1024 * KIB, 2);
+        let recording = fixture.start(1, 400 * KIB).unwrap();
+        let bytes = vec![1; usize::try_from(len).unwrap()];
+        let recording = recording.write(&bytes, 1);
+        assert_eq!(recording.is_some(), is_worth, "{len}");
+        drop(recording);
+        assert_eq!(fixture.start(1, 400 * KIB).is_some(), is_worth, "{len}");
+    }
+}
+
+#[test]
+fn a_nar_longer_than_registered_is_no_entry() {
+    let fixture = Fixture::new(1024 * KIB, 2);
+    let recording = fixture.start(1, 300 * KIB).unwrap();
+    let recording = recording.write(&vec![1; 300 * 1024], 1000).unwrap();
+    assert!(recording.write(&[1], 1000).is_none());
+    assert!(!fixture.has(1));
+    assert_eq!(fixture.len(), 0);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_dropped_and_not_written_again() {
+    let fixture = Fixture::new(1024 * KIB, 2);
+    assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
+    let cached = fixture.cache.find(&hash(1)).unwrap();
+    // Two readers notice it.
+    for _ in 0..2 {
+        fixture.cache.fail(&cached, &io::Error::other("unreadable"));
+    }
+    drop(cached);
+    assert_eq!(fixture.events.take(), ["NAR cache failed"], "reported once");
+    assert!(!fixture.has(1) && fixture.has(2));
+    assert!(fixture.start(1, 300 * KIB).is_none());
+}
+
+#[test]
+fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() {
+    let Fixture { dir, events, cache } = Fixture::new(1024 * KIB, 4);
+    let start = |number| Recording::start(&cache, &hash(number), 300 * KIB);
+    let bytes = vec![1; 300 * 1024];
+    start(1).unwrap().write(&bytes, 1000).unwrap().finish();
+    let in_progress = start(2).unwrap();
+    dir.close().unwrap();
+    assert!(start(3).is_none());
+    assert_eq!(events.take(), ["NAR cache failed"]);
+    // Files that are open are still there.
+    assert!(cache.find(&hash(1)).is_some());
+    let fail_at = |time| cache.state.locked().failed_at = Instant::now().checked_sub(time);
+    fail_at(PAUSE);
+    assert!(start(3).is_none());
+    assert_eq!(events.take(), [""; 0]);
+    let failed_at = cache.state.locked().failed_at.unwrap();
+    assert!(failed_at.elapsed() < PAUSE, "tried again after the pause");
+    in_progress.write(&bytes, 1000).unwrap().finish();
+    assert!(
+        cache.state.locked().failed_at.is_none(),
+        "a write succeeded"
+    );
+    assert!(start(3).is_none());
+    assert_eq!(events.take(), ["NAR cache failed"]);
+}
