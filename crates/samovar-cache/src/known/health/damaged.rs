@@ -180,6 +180,18 @@ impl Damaged {
         self.contains(hash_part) && self.drop_mark(&mut self.marks.locked(), hash_part)
     }
 
+    /// Drops the mark of a path unless it is confirmed: only a repair, a new registration or a
+    /// right second read ends a quarantine.
+    pub(super) fn drop_suspect(&self, hash_part: &HashPart) {
+        let mut marks = self.marks.locked();
+        if marks
+            .get(hash_part)
+            .is_some_and(|mark| mark.files.is_none())
+        {
+            self.drop_mark(&mut marks, hash_part);
+        }
+    }
+
     /// The confirmed marks of registered paths.
     pub(super) fn records(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Record)> {
         let mut marks = self.marks.locked();

@@ -1,5 +1,8 @@
 //! The thread that reads suspect files a second time, and writes the state file.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
@@ -240,7 +243,7 @@ impl<'a> Keeper<'a> {
                 health.quarantine(&info, files, &damage);
             }
             // Collected, changed meanwhile, or unreadable now: undecided.
-            _ => drop(health.damaged.unmark(&hash_part)),
+            _ => health.damaged.drop_suspect(&hash_part),
         }
     }
 

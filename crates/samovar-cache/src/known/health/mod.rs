@@ -180,7 +180,7 @@ impl Health {
             .is_ok_and(|tree| tree.path().is_some());
         // Without a second read the path would stay suspect.
         if is_here && self.damaged.suspect(info) && !self.tasks.add(hash_part) {
-            self.damaged.unmark(&hash_part);
+            self.damaged.drop_suspect(&hash_part);
         }
         self.drop_rendered(&hash_part);
         if !was_marked {
