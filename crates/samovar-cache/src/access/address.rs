@@ -7,8 +7,8 @@
 //! trusted proxy, and the client is the rightmost address that is not a trusted proxy. Only the
 //! configured header is read: most proxies write one of the two and forward the other unchanged.
 //!
-//! If the client's entry is not an address, such as `unknown`, the client's address is unknown, and
-//! no network contains it.
+//! If the proxy's entry is not an address (for example `unknown`), the client's address is unknown
+//! and belongs to no network.
 //!
 //! # Source
 //!
@@ -97,10 +97,10 @@ impl Proxies {
     }
 }
 
-/// The client so far, while the entries are read from left to right.
+/// Finds the client while the entries are read from left to right.
 struct Walk<'p> {
     proxies: &'p Proxies,
-    /// The address, or `None` if it is unknown; and whether it belongs to a trusted proxy.
+    /// The candidate: its address, `None` if unknown, and whether it is a trusted proxy.
     found: Option<(Option<IpAddr>, bool)>,
 }
 
@@ -120,8 +120,9 @@ fn x_forwarded_for(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     }
 }
 
-/// RFC 7239, section 4. What cannot be understood to its end hides everything in the value: a quote
-/// that a client opened could swallow what the proxy wrote behind it.
+/// Parses a `Forwarded` value (RFC 7239, section 4). If any part of it cannot be parsed, the client
+/// is unknown: a quotation mark opened by the client could swallow the entry that the proxy
+/// appended.
 fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     let mut rest = value;
     let mut current = None;
@@ -326,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the client sends, the proxy's own entry decides.
+        /// The proxy's own entry decides, whatever the client sends.
         #[test]
         fn the_proxys_own_entry_counts(client in "[ -~]{0,60}") {
             let check = |header: Forwarded, own: &str| {

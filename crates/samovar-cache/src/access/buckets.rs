@@ -2,20 +2,20 @@
 //!
 //! # Theory of operation
 //!
-//! Each bucket is a single number, the time at which it will be full again (the "theoretical
-//! arrival time" of GCRA). A request moves that time forward by one interval; it is refused if the
-//! time would then be further ahead of now than the size of the bucket. A bucket whose time has
-//! passed is full, which is the same as no bucket.
+//! Each bucket is stored as a single number, the time at which it will be full again (the
+//! "theoretical arrival time" of GCRA). A request moves that time forward by one interval. It is
+//! refused if the time would then be further in the future than an empty bucket takes to fill. A
+//! time in the past means a full bucket, which is the same as no entry.
 //!
-//! The table has a fixed number of entries, in sets of [`WAYS`]. A new client takes over the entry
-//! of its set with the earliest time, *including that time*. Normally that bucket is full, so
-//! nothing is lost. If more clients are active than the table has entries, it may not be full, and
-//! the new client starts with the tokens that are left in it. So evicting a bucket, one's own or
-//! another client's, gains no tokens: times in the table never go back. The cost falls on new
-//! clients during a flood from more addresses than there are entries.
+//! The table has a fixed number of entries, in sets of [`WAYS`]. A new client replaces the entry of
+//! its set with the earliest time, *and inherits that time*. Normally that bucket is full, so
+//! nothing changes for the new client. If more clients are active than the table has entries, the
+//! bucket may not be full, and the new client starts with the tokens left in it. So no client gains
+//! tokens from the eviction of a bucket, its own or another's, because times in the table never go
+//! back. New clients pay for this during a flood from more addresses than there are entries.
 //!
-//! The hash that selects the set is keyed with a secret, so a client cannot choose whose set it
-//! shares.
+//! The hash that selects the set is keyed with a secret, so a client cannot choose which clients
+//! share its set.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard};
@@ -26,19 +26,19 @@ use crate::sync::Locked;
 /// Entries in a set.
 const WAYS: usize = 8;
 
-/// Sets behind one mutex.
+/// Sets that share one mutex.
 const SETS: usize = 32;
 
 /// Number of mutexes.
 const SHARDS: usize = 64;
 
-/// Number of clients that the table distinguishes: at 16 bytes each, 256 KiB.
+/// Maximum number of clients that the table distinguishes: at 16 bytes each, 256 KiB.
 #[cfg(test)]
 const CLIENTS_MAX: usize = WAYS * SETS * SHARDS;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
-    /// Hash of the client; 0 if the entry is unused.
+    /// Hash of the client; 0: the entry is unused.
     tag: u64,
     /// Time at which the bucket is full, in nanoseconds since the start of the table.
     full_at: u64,
@@ -72,7 +72,7 @@ impl Buckets {
         }
     }
 
-    /// Takes a token. The error is the time to wait for one.
+    /// Takes a token. If there is none, the error is the time to wait for one.
     pub(crate) fn take(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
         self.with(client, |place| {
@@ -86,7 +86,8 @@ impl Buckets {
         })
     }
 
-    /// Checks for a token without taking it. The error is the time until there is one.
+    /// Checks for a token without taking it. If there is none, the error is the time to wait for
+    /// one.
     pub(crate) fn peek(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
         let (shard, set, tag) = self.find(client);

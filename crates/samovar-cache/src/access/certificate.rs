@@ -43,7 +43,7 @@ impl Certificates {
         })
     }
 
-    /// Returns the name of the client if its certificate is one of these.
+    /// Returns the client's name if its certificate is one of the configured ones.
     pub(crate) fn find(&self, head: Head<'_>) -> Option<Arc<str>> {
         let certificate = head.peer_certificates().next()?;
         let names = head.peer_names();

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Which clients may read a cache: a client is admitted if any configured method admits it. If none
-/// is configured, all clients are.
+/// The clients that may read a cache. A client is admitted if any configured method admits it; if
+/// no method is configured, all clients are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessConfig {
     /// The users file for HTTP Basic: `NAME:HASH` per line, with Argon2id or bcrypt hashes, see
@@ -59,7 +59,7 @@ impl AccessConfig {
         self.rate_limit.is_none() && self.lets_everybody_in()
     }
 
-    /// Whether no method of access control is configured, so that all clients are admitted.
+    /// Whether no method is configured, so that all clients are admitted.
     pub fn lets_everybody_in(&self) -> bool {
         self.users_file.is_none()
             && self.tokens_file.is_none()
@@ -86,7 +86,8 @@ pub struct CertificateConfig {
     pub uris: Vec<String>,
 }
 
-/// The header in which trusted proxies report the client's address. The other header is ignored.
+/// The header from which the client's address is read if the peer is a trusted proxy. The other
+/// header is ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Forwarded {
     /// `X-Forwarded-For`, which most proxies write.
@@ -124,7 +125,7 @@ pub enum RefuseWith {
 pub struct RateLimit {
     /// Requests per second in the long run; at least 1.
     pub per_second: u32,
-    /// Requests at once after a pause; at least 1. It should be the number of paths in the largest
-    /// closure, because clients request all of its narinfos at once.
+    /// Maximum number of requests at once after a pause; at least 1. It should be the number of
+    /// paths in the largest closure, because clients request all narinfos of a closure at once.
     pub burst: u32,
 }

@@ -19,7 +19,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroize;
 
-/// Maximum length of user name and password together, in bytes. Some services use tokens of 200
+/// Maximum length of user name and password together, in bytes. Some services issue tokens of 200
 /// bytes.
 const BASIC_LEN_MAX: usize = 768;
 
@@ -34,11 +34,11 @@ const TOKEN_LEN_MAX: usize = 1024;
     reason = "lives on the stack, for the time of one look at it"
 )]
 pub(crate) enum Credentials<'a> {
-    /// No `Authorization` field.
+    /// The request has no `Authorization` field.
     None,
     Basic(Basic),
     Bearer(&'a [u8]),
-    /// An invalid field, another scheme, or several fields.
+    /// The field is invalid, has an unknown scheme, or occurs more than once.
     Malformed,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Credentials<'a> {
 pub(crate) struct Basic {
     bytes: [u8; BASIC_LEN_MAX],
     len: usize,
-    /// Invariant: `bytes[colon]` is the first colon, and `colon < len <= bytes.len()`.
+    /// Position of the first colon in `bytes`. Invariant: `colon < len <= bytes.len()`.
     colon: usize,
 }
 
@@ -117,8 +117,8 @@ fn basic(text: &[u8]) -> Option<Basic> {
     decoded.ok()?;
     let used = basic.bytes.get(..basic.len)?;
     basic.colon = used.iter().position(|byte| *byte == b':')?;
-    // RFC 7617, 2: "The user-id and password MUST NOT contain any control characters". Bcrypt
-    // would take a NUL for the end.
+    // RFC 7617, 2: "The user-id and password MUST NOT contain any control characters". Besides,
+    // bcrypt would treat a NUL as the end of the password.
     (!used.iter().any(u8::is_ascii_control)).then_some(basic)
 }
 

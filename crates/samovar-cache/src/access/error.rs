@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// An error in the access configuration: what, where, and how to fix it, in one line. Never
-/// contains the content of a secret file.
+/// An error in the access configuration: one line that says what is wrong, where, and how to fix
+/// it. It never contains text of a secret file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -15,7 +15,7 @@ pub enum AccessError {
         kind: FileKind,
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// Cause of the failure.
         #[source]
         error: io::Error,
     },
@@ -36,7 +36,7 @@ pub enum AccessError {
         path: PathBuf,
         /// Line number, starting at 1.
         line: usize,
-        /// What is wrong.
+        /// The fault in this line.
         problem: LineProblem,
     },
     /// An entry that is neither a network nor an address.
@@ -74,7 +74,7 @@ pub enum FileKind {
     Tokens,
 }
 
-/// What is wrong with a line of a secret file.
+/// The fault in a line of a secret file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineProblem {
@@ -102,7 +102,7 @@ pub enum LineProblem {
          Argon2id, cost 14 of bcrypt): replace the line with the output of `samovar password NAME`"
     )]
     Costly,
-    /// A name that an earlier line has already.
+    /// A name that an earlier line has defined.
     #[error("duplicate user: delete one of the lines")]
     Again,
     /// A line that is not a hashed token.

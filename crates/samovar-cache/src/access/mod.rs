@@ -2,21 +2,22 @@
 //!
 //! # Theory of operation
 //!
-//! A request is admitted if one configured method admits it: a user's password, a token, a
-//! client certificate, a peer on a unix socket, a network. Without any, all clients may read.
+//! A request is admitted if one configured method admits it: a user's password, a token, a client
+//! certificate, a peer on a unix socket, or a network. If no method is configured, all clients may
+//! read.
 //!
-//! [`Access::admit`] decides on an I/O thread: it never blocks and takes a few microseconds.
-//! Only verifying a password takes long. For that the I/O thread gets [`Verdict::Unverified`], and
-//! a worker of the [lane for long computations](samovar_http::Reply::dispatch_costly) calls
-//! [`Access::authenticate`]. That lane has few worker slots, so guessing passwords cannot use up
-//! the CPU. Verified passwords are remembered, so the next request is answered at once
-//! (`users.rs`).
+//! [`Access::admit`] decides on an I/O thread: it never blocks and takes a few microseconds. Only a
+//! password that is not remembered takes longer. Then the I/O thread gets [`Verdict::Unverified`],
+//! and a worker of the [lane for long computations](samovar_http::Reply::dispatch_costly) calls
+//! [`Access::authenticate`]. That lane has few worker slots, so clients that guess passwords cannot
+//! use up the CPU. Verified passwords are remembered, so the client's next request is answered at
+//! once (`users.rs`).
 //!
-//! Wrong passwords are counted by user name and address: after ten, one more is verified every six
-//! seconds. Meanwhile unverified passwords for that name from that address get 429; other names
-//! behind the address are not affected. An address may send ten times as many for all names
-//! together. Unknown names are treated like known ones, so that responses do not reveal which
-//! users exist.
+//! Wrong passwords are counted by user name and address. After ten of them, one more is verified
+//! every six seconds; in between, unverified passwords for that name from that address get 429.
+//! Other names at the address are not affected, but an address may send only ten times as many for
+//! all names together. Unknown names are treated like known ones, so that responses do not reveal
+//! which users exist.
 //!
 //! # Reload
 //!
@@ -68,8 +69,8 @@ use self::secret_file::SecretFile;
 use self::tokens::Tokens;
 use self::users::{Recalled, Users};
 
-/// Wrong passwords in a row that an address may send for one name: enough for a forgetful person or
-/// a few misconfigured machines behind one address.
+/// Number of wrong passwords in a row that an address may send for one name: enough for a forgetful
+/// person or for a few misconfigured machines behind one address.
 const ATTEMPTS_BURST: u32 = 10;
 
 /// Number of names for which an address may use up [`ATTEMPTS_BURST`] at once.
@@ -84,28 +85,28 @@ pub struct Access {
     /// The configuration of `rules`.
     config: AccessConfig,
     rules: Rules,
-    /// Whether no request needs a check.
+    /// Whether all requests are admitted without a check.
     is_open: bool,
     lasting: Arc<Lasting>,
 }
 
-/// State that outlives a reload.
+/// State that is kept across reloads.
 #[derive(Debug)]
 struct Lasting {
     secret: Secret,
-    /// Limit of wrong passwords by address and name.
+    /// Limits wrong passwords by address and name.
     attempts: Buckets,
-    /// Limit of wrong passwords by address alone.
+    /// Limits wrong passwords by address alone.
     attempts_of_all: Buckets,
     start: Instant,
 }
 
-/// The decision about a request.
+/// The decision of access control about a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// The client may read.
     Granted(Client),
-    /// The password is not verified yet; [`Access::authenticate`] does so on a worker.
+    /// The password must be verified by a worker, with [`Access::authenticate`].
     Unverified,
     /// The request is refused; see [`Access::refuse`].
     Refused(Refusal),
@@ -114,14 +115,14 @@ pub enum Verdict {
 /// The client of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Client {
-    /// The user, the token's name, a name of the certificate, or `uid:1000`; `None` if the client
-    /// was not authenticated.
+    /// The name of the user, of the token or in the certificate, or `uid:1000`; `None` if the
+    /// client was not authenticated.
     pub name: Option<Arc<str>>,
     /// The address of the client, not of a trusted proxy; `None` if it is unknown.
     pub address: Option<IpAddr>,
 }
 
-/// The rules made from one configuration and one reading of its files.
+/// The rules made from one configuration and the contents of its files at that time.
 #[derive(Debug)]
 struct Rules {
     lets_everybody_in: bool,
@@ -137,7 +138,7 @@ struct Rules {
 }
 
 impl Access {
-    /// Reads the files. Also returns warnings about them, one line each.
+    /// Reads the configured files. Also returns warnings about them, one line each.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ impl Access {
         Self::read(config, Arc::new(lasting), None)
     }
 
-    /// Makes a replacement with a new configuration and freshly read files, which inherits verified
+    /// Makes the access control for a new configuration. Reads its files, and inherits verified
     /// passwords and rate limits.
     ///
     /// # Errors
@@ -188,7 +189,7 @@ impl Access {
         self.is_open
     }
 
-    /// As [`admit`](Self::admit), without counting the request.
+    /// Decides as [`admit`](Self::admit) does, without counting the request.
     pub fn evaluate(&self, head: Head<'_>, now: Instant) -> Verdict {
         self.identify(head, now).1
     }
@@ -224,8 +225,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// The unused reply, if the cache is hidden from the client ([`RefuseWith::NotFound`]): answer
-    /// as if it did not exist.
+    /// Returns the unused reply if the cache is hidden from the client ([`RefuseWith::NotFound`]):
+    /// the caller must answer as if the cache did not exist.
     pub fn refuse<'r>(&self, refusal: Refusal, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
         self.rules.refusals.reply(refusal, reply)
     }
@@ -236,7 +237,8 @@ impl Access {
         self.rules.refusals.response(refusal)
     }
 
-    /// Identifies the client as far as possible without verifying a password, and decides.
+    /// Identifies the client as far as that is possible without verifying a password, and decides
+    /// about the request.
     fn identify(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
         let rules = &self.rules;
         let mut client = Client {
@@ -283,7 +285,7 @@ impl Access {
             client.name = Some(Arc::clone(name));
             return Verdict::Granted(client);
         }
-        // This attempt was admitted already; exhausting the limit affects only later ones.
+        // This attempt was already admitted; the limit only applies to later ones.
         self.lasting
             .attempts
             .take(&Counted::attempt(&client, &basic), now)
@@ -295,7 +297,7 @@ impl Access {
         Verdict::Refused(Refusal::Denied)
     }
 
-    /// Whether an unverified password may be verified now; the error is the time to wait.
+    /// Whether an unverified password may be verified now. If not, the error is the time to wait.
     fn may_try(&self, client: &Client, basic: &Basic, now: Instant) -> Result<(), Duration> {
         self.lasting
             .attempts
@@ -311,13 +313,13 @@ impl Access {
     }
 }
 
-/// The key of a rate limit.
+/// The subject that a rate limit counts.
 #[derive(Hash)]
 enum Counted<'a> {
     Name(&'a str),
-    /// An IPv4 address, or an IPv6 /64 network: one customer usually has a whole /64.
+    /// An IPv4 address, or an IPv6 /64 network, because one customer usually has a whole /64.
     Address(Option<IpAddr>),
-    /// An address and the user name it sent.
+    /// An address, and the user name that was sent from it.
     Attempt(Option<IpAddr>, &'a [u8]),
 }
 
@@ -417,7 +419,7 @@ impl Rules {
         Ok(Some(Arc::new(Buckets::new(interval, limit.burst, start))))
     }
 
-    /// Parses the credentials of a request, unless no method uses any.
+    /// Parses the credentials of a request, if any configured method uses them.
     fn credentials<'a>(&self, head: Head<'a>) -> Credentials<'a> {
         match self.users.is_some() || self.tokens.is_some() {
             true => Credentials::of(head.headers()),
@@ -432,7 +434,7 @@ impl Rules {
         }
     }
 
-    /// Identifies the client by its connection: a unix socket or a certificate.
+    /// Identifies the client by its connection: by a unix socket's peer or a certificate.
     fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
         if let Peer::Unix(Some(process)) = head.peer()
             && (self.uids.contains(&process.uid) || self.gids.contains(&process.gid))

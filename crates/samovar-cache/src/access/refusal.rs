@@ -1,4 +1,4 @@
-//! Responses to refused requests.
+//! Responses to clients that access control refuses.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::config::{AccessConfig, RefuseWith};
 use crate::prepared::Field;
 use crate::refusal::TEXT;
 
-/// Why a request is refused.
+/// Reason why access control refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// No configured method admits the client.
     Denied,
-    /// The client sent too many requests or too many wrong passwords. Contains the time after which
-    /// it may try again.
+    /// The client sent too many requests or too many wrong passwords. Contains the time to wait
+    /// before the next one.
     TooMany(Duration),
 }
 
@@ -31,10 +31,10 @@ impl Refusal {
     }
 }
 
-/// The answers to refused requests.
+/// The responses to refused requests.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    /// For clients that are not admitted; `None` if the cache is hidden from them.
+    /// The response to clients that are not admitted; `None` if the cache is hidden from them.
     denied: Option<Denied>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Refusals {
 struct Denied {
     status: Status,
     body: &'static str,
-    /// The value of `WWW-Authenticate`. RFC 9110, 11.6.1: a 401 has a challenge.
+    /// The value of `WWW-Authenticate`, which every 401 must have (RFC 9110, 11.6.1).
     challenge: Option<String>,
     prepared: Prepared,
 }
@@ -51,7 +51,7 @@ const UNAUTHORIZED: &str = "Credentials are needed here.\n";
 const FORBIDDEN: &str = "Access is not allowed.\n";
 const TOO_MANY: &str = "Too many requests. Try again later.\n";
 
-/// An authenticated client gets another response.
+/// The refusal must not be cached: an authenticated client gets another response.
 const NO_STORE: Field = ("Cache-Control", "no-store");
 
 impl Refusals {
@@ -91,7 +91,7 @@ impl Refusals {
         })
     }
 
-    /// Answers on an I/O thread; returns the reply if the cache is hidden.
+    /// Sends the refusal from an I/O thread. If the cache is hidden, returns the unused reply.
     pub(crate) fn reply<'r>(
         &self,
         refusal: Refusal,

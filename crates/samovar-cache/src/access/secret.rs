@@ -10,10 +10,9 @@ use zeroize::Zeroizing;
 pub(crate) type Digest = [u8; 32];
 
 /// A random key, generated for each process.
-///
-/// Secrets are never compared or looked up themselves, only their digests under this key. Timing
-/// therefore reveals nothing: a client cannot choose the digest, and its bits do not lead back to
-/// the secret.
+/// Secrets are never compared or looked up directly, only their digests under this key. So timing
+/// reveals nothing: a client cannot choose a digest, and the bits of a digest do not reveal the
+/// secret.
 pub(crate) struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {

@@ -1,4 +1,4 @@
-//! Files of hashed secrets.
+//! Reads files of hashed secrets.
 
 use std::io;
 use std::path::Path;
@@ -6,18 +6,19 @@ use std::path::Path;
 use super::error::{AccessError, FileKind, LineProblem};
 use crate::private_file;
 
-/// Maximum size of a file in bytes, enough for 100,000 users. A larger file is given by mistake.
+/// Maximum size of a file in bytes, enough for 100,000 users. A larger file must be a mistake.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// A configured file.
+/// A secret file that may be configured.
 pub(crate) struct SecretFile<'a> {
     pub(crate) kind: FileKind,
-    /// `None`: no such file is configured.
+    /// `None`: the file is not configured.
     pub(crate) path: Option<&'a Path>,
 }
 
 impl SecretFile<'_> {
-    /// Reads and parses the file, and adds warnings about it. `len`: the number of entries.
+    /// Reads and parses the file, and adds warnings about it to the list. `len` returns the number
+    /// of entries.
     pub(crate) fn read<T>(
         self,
         warnings: &mut Vec<String>,
@@ -35,10 +36,10 @@ impl SecretFile<'_> {
             error,
         };
         let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(unreadable)?;
-        // Readable by the group is fine: it is the server's group. Hashed passwords are easier to
-        // crack than hashed random tokens. But existing files of passwords are often
-        // world-readable, so those only get a warning; for token files there is no such habit to
-        // tolerate.
+        // A file may be readable by its group, which is the server's. A token file must not be
+        // readable by all users. For a file of passwords that is only a warning: existing ones are
+        // often world-readable, although hashed passwords are easier to crack than hashed random
+        // tokens.
         if mode & 0o007 != 0 && kind == FileKind::Tokens {
             let path = owned();
             return Err(AccessError::ReadableByAll { kind, path });
@@ -63,7 +64,7 @@ impl SecretFile<'_> {
     }
 }
 
-/// The number of a wrong line, starting at 1, and what is wrong with it.
+/// The number of a wrong line, starting at 1, and its fault.
 pub(crate) type LineError = (usize, LineProblem);
 
 /// Calls `take` with the text before and after the first colon of each line. Skips empty lines and

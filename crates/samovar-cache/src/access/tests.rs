@@ -1,4 +1,4 @@
-//! Access rules, tested over real connections at a time that tests set.
+//! Access rules admit and refuse clients over real connections; tests control the clock.
 
 mod limits;
 mod methods;
@@ -18,7 +18,8 @@ use samovar_http::{Inline, Listener, Reply, Request, Server, Service, Turn};
 use super::*;
 use crate::refusal::Fixed;
 
-/// Answers with the client's name, and whether it was known at once or verified by a worker.
+/// A service that answers with the client's name, followed by "at once", or by "verified" if a
+/// worker had to verify the password.
 struct Door {
     access: Arc<RwLock<Arc<Access>>>,
     now: Arc<Mutex<Instant>>,
@@ -96,7 +97,7 @@ impl House {
         }
     }
 
-    /// Lets time pass, which otherwise stands still.
+    /// Advances the clock, which otherwise stands still.
     fn pass(&self, time: Duration) {
         *self.now.lock().unwrap() += time;
     }
@@ -113,7 +114,7 @@ impl House {
         self.change(config)
     }
 
-    /// Sends a request; returns the status, the relevant header fields, and the body.
+    /// Sends a request. Returns the status, the relevant header fields, and the body.
     fn ask(&self, fields: &str) -> String {
         exchange(TcpStream::connect(self.addr).unwrap(), fields)
     }
@@ -345,7 +346,7 @@ fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
         ..AccessConfig::default()
     });
     assert_eq!(house.basic("ada", "x"), "200 ada verified");
-    // Repeating the same wrong password is no guess.
+    // Repeating one wrong password does not count as guessing.
     for _ in 0..2 * ATTEMPTS_BURST {
         assert_eq!(house.basic("ada", "wrong"), REFUSED);
     }
@@ -373,11 +374,11 @@ fn who_guesses_keeps_out_nobody_else_at_his_address() {
     };
     assert_eq!(guess("ada"), 10);
     assert!(house.basic("ada", "x").starts_with("429 "));
-    // Another user at that address is verified, though not known yet.
+    // Another user at that address, not known yet, is still verified.
     assert_eq!(house.basic("bob", "y"), "200 bob verified");
-    // Names that do not exist behave the same, so that they cannot be told apart.
+    // Unknown names behave like known ones, so that clients cannot tell them apart.
     assert_eq!(guess("nobody"), 10);
-    // Guessing a few passwords for each of many names is limited, too.
+    // Guessing a few passwords for each of many names is limited as well.
     let verified: usize = (0..30).map(|number| guess(&format!("name{number}"))).sum();
     assert_eq!(verified, 80);
     assert!(house.basic("eve", "z").starts_with("429 "));

@@ -18,8 +18,8 @@ use super::secret_file::{LineError, lines};
 /// All configured tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    /// Names by the keyed digest of the token's SHA-256, so that the time of a look-up reveals
-    /// nothing about the file.
+    /// Client names, by the keyed digest of the token's SHA-256. The key keeps the time of a
+    /// look-up from revealing anything about the file.
     names: HashMap<Digest, Arc<str>>,
 }
 

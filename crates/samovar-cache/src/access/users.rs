@@ -3,9 +3,9 @@
 //! # Theory of operation
 //!
 //! Verifying a hashed password takes tens of milliseconds by design, and clients send theirs with
-//! every request. A verified password is therefore remembered for [`KNOWN_TIME`], one per user, as
-//! its digest under a key of this process; recognizing it costs a request two blocks of SHA-256. A
-//! wrong password is remembered too, for a shorter time and in a separate table, so that a
+//! every request. So the server remembers one verified password per user for [`KNOWN_TIME`], as a
+//! digest under a key of this process. Recognizing it costs two blocks of SHA-256 per request.
+//! Wrong passwords are remembered too, for a shorter time and in a separate table, so that a
 //! misconfigured client costs no more than a correctly configured one.
 //!
 //! The password of an unknown user is verified against the hash of an existing user, always the
@@ -28,11 +28,11 @@ use super::secret_file::{LineError, lines};
 
 use crate::sync::Locked;
 
-/// How long a verified password is remembered. Changes of the file take effect at once in any case;
-/// this only bounds how long the digest of an inactive user stays in memory.
+/// Time for which a verified password is remembered. Changes of the users file take effect at once
+/// in any case; this only limits how long the digest of an inactive user stays in memory.
 const KNOWN_TIME: Duration = Duration::from_secs(3600);
 
-/// How long a wrong password is remembered.
+/// Time for which a wrong password is remembered.
 const WRONG_TIME: Duration = Duration::from_secs(60);
 
 /// Number of wrong passwords that are remembered: at 48 bytes each, 96 KiB.
@@ -45,17 +45,18 @@ const ARGON2_ROUNDS_MAX: u32 = 16;
 
 const ARGON2_LANES_MAX: u32 = 16;
 
-/// Maximum cost of bcrypt, the binary logarithm of its rounds. This one takes about a second.
+/// Maximum cost of a bcrypt hash, the binary logarithm of its rounds. A hash of this cost takes
+/// about a second.
 const BCRYPT_COST_MAX: u32 = 14;
 
 /// All configured users.
 #[derive(Debug)]
 pub(crate) struct Users {
     by_name: HashMap<Box<[u8]>, User>,
-    /// The names, to choose the substitute for an unknown user from.
+    /// The names of all users. The substitute for an unknown user is chosen from them.
     names: Vec<Box<[u8]>>,
-    /// Remembered wrong passwords, indexed by digest. A client that sends many overwrites those of
-    /// other clients, which then only have to be verified again.
+    /// Remembered wrong passwords, indexed by digest. A client that sends many of them overwrites
+    /// those of other clients, which are then just verified again.
     wrong: Mutex<Box<[Option<Remembered>]>>,
 }
 
@@ -78,14 +79,14 @@ impl Remembered {
     }
 }
 
-/// The remembered result for a password.
+/// The result of looking up a password in memory.
 #[derive(Debug)]
 pub(crate) enum Recalled<'a> {
-    /// It was right; contains the user's name.
+    /// A remembered right password; contains the user's name.
     Known(&'a Arc<str>),
-    /// It was wrong.
+    /// A remembered wrong password.
     Wrong,
-    /// Nothing is remembered: it has to be verified.
+    /// The password is not remembered and must be verified.
     Unverified,
 }
 
@@ -114,7 +115,7 @@ impl Users {
         })
     }
 
-    /// Takes over the verified passwords of users whose line is unchanged.
+    /// Inherits the remembered passwords of users whose line is unchanged.
     pub(crate) fn inherit(&self, before: &Self) {
         for (name, user) in &self.by_name {
             if let Some(old) = before.by_name.get(name)
@@ -152,8 +153,8 @@ impl Users {
         }
     }
 
-    /// Verifies a password, which takes tens of milliseconds. Returns the user's name if it is
-    /// right.
+    /// Verifies a password, which takes tens of milliseconds. Returns the user's name if the
+    /// password is right.
     pub(crate) fn verify(&self, secret: &Secret, basic: &Basic, now: Instant) -> Option<&Arc<str>> {
         let digest = secret.digest(&[basic.user(), basic.password()]);
         let found = self.by_name.get(basic.user());
@@ -226,7 +227,7 @@ impl Hash {
             return Err(LineProblem::Costly);
         }
         match (&hash.salt, &hash.hash) {
-            // A short output could match by chance.
+            // A short output is refused because another password could match it by chance.
             (Some(_), Some(output)) if output.len() >= 16 => Ok(Self::Argon2id(Box::new(hash))),
             _ => Err(LineProblem::Damaged),
         }
@@ -243,8 +244,8 @@ impl Hash {
     fn verify(&self, password: &[u8]) -> bool {
         match self {
             Self::Argon2id(hash) => Argon2::default().verify_password(password, &**hash).is_ok(),
-            // bcrypt ignores everything after 72 bytes; a longer password must not match by its
-            // beginning.
+            // bcrypt ignores everything after 72 bytes. A longer password must not match just
+            // because it starts with the right one.
             Self::Bcrypt(hash) => bcrypt::non_truncating_verify(password, hash).unwrap_or(false),
         }
     }
@@ -424,7 +425,8 @@ mod tests {
         assert_eq!(after.verify(&secret, &basic("eve", "secret"), now), None);
     }
 
-    /// The same work for unknown users, measured by the number of verifications, not by time.
+    /// An unknown name is always verified against the same user's hash, and not all unknown names
+    /// against that of one user.
     #[test]
     fn somebody_stands_in_for_whoever_does_not_exist() {
         let users = Users::parse(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();

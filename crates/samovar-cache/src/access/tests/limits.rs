@@ -1,4 +1,4 @@
-//! Rate limits and remembered passwords hold to the request and to the second.
+//! Rate limits are exact to the request and the second, and so is the memory of passwords.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn limited(rate_limit: RateLimit) -> AccessConfig {
     }
 }
 
-/// Sends requests of one client until one is refused; returns the number of admitted ones.
+/// Sends requests of one client until one is refused. Returns the number of admitted requests.
 fn admitted(house: &House, fields: &str) -> usize {
     let answers = (0..100).map(|_| house.ask(fields));
     answers
@@ -37,7 +37,7 @@ fn the_burst_is_admitted_and_the_next_request_is_refused_for_one_interval() {
     assert_eq!(house.ask(""), refused);
     house.pass(Duration::from_nanos(1));
     assert_eq!(admitted(&house, ""), 1);
-    // No pause, however long, admits more than the burst.
+    // After a pause of any length, no more than the burst is admitted.
     house.pass(3600 * SECOND);
     assert_eq!(admitted(&house, ""), 3);
 }
@@ -50,7 +50,7 @@ fn each_ipv4_address_and_each_ipv6_network_has_a_limit_of_its_own() {
     }));
     assert_eq!(admitted(&house, &forwarded("192.0.2.1")), 2);
     assert_eq!(admitted(&house, &forwarded("192.0.2.2")), 2);
-    // An IPv4-mapped address is the IPv4 address.
+    // An IPv4-mapped IPv6 address counts as the IPv4 address.
     assert_eq!(admitted(&house, &forwarded("::ffff:192.0.2.1")), 0);
     assert_eq!(admitted(&house, &forwarded("2001:db8:0:1::1")), 2);
     assert_eq!(admitted(&house, &forwarded("2001:db8:0:1:ffff::")), 0);
@@ -58,7 +58,7 @@ fn each_ipv4_address_and_each_ipv6_network_has_a_limit_of_its_own() {
     // Clients whose proxy hides their address share one limit.
     assert_eq!(admitted(&house, &forwarded("unknown")), 2);
     assert_eq!(admitted(&house, &forwarded("hidden")), 0);
-    // A request without the header comes from the proxy itself.
+    // A request without the header counts as one by the proxy itself.
     assert_eq!(admitted(&house, ""), 2);
 }
 
@@ -127,7 +127,8 @@ fn ten_wrong_passwords_are_verified_and_then_one_every_six_seconds() {
     house.pass(Duration::from_millis(1));
     let too_many = "429 Retry-After: 6 Too many requests. Try again later.";
     assert_eq!(guess(10), too_many);
-    // The right password is not verified either, so that its answer reveals nothing.
+    // The right password gets the same answer without being verified, so the answer reveals
+    // nothing.
     assert_eq!(house.basic("ada", "x"), too_many);
     house.pass(ATTEMPT_TIME - Duration::from_millis(1) - Duration::from_nanos(1));
     let refused = "429 Retry-After: 1 Too many requests. Try again later.";
@@ -136,7 +137,7 @@ fn ten_wrong_passwords_are_verified_and_then_one_every_six_seconds() {
     assert_eq!(guess(10), REFUSED);
     house.pass(Duration::from_millis(1));
     assert_eq!(guess(11), too_many);
-    // A reload gives no further guesses.
+    // A reload allows no additional guesses.
     house.reload().unwrap();
     assert_eq!(guess(11), too_many);
     house.pass(ATTEMPT_TIME);
@@ -157,8 +158,8 @@ fn a_right_password_is_remembered_for_an_hour_and_a_wrong_one_for_a_minute() {
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
     house.pass(Duration::from_nanos(1));
     assert_eq!(house.basic("ada", "x"), "200 ada verified");
-    // A remembered wrong password is refused without being verified, so it is no guess: only the
-    // first of these is one.
+    // A remembered wrong password is refused without being verified. So only the first of these
+    // requests counts as a guess.
     for _ in 0..2 * ATTEMPTS_BURST {
         assert_eq!(house.basic("ada", "wrong"), REFUSED);
     }

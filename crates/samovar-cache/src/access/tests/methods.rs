@@ -1,4 +1,4 @@
-//! The order of the methods that admit a client, and reloads of what they admit.
+//! Methods of admission are tried in order, and a reload applies changes to all of them.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_client_of_an_admitted_network_needs_no_verified_password() {
         networks: vec!["127.0.0.0/8".into()],
         ..AccessConfig::default()
     });
-    // Neither right nor wrong passwords cost a computation, or count as guesses.
+    // Neither right nor wrong passwords cause a computation or count as guesses.
     for number in 0..2 * ATTEMPTS_BURST {
         let answer = house.basic("ada", &number.to_string());
         assert_eq!(answer, "200 somebody at once");
@@ -61,7 +61,7 @@ fn a_forged_forwarding_header_admits_nobody() {
         "10.0.0.9",
     ] {
         assert_eq!(ask(forged), REFUSED, "{forged}");
-        // A token admits from any address.
+        // A token admits clients from any address.
         let fields = format!("X-Forwarded-For: {forged}\r\n{}", bearer(&token));
         assert_eq!(house.ask(&fields), "200 ci at once", "{forged}");
     }

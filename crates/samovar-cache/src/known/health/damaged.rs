@@ -1,23 +1,25 @@
-//! Quarantine: paths whose files are not the registered ones.
+//! Quarantine of paths whose files do not match their registration.
 //!
 //! # Theory of operation
 //!
-//! A bad read marks the path as *suspect*: 503. A second read either removes the mark or
-//! *quarantines* the path, with a fingerprint of the files; it does so only if the fingerprint was
-//! the same before and after, so that the files were not being repaired meanwhile. A quarantined
-//! path is 404 while its row and its fingerprint stay the same. Each request checks the fingerprint
-//! again; if it differs the mark is removed, and the path counts as never verified.
+//! A bad read marks the path as *suspect*, and requests for it get 503. A second read then either
+//! removes the mark or *quarantines* the path, and stores a fingerprint of its files. Quarantine
+//! requires that the fingerprint was the same before and after that read, so that files under
+//! repair are not quarantined. A quarantined path gets 404 while its row and the fingerprint of its
+//! files stay the same. Each request checks the fingerprint again; if it differs, the mark is
+//! removed and the path counts as never verified.
 //!
-//! Clients cache a 404 for an hour, so quarantine requires confirmation; but only a 404 makes them
-//! query the next cache.
+//! Clients cache a 404 for an hour, so it must not be sent before the damage is confirmed. But only
+//! a 404 makes clients query their next cache, so confirmed damage must not be a 503.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | marks | 65,536 | 100 bytes each; further paths are found and reported again |
-//! | checks of one path's files | one at a time | other requests are told to try again |
-//! | a check that takes 20 ms or more | a tenth of the time, unless the store changed | a large tree |
+//! | number of marks | 65,536 | 100 bytes each; more damaged paths are found and reported again |
+//! | checks of one path's files | one at a time | other requests for the path get 503 meanwhile |
+//! | checks of one path that take 20 ms or more | a tenth of the time, within an epoch | a large
+//! tree |
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -32,24 +34,24 @@ use super::stamp::Stamp;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
 
-/// The limit of marks.
+/// Maximum number of marks.
 pub(super) const COUNT_MAX: usize = 65_536;
 
-/// A check that takes this long is not repeated at once in the same epoch.
+/// Duration from which a check counts as long: it is not repeated at once in the same epoch.
 const LONG_CHECK: Duration = Duration::from_millis(20);
 
 /// The pause after a long check, as a multiple of its duration.
 const PAUSE_FACTOR: u32 = 9;
 
-/// The marks.
+/// The marks of suspect and quarantined paths.
 #[derive(Debug, Default)]
 pub(super) struct Damaged {
     marks: Mutex<HashMap<HashPart, Mark>>,
-    /// The number of marks, mostly 0: read for every answer.
+    /// The number of marks, which every answer reads; usually 0.
     count: AtomicUsize,
 }
 
-/// A confirmed mark.
+/// The record of a quarantined path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) row: Stamp,
@@ -59,9 +61,10 @@ pub(super) struct Record {
 #[derive(Debug)]
 struct Mark {
     row: Stamp,
-    /// The fingerprint of the files; `None` until the mark is confirmed.
+    /// The fingerprint of the damaged files; `None` while the path is only suspect.
     files: Option<Fingerprint>,
-    /// The epoch of the last check, and when the next one in the same epoch may run.
+    /// The epoch of the last check. In the same epoch, the next check may run from `next_check_at`
+    /// on.
     checked_epoch: Option<u64>,
     next_check_at: Instant,
     is_being_checked: bool,
@@ -72,13 +75,13 @@ impl Damaged {
         self.count.load(Ordering::Relaxed) as u64
     }
 
-    /// Whether the path has a suspect or quarantine mark, which may be outdated.
+    /// Whether the path has a mark. The mark may be outdated.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.marks.locked().contains_key(hash_part)
     }
 
-    /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch. May read
-    /// directories.
+    /// Returns an error if the path is quarantined or suspect. `info` is its row in the given
+    /// epoch. May read directories.
     pub(super) fn admit(
         &self,
         info: &PathInfo,
@@ -96,8 +99,7 @@ impl Damaged {
         }
     }
 
-    /// Returns the decision if it needs no read of the files, otherwise `None`: the caller must
-    /// check them.
+    /// Decides from the mark alone, if possible. Returns `None` if the caller must check the files.
     fn standing(
         &self,
         hash_part: &HashPart,
@@ -144,7 +146,7 @@ impl Damaged {
             true => started,
             false => Instant::now() + cost * PAUSE_FACTOR,
         };
-        // If the files cannot be read now, keep the mark.
+        // If the files cannot be read now, the path stays quarantined.
         if found.is_none() || found == mark.files {
             return Err(Refusal::Quarantined);
         }
@@ -154,17 +156,17 @@ impl Damaged {
         Ok(())
     }
 
-    /// Marks a path as suspect. Returns `false` if there are too many marks.
+    /// Marks a path as suspect. Returns `false` if the limit of marks is reached.
     pub(super) fn suspect(&self, info: &PathInfo) -> bool {
         let mut marks = self.marks.locked();
         let hash_part = info.path.hash_part();
         let row = Stamp::of_row(info);
-        // A confirmed mark is never downgraded.
+        // A quarantined path does not become suspect again.
         let is_known = marks.get(&hash_part).is_some_and(|mark| mark.row == row);
         is_known || self.add(&mut marks, hash_part, row, None)
     }
 
-    /// Quarantines a path whose files were read wrong twice and have this fingerprint.
+    /// Quarantines a path whose files failed two reads; the files have this fingerprint.
     pub(super) fn quarantine(&self, info: &PathInfo, files: Fingerprint) {
         let row = Stamp::of_row(info);
         self.add(
@@ -175,13 +177,13 @@ impl Damaged {
         );
     }
 
-    /// Drops the mark of a path. Returns whether there was one.
+    /// Removes a path's mark. Returns whether there was one.
     pub(super) fn unmark(&self, hash_part: &HashPart) -> bool {
         self.contains(hash_part) && self.drop_mark(&mut self.marks.locked(), hash_part)
     }
 
-    /// Drops the mark of a path unless it is confirmed: only a repair, a new registration or a
-    /// right second read ends a quarantine.
+    /// Drops the mark of a path that is only suspect. A quarantine ends only when the files are
+    /// repaired, the path is registered anew, or a second read finds the registered hash.
     pub(super) fn drop_suspect(&self, hash_part: &HashPart) {
         let mut marks = self.marks.locked();
         if marks
@@ -192,10 +194,10 @@ impl Damaged {
         }
     }
 
-    /// The confirmed marks of registered paths.
+    /// Returns the records of quarantined paths that are still registered.
     pub(super) fn records(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Record)> {
         let mut marks = self.marks.locked();
-        // A snapshot that was never loaded has no paths.
+        // A catalog that was never loaded knows no paths; then all records are returned.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             marks.retain(|hash_part, _| snapshot.may_contain(hash_part));
             self.count.store(marks.len(), Ordering::Relaxed);

@@ -18,13 +18,14 @@ use super::{Health, scrub};
 
 use crate::sync::{Locked, unpoisoned};
 
-/// Paths that wait for a second read; further ones are not marked.
+/// Maximum number of paths that wait for a second read. Bad reads of other paths are not marked.
 const QUEUE_COUNT_MAX: usize = 1024;
 
 /// Minimum interval between writes of the state file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The pause after writing, as a multiple of its duration: a large file is written rarely.
+/// Minimum pause after a write, as a multiple of the write's duration, so that a large file is not
+/// written all the time.
 const SAVE_PAUSE_FACTOR: u32 = 100;
 
 /// Maximum time for which a shutdown waits for the state file.
@@ -33,7 +34,7 @@ const END_TIME: Duration = Duration::from_secs(2);
 /// The nice value: 0 is the default, 19 the lowest priority.
 const NICENESS: i32 = 15;
 
-/// The work of the threads.
+/// The shared work list of the background threads.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     state: Mutex<TaskState>,
@@ -45,12 +46,13 @@ struct TaskState {
     queue: VecDeque<HashPart>,
     has_changed: bool,
     is_stopped: bool,
-    /// Running threads.
+    /// Number of running threads.
     thread_count: usize,
 }
 
 impl Tasks {
-    /// Queues a second read of a path. Returns `false` if there will be none.
+    /// Queues a second read of a path. Returns `false` if the path will not be read again, because
+    /// the queue is full or no thread runs.
     pub(super) fn add(&self, hash_part: HashPart) -> bool {
         let mut state = self.state.locked();
         if state.queue.contains(&hash_part) {
@@ -66,7 +68,7 @@ impl Tasks {
         is_taken
     }
 
-    /// The state file is out of date.
+    /// Records that the state file is out of date.
     pub(super) fn note_change(&self) {
         let was_changed = std::mem::replace(&mut self.state.locked().has_changed, true);
         if !was_changed {
@@ -78,7 +80,7 @@ impl Tasks {
         self.state.locked().is_stopped
     }
 
-    /// Sleeps; returns [`ControlFlow::Break`] as soon as the server ends.
+    /// Sleeps for `time`. Returns [`ControlFlow::Break`] as soon as the server ends.
     pub(super) fn rest(&self, time: Duration) -> ControlFlow<()> {
         let waited = self
             .changed
@@ -91,7 +93,7 @@ impl Tasks {
     }
 }
 
-/// The running threads; dropping it ends them.
+/// The background threads. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     health: Arc<Health>,
@@ -160,7 +162,7 @@ impl Drop for Watch {
     }
 }
 
-/// Counts a thread out, whether it returns or panics.
+/// Decrements the number of threads when one ends, by return or panic.
 struct Ended(Arc<Health>);
 
 impl Drop for Ended {
@@ -171,14 +173,14 @@ impl Drop for Ended {
     }
 }
 
-/// The state of the thread.
+/// The thread that reads suspect files again and writes the state file.
 struct Keeper<'a> {
     health: &'a Health,
     next_save_at: Instant,
     has_failed: bool,
 }
 
-/// What to do next.
+/// The thread's next task.
 enum Task {
     Verify(HashPart),
     Save,
@@ -242,7 +244,8 @@ impl<'a> Keeper<'a> {
             Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
                 health.quarantine(&info, files, &damage);
             }
-            // Collected, changed meanwhile, or unreadable now: undecided.
+            // The path was collected or changed meanwhile, or is unreadable now: nothing is proven,
+            // so a suspect path is no longer suspect.
             _ => health.damaged.drop_suspect(&hash_part),
         }
     }
@@ -255,7 +258,7 @@ impl<'a> Keeper<'a> {
         match self.health.save() {
             Ok(()) => self.has_failed = false,
             Err(error) => {
-                // Reported once until it works again.
+                // Report only the first of several failures in a row.
                 if !std::mem::replace(&mut self.has_failed, true) {
                     self.health.observer.event(&Event::StateFailed(&error));
                 }

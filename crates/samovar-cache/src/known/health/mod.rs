@@ -1,19 +1,20 @@
-//! The health of files: verification records, quarantine, scrub.
+//! Verification of store files against their registered hashes: records, quarantine, scrub.
 //!
 //! # Theory of operation
 //!
-//! The first complete NAR of a path is hashed while it is sent, before its last piece leaves
-//! (`nar_body.rs`). If the hash matches, a verification record is stored for this row and this root
-//! ([`verified`]), and from then on the files are sent without being hashed. If it does not match,
-//! the path is *marked* ([`damaged`]): cached responses for it are dropped, and it is not served
-//! until its row or its files change. A low-priority thread ([`keeper`]) reads the files a second
-//! time, so that files read during a repair are served again without intervention. It also writes
-//! the records to the state directory, if one is configured ([`state`]). Another thread
-//! ([`scrub`]), if configured, verifies the whole store in the background.
+//! The first complete NAR of a path is hashed while it is sent, and the hash is compared before the
+//! last piece leaves (`nar_body.rs`). If it matches, a verification record is stored for this row
+//! and this root ([`verified`]), and from then on the files are sent without being hashed. If it
+//! does not match, the path is *marked* ([`damaged`]): cached responses for it are dropped, and it
+//! is not served until its row or its files change. A low-priority thread ([`keeper`]) reads the
+//! files a second time, so that a path whose files were just being repaired is soon served again.
+//! The same thread writes the records to the state directory, if one is configured ([`state`]).
+//! Another thread ([`scrub`]), if configured, verifies the whole store in the background.
 //!
-//! Code that caches a response for a path adds it first and then checks for a mark; code that marks
-//! a path adds the mark first and then drops cached responses. In either order no response for a
-//! marked path stays where I/O threads find it, so I/O threads need not check for marks.
+//! Caching a response and marking its path can happen at the same time. Code that caches a response
+//! adds it first and then checks for a mark. Code that marks a path adds the mark first and then
+//! drops cached responses. In either order no response for a marked path stays in a cache, so I/O
+//! threads need not check for marks.
 
 mod damaged;
 mod keeper;
@@ -62,7 +63,7 @@ impl Default for Trust {
     }
 }
 
-/// The health of all paths of a store.
+/// The verification records and marks of all paths of a store.
 #[derive(Debug)]
 pub(crate) struct Health {
     store: Arc<dyn Store>,
@@ -70,16 +71,16 @@ pub(crate) struct Health {
     trust: Trust,
     verified: Verified,
     damaged: Damaged,
-    /// The narinfos of all caches.
+    /// The narinfo caches of all binary caches.
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
     small_nars: Arc<dyn PathCache>,
     tasks: Tasks,
-    /// `None` before the first round.
+    /// Progress of the background verification; `None` before its first round.
     scrub: Mutex<Option<ScrubStatus>>,
 }
 
 impl Health {
-    /// Reads the records of the state directory, if there are any.
+    /// Creates the records, and reads those in the state directory if one is configured.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
@@ -101,23 +102,24 @@ impl Health {
         health
     }
 
-    /// Adds caches from which damaged paths are dropped. They must be empty, or watched before.
+    /// Sets the narinfo caches from which damaged paths are dropped. A new one must be empty.
     pub(crate) fn watch(&self, caches: Vec<Arc<dyn PathCache>>) {
         *unpoisoned(self.rendered.write()) = caches;
     }
 
-    /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
+    /// Returns an error if the path is quarantined or suspect. `info` is its row in the given
+    /// epoch.
     pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
         self.damaged
             .admit(info, epoch, &*self.store, &*self.observer)
     }
 
-    /// The number of suspect and quarantined paths.
+    /// Returns the number of suspect and quarantined paths.
     pub(crate) fn damaged_count(&self) -> u64 {
         self.damaged.count()
     }
 
-    /// The progress of the background verification; `None` if it has not begun.
+    /// Returns the progress of the background verification; `None` if it has not started.
     pub(crate) fn scrub_status(&self) -> Option<ScrubStatus> {
         self.scrub.locked().clone()
     }
@@ -126,18 +128,18 @@ impl Health {
         self.damaged.contains(hash_part)
     }
 
-    /// Whether the NAR of these files is to be hashed while it is sent.
+    /// Whether the NAR of these files must be hashed while it is sent.
     pub(crate) fn is_to_hash(&self, info: &PathInfo, root: &Identity) -> bool {
         self.trust.is_first_hashed && self.minute(info, root).is_none()
     }
 
-    /// The files with this root have the registered hash.
+    /// Records that the files with this root have the registered hash.
     pub(crate) fn note_verified(&self, info: &PathInfo, root: Option<&Identity>) {
         let hash_part = info.path.hash_part();
         self.remember(info, root);
-        // A slow reader may have read the files before they were damaged, and another reader may
-        // have marked the path since; the mark is newer. It is checked after adding the record, for
-        // the reason given in the theory of operation.
+        // A slow reader may have read the files before they were damaged. If another reader has
+        // marked the path since, that mark is newer and wins. The mark is checked after the record
+        // was added, for the reason given in the theory of operation.
         if self.damaged.contains(&hash_part) {
             self.verified.remove(&hash_part);
             self.suspect(info);
@@ -147,7 +149,7 @@ impl Health {
         self.tasks.note_change();
     }
 
-    /// The second read found the registered hash in the files with this root.
+    /// Removes the mark of a path whose files had the registered hash at the second read.
     fn release(&self, info: &PathInfo, root: Option<&Identity>) {
         self.remember(info, root);
         if self.damaged.unmark(&info.path.hash_part()) {
@@ -168,17 +170,17 @@ impl Health {
             .insert(info.path.hash_part(), entry, snapshot.as_deref());
     }
 
-    /// The files do not have the registered hash; `info` is the present row.
+    /// Marks a path whose files do not have the registered hash. `info` is its present row.
     pub(crate) fn note_damaged(&self, info: &PathInfo, error: &dyn fmt::Display) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        // Files read through a daemon have no fingerprint that would change with a repair.
+        // Files read through a daemon are not marked: they have no fingerprint to show a repair.
         let is_here = self
             .store
             .tree(&info.path)
             .is_ok_and(|tree| tree.path().is_some());
-        // Without a second read the path would stay suspect.
+        // Without a second read the path would stay suspect, so the mark is removed.
         if is_here && self.damaged.suspect(info) && !self.tasks.add(hash_part) {
             self.damaged.drop_suspect(&hash_part);
         }
@@ -191,12 +193,14 @@ impl Health {
         }
     }
 
-    /// The files may be wrong, or may have been changed while they were read.
+    /// Queues a second read of a path whose files may be wrong, or may have changed while they were
+    /// read.
     pub(crate) fn suspect(&self, info: &PathInfo) {
         self.tasks.add(info.path.hash_part());
     }
 
-    /// The second read found another hash, with the same fingerprint before and after.
+    /// Quarantines a path: the second read found a wrong hash as well, and the fingerprint before
+    /// and after it was the same.
     fn quarantine(&self, info: &PathInfo, files: Fingerprint, damage: &Damage) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
@@ -212,7 +216,8 @@ impl Health {
         }
     }
 
-    /// Drops cached responses; called after marking (see the theory of operation).
+    /// Drops cached responses for a path. Must be called after marking it (see the theory of
+    /// operation).
     fn drop_rendered(&self, hash_part: &HashPart) {
         let all = unpoisoned(self.rendered.read());
         for rendered in &*all {

@@ -1,18 +1,18 @@
-//! Scrub: the background verification of all paths.
+//! Scrub: verification of all paths in the background.
 //!
 //! # Theory of operation
 //!
-//! A round lists all paths of the store, those never verified first and then by the age of their
-//! verification record, and reads them one after the other at the configured rate. Paths that were
-//! verified since the start of the round are skipped. While the store cannot be read the round
+//! A round lists all paths of the store and reads them one after the other at the configured rate.
+//! Paths never verified come first, then those with the oldest verification records. Paths that
+//! were verified since the round started are skipped. While the store cannot be read, the round
 //! waits.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | memory of a round | 32 bytes for each path | it is sorted by verification record |
-//! | rounds | one an hour | a small store need not be read continuously |
+//! | memory of a round | 32 bytes per path | the list is sorted by verification record |
+//! | start of rounds | at most one an hour | a small store need not be read all the time |
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -36,10 +36,10 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
 /// The pause while the store cannot be read.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Paths listed at once.
+/// Number of paths listed by one query.
 const STEP_COUNT: usize = 128;
 
-/// Runs until the server ends.
+/// Verifies the store, round after round, until the server ends.
 pub(super) fn run(health: &Health, rate: NonZeroU64) {
     loop {
         let started = Instant::now();
@@ -53,7 +53,7 @@ pub(super) fn run(health: &Health, rate: NonZeroU64) {
     }
 }
 
-/// A path, and the minute of its last verification; 0: never.
+/// A path to verify, and the minute of its last verification (0: never).
 struct Planned {
     minute: u32,
     hash_part: HashPart,
@@ -63,7 +63,7 @@ struct Planned {
 struct Round<'a> {
     health: &'a Health,
     pace: Pace,
-    /// The minute in which the round began.
+    /// The minute in which the round started.
     started: u32,
     reported_at: Instant,
     status: ScrubStatus,
@@ -88,7 +88,8 @@ impl<'a> Round<'a> {
     fn run(mut self) -> ControlFlow<()> {
         let mut plan = Vec::new();
         self.list(&mut plan)?;
-        // Stable: paths of the same minute stay in their order, newest first.
+        // The sort is stable, so paths verified in the same minute stay in their order, newest
+        // first.
         plan.sort_by_key(|planned| planned.minute);
         self.status.path_count = plan.len() as u64;
         self.status.len = plan.iter().map(|planned| planned.len).sum();
@@ -97,7 +98,7 @@ impl<'a> Round<'a> {
             let len_before = self.status.len_done;
             self.verify_path(planned.hash_part)?;
             self.status.paths_done += 1;
-            // The planned length, for skipped paths as well.
+            // Skipped paths count with their planned length as well.
             self.status.len_done = len_before + planned.len;
             self.publish();
         }
@@ -138,7 +139,7 @@ impl<'a> Round<'a> {
         loop {
             let info = match health.store.lookup(hash_part) {
                 Ok(Some(info)) => info,
-                // Collected: no damage.
+                // The path was collected, which is no damage.
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(error) if error.is_about_one_path() => {
                     self.status.unreadable_count += 1;

@@ -1,24 +1,24 @@
-//! The subject of a verification record.
+//! Digests that tie a verification record to a registration and its files.
 
 use samovar_nix::PathInfo;
 use samovar_store::Identity;
 use sha2::{Digest, Sha256};
 
-/// A digest of a path's registration, and of the root of its files if known. It changes when either
-/// does.
+/// A digest of a path's registration and, if known, of the root of its files. It changes when one
+/// of them changes.
 ///
-/// Eight bytes, because a million of them may be in memory. A collision, one in 2^64, skips a
-/// verification.
+/// It has eight bytes, because a million of them may be in memory. A collision, with a probability
+/// of one in 2^64, skips one verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp([u8; 8]);
 
 impl Stamp {
-    /// Of the row alone.
+    /// Computes the stamp of a row without files.
     pub(super) fn of_row(info: &PathInfo) -> Self {
         Self::finish(row(info))
     }
 
-    /// Of the row and the root its files are read from.
+    /// Computes the stamp of a row and of the root from which its files are read.
     pub(super) fn of_files(info: &PathInfo, root: &Identity) -> Self {
         Self::finish(row(info).chain_update(root.lasting_bytes()))
     }

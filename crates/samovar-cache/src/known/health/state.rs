@@ -1,4 +1,4 @@
-//! The state file: verification records that outlive the server.
+//! The state file, which keeps verification records across restarts.
 //!
 //! # Format
 //!
@@ -11,9 +11,9 @@
 //! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files
 //! ```
 //!
-//! A record counts only while row and root, or fingerprint, are the same; so an old, lost or
-//! foreign file costs no more than verifying again. A file that differs from the format is not
-//! used at all.
+//! A record is used only while row and root, or fingerprint, are unchanged. So an old, lost or
+//! foreign file costs nothing but verifying again. A file that deviates from the format is ignored
+//! completely.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -37,20 +37,20 @@ const VERIFIED_LEN: usize = 32;
 const DAMAGED_LEN: usize = 44;
 const SUM_LEN: usize = 32;
 
-/// The longest file that is read, in bytes: ten million paths.
+/// Maximum size of a file that is read, in bytes: enough for ten million paths.
 const LEN_MAX: u64 = 320 << 20;
 
 const NAME: &str = "verified";
 const NEW_NAME: &str = "verified.new";
 
-/// All records.
+/// The contents of the state file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) verified: Vec<(HashPart, Entry)>,
     pub(super) damaged: Vec<(HashPart, Record)>,
 }
 
-/// The reason why a file is not used.
+/// The reason why a state file is ignored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
     #[error("{0}")]
@@ -63,9 +63,9 @@ pub(super) enum StateError {
     Damaged,
 }
 
-/// Reads the file in `directory`; `None` if there is none.
+/// Reads the state file in `directory`; `None` if there is none.
 pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
-    // The file may be foreign: follow no link, and do not wait for a pipe.
+    // The file may not be ours: follow no link, and do not block on a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(directory.join(NAME), flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -84,7 +84,7 @@ pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
 /// Replaces the file in `directory` atomically.
 pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     let new = directory.join(NEW_NAME);
-    // The file may be foreign: do not wait for a pipe.
+    // The file may not be ours: do not block on a pipe.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK;
     let file = rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?;
@@ -102,7 +102,7 @@ pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
         .write_all(&encode(state))
         .and_then(|()| fs::rename(&new, directory.join(NAME)));
     if written.is_err() {
-        // A partial file is of no use, and a full disk needs the space.
+        // Remove the incomplete file: a full disk needs the space.
         fs::remove_file(PathBuf::from(&new)).ok();
     }
     written
@@ -222,7 +222,7 @@ mod tests {
             prop_assert!(decode(&with_magic).is_err());
         }
 
-        /// Any counts, with the right checksum: lengths are checked before anything is allocated.
+        /// Any counts with a valid checksum: lengths are checked before memory is allocated.
         #[test]
         fn counts_are_not_believed(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
             let mut bytes = encode(&State::default());

@@ -1,4 +1,4 @@
-//! Verification records: paths whose files have the registered hash.
+//! Verification records of paths whose files have the registered hash.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -12,10 +12,10 @@ use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
 use crate::sync::Locked;
 
-/// The number of records from which those of collected paths are dropped.
+/// Number of records below which those of collected paths are not searched for.
 const COUNT_MIN: usize = 4096;
 
-/// The records.
+/// All verification records.
 #[derive(Debug, Default)]
 pub(super) struct Verified {
     table: Mutex<Table>,
@@ -24,20 +24,20 @@ pub(super) struct Verified {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<HashPart, Entry, BuildHasherDefault<HashPartHasher>>,
-    /// The number of records after collected paths were last dropped.
+    /// Number of records left when those of collected paths were last dropped.
     pruned_count: usize,
 }
 
-/// One record.
+/// One verification record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stamp: Stamp,
-    /// Minutes since 1970.
+    /// Time of the verification, in minutes since 1970.
     pub(super) minute: u32,
 }
 
 impl Verified {
-    /// The minute of a path's verification, if its stamp is the same.
+    /// Returns the minute of a path's verification, if its record has this stamp.
     pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<u32> {
         let table = self.table.locked();
         let entry = table.entries.get(hash_part)?;
@@ -53,7 +53,7 @@ impl Verified {
             .map(|entry| entry.minute)
     }
 
-    /// Adds a record. Drops those of collected paths when the table has doubled.
+    /// Adds a record. Each time the table has doubled, also drops the records of collected paths.
     pub(super) fn insert(&self, hash_part: HashPart, entry: Entry, snapshot: Option<&Snapshot>) {
         let mut table = self.table.locked();
         table.entries.insert(hash_part, entry);
@@ -67,7 +67,7 @@ impl Verified {
         self.table.locked().entries.remove(hash_part);
     }
 
-    /// The records of registered paths.
+    /// Returns the records of paths that are still registered.
     pub(super) fn entries(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Entry)> {
         let mut table = self.table.locked();
         table.prune(snapshot);
@@ -86,7 +86,7 @@ impl Verified {
 
 impl Table {
     fn prune(&mut self, snapshot: Option<&Snapshot>) {
-        // A snapshot that was never loaded has no paths.
+        // A catalog that was never loaded knows no paths; then no record is dropped.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             self.entries
                 .retain(|hash_part, _| snapshot.may_contain(hash_part));
@@ -96,7 +96,7 @@ impl Table {
     }
 }
 
-/// Minutes since 1970.
+/// Returns the present time in minutes since 1970.
 pub(super) fn minute_now() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
