@@ -1,9 +1,9 @@
-//! Limits that all threads of a server share.
+//! Memory and concurrency limits that all threads of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A limit of memory or of things in progress, for the whole server.
+/// A server-wide limit, in bytes of memory or in number of operations in progress.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used: AtomicUsize,
@@ -22,7 +22,7 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes a share of one; `None` if none is left.
+    /// Reserves one unit; returns `None` if the budget is exhausted.
     #[cfg(any(feature = "compression", feature = "tls"))]
     pub(crate) fn take_one(self: &Arc<Self>) -> Option<Held> {
         let mut held = Held::new(self);
@@ -30,7 +30,7 @@ impl Budget {
     }
 }
 
-/// A share in a budget; returned when dropped.
+/// A reserved part of a budget, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Arc<Budget>,
@@ -45,7 +45,7 @@ impl Held {
         }
     }
 
-    /// Adds `count`; `false`, without effect, if the budget has less left.
+    /// Reserves `count` more units; returns `false` without effect if the budget has fewer left.
     pub(crate) fn grow(&mut self, count: usize) -> bool {
         let used = self.budget.used.fetch_add(count, Ordering::Relaxed);
         if used.saturating_add(count) > self.budget.max {

@@ -1,4 +1,4 @@
-//! Response bodies written by any thread.
+//! Response bodies that any thread can write.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::exec::{Lane, LentSlot, Slots};
 use crate::io::wake::Waker;
 use crate::sync::Lock;
 
-/// Capacity of a channel, in bytes.
+/// Capacity of a channel's queue, in bytes.
 pub(crate) const CAPACITY_LEN: usize = 256 * 1024;
 
-/// Creates both ends of a body.
+/// Creates the two ends of a channel: the sender and the source of the body.
 pub(crate) fn channel() -> (Sender, Receiver) {
     let pipe = Arc::new(Pipe::default());
     (Sender(Arc::clone(&pipe)), Receiver(pipe))
@@ -28,11 +28,11 @@ struct Pipe {
 #[derive(Default)]
 struct State {
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that were taken; less than its length.
+    /// Number of bytes already taken from the first piece; less than its length.
     taken_len: usize,
     queued_len: usize,
     waker: Option<Waker>,
-    /// Set when the sender is gone.
+    /// Set once the sender has finished or was dropped.
     end: Option<End>,
     is_reader_gone: bool,
 }
@@ -45,16 +45,16 @@ enum End {
 
 /// The writing end of a body made by [`Body::channel`](crate::Body::channel).
 ///
-/// It can be used from any thread. At most 256 KiB are queued. A body is complete only after
-/// [`finish`](Self::finish): if the sender is dropped before, by a panic for example, the
-/// connection is reset, so that the client does not take a part for the whole.
+/// Any thread can use it. At most 256 KiB are queued. The body is complete only after
+/// [`finish`](Self::finish). If the sender is dropped before, for example by a panic, the
+/// connection is reset, so that the client does not mistake a truncated body for a complete one.
 pub struct Sender(Arc<Pipe>);
 
-/// Reasons why nothing was sent.
+/// Reason why [`Sender`] could not queue bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The client has left.
+    /// The client has disconnected.
     #[error("client has left")]
     Gone,
     /// The queue is full: the client reads too slowly.
@@ -73,22 +73,23 @@ impl From<SendError> for io::Error {
 }
 
 impl Sender {
-    /// Queues bytes; waits while the queue is full. The queue empties only after the handler has
-    /// returned the body, so a handler that sends more than 256 KiB before that waits for ever; use
-    /// [`Response::push`](crate::Response::push) there.
+    /// Queues bytes; blocks while the queue is full. The queue drains only after the handler has
+    /// returned the body, so a handler that sends more than 256 KiB before it returns blocks
+    /// forever; use [`Response::push`](crate::Response::push) in that case.
     ///
     /// # Errors
     ///
-    /// [`SendError::Gone`].
+    /// [`SendError::Gone`] if the client has disconnected.
     pub fn send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
         self.send_when(bytes.into(), || Ok(()))
     }
 
-    /// Queues bytes if there is capacity. Never blocks.
+    /// Queues bytes if the queue has capacity. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`SendError`], if nothing was queued.
+    /// A [`SendError`] if the queue is full or the client has disconnected; nothing was queued
+    /// then.
     pub fn try_send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
         let state = self.0.state.locked();
         if state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
@@ -97,9 +98,9 @@ impl Sender {
         self.put(state, bytes.into())
     }
 
-    /// Whether the client has left: it closed the connection, or its sending side (see
-    /// [`Limits::half_close`](crate::Limits::half_close)) while nothing was left to send. A client
-    /// whose machine or network fails is noticed only by sending.
+    /// Returns whether the client has disconnected: it closed the connection, or it closed its
+    /// sending side (see [`Limits::half_close`](crate::Limits::half_close)) while nothing was left
+    /// to send. If the client's machine or network fails, only sending detects that.
     pub fn is_gone(&self) -> bool {
         self.0.state.locked().is_reader_gone
     }
@@ -109,7 +110,8 @@ impl Sender {
         self.end(End::Finished);
     }
 
-    /// `may_wait` is called before each wait; its result is held during the wait.
+    /// Queues bytes; blocks while the queue is full. Before each wait it calls `may_wait`, and
+    /// holds the result during the wait.
     fn send_when<T>(
         &self,
         bytes: Vec<u8>,
@@ -134,7 +136,7 @@ impl Sender {
         if !bytes.is_empty() {
             state.queued_len += bytes.len();
             match state.pieces.back_mut() {
-                // Small pieces one by one would take more memory than their bytes.
+                // Join small pieces: each piece has an overhead that can exceed its bytes.
                 Some(last) if last.len() + bytes.len() <= GATHER_LEN => {
                     last.extend_from_slice(&bytes);
                 }
@@ -222,10 +224,11 @@ impl Drop for Receiver {
     }
 }
 
-/// A function that writes a body once its answer has begun.
+/// A function that writes a response body after the response has started.
 type Produce = Box<dyn FnOnce(&mut Writer<'_>) -> io::Result<()> + Send>;
 
-/// A function and the body it writes; see [`Response::push`](crate::Response::push).
+/// A [`Produce`] function and the channel it writes to; see
+/// [`Response::push`](crate::Response::push).
 pub(crate) struct Producer {
     sender: Sender,
     produce: Produce,
@@ -236,7 +239,7 @@ impl Producer {
         Self { sender, produce }
     }
 
-    /// Runs the function; completes the body unless it fails.
+    /// Runs the function. The body is complete only if the function succeeds.
     pub(crate) fn run(self, slots: &dyn Slots, lane: Lane) {
         let mut writer = Writer {
             sender: &self.sender,
@@ -267,12 +270,12 @@ pub struct Writer<'a> {
     buffer: Vec<u8>,
 }
 
-/// Capacity of the buffer of a [`Writer`], in bytes.
+/// Capacity of a [`Writer`]'s buffer, in bytes.
 const GATHER_LEN: usize = 16 * 1024;
 
 impl Write for Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A piece in a channel is at most this long.
+        // A channel accepts pieces of at most this length.
         let len = bytes.len().min(GATHER_LEN);
         self.buffer.extend_from_slice(&bytes[..len]);
         if self.buffer.len() >= GATHER_LEN {
@@ -283,7 +286,7 @@ impl Write for Writer<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.buffer);
-        // While the client is slow, the worker slot is lent.
+        // Lend the worker slot to other jobs while the client reads slowly.
         let lend = || LentSlot::lend(self.slots, self.lane).ok_or(SendError::Full);
         Ok(self.sender.send_when(bytes, lend)?)
     }

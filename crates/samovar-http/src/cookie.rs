@@ -8,13 +8,13 @@ use crate::response::Response;
 impl Request {
     /// Returns the first cookie with this name, percent-decoded.
     ///
-    /// Clients can forge cookies: use a signature, or a random session key.
+    /// Clients can forge cookies: sign the value, or use a random session key.
     pub fn cookie(&self, name: &str) -> Option<Cookie<'_>> {
         self.cookies().find(|cookie| cookie.name() == name)
     }
 
-    /// Iterates over all cookies, in the order they were sent. Those that are not UTF-8 or have no
-    /// `=` are skipped.
+    /// Iterates over all cookies, in the order sent. Skips cookies that are not UTF-8 or have no
+    /// `=`.
     pub fn cookies(&self) -> impl Iterator<Item = Cookie<'_>> {
         let fields = self.head().headers();
         fields
@@ -41,7 +41,7 @@ impl Response {
     ///
     /// # Panics
     ///
-    /// If path or domain contain a control character.
+    /// If the path or the domain contains a control character.
     #[must_use]
     #[track_caller]
     pub fn cookie<'c>(self, cookie: impl Into<Cookie<'c>>) -> Self {

@@ -1,4 +1,4 @@
-//! The state that all threads of a server share.
+//! State that all threads of a server share.
 
 use std::fmt;
 use std::ops::Deref;
@@ -47,11 +47,12 @@ pub(crate) struct Core {
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) connection_count: AtomicUsize,
     pub(crate) accepted_count: AtomicU64,
-    /// Set when a drain begins: answers say `Connection: close`.
+    /// Set when a drain begins: responses then contain `Connection: close`.
     pub(crate) is_draining: AtomicBool,
-    /// Set when a drain's time is up or the I/O threads are gone: answers in progress are aborted.
+    /// Set when the drain timeout has expired or the I/O threads have ended: responses in progress
+    /// are then aborted.
     pub(crate) is_cut_off: AtomicBool,
-    /// TLS handshakes in progress.
+    /// Number of TLS handshakes in progress.
     #[cfg(feature = "tls")]
     pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
@@ -59,7 +60,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Leaves a message for an I/O thread, or returns it if that thread is gone.
+    /// Queues a message for an I/O thread; returns the message if that thread has ended.
     pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
         match self.inboxes.get(home) {
             Some(inbox) => inbox.push(message),
@@ -67,7 +68,7 @@ impl Core {
         }
     }
 
-    /// A waker for an HTTP/1 connection or a WebSocket.
+    /// Creates a waker for an HTTP/1 connection or a WebSocket.
     pub(crate) fn waker(self: &Arc<Self>, home: usize, key: Key) -> Waker {
         Waker::new(Arc::clone(self) as Arc<dyn Host>, home, key, 0)
     }
@@ -78,7 +79,8 @@ impl Core {
         Waker::new(host, stream.home, stream.key, stream.stream)
     }
 
-    /// Sends news of a stream to its I/O thread. If that thread is gone, so is the stream.
+    /// Sends an update of a stream to the stream's I/O thread. Ignored if that thread has ended,
+    /// because its streams have ended too.
     #[cfg(feature = "http2")]
     pub(crate) fn send_news(&self, stream: StreamRef, news: StreamNews) {
         let message = Message::Stream(stream.key, stream.stream, news);
@@ -88,7 +90,7 @@ impl Core {
 
 impl Host for Core {
     fn wake(&self, home: usize, key: Key, stream: u32) {
-        // An I/O thread that is gone has no connections.
+        // If the I/O thread has ended, so have its connections.
         drop(self.send_home(home, Message::Wake(key, stream)));
     }
 

@@ -8,15 +8,15 @@ use std::io;
 use crate::http::Status;
 use crate::upload::BodyError;
 
-/// An error of a handler: a status and a message for the client, and a cause for the log only.
+/// An error of a handler: a status and a message for the client, and a cause that is only logged.
 ///
 /// `?` converts any [`std::error::Error`] to a 500 that does not reveal the cause: the client gets
 /// "Internal Server Error", and the cause goes to [`Router::on_error`] and to the
-/// [`Observer`](crate::Observer). Errors that the client has caused keep their status, also as the
-/// [source](StdError::source) of another error: a body that is too large (413), too slow (408) or
-/// incomplete (400), a malformed form.
+/// [`Observer`](crate::Observer). Errors caused by the client keep their status, even if another
+/// error wraps them as its [source](StdError::source): a request body that is too large (413), too
+/// slow (408) or incomplete (400), or a malformed form.
 ///
-/// A handler reports a client's mistake with [`Error::new`], or with a [`Status`] alone.
+/// To report a client error, a handler returns [`Error::new`], or just a [`Status`].
 ///
 /// [`Router::on_error`]: crate::Router::on_error
 ///
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error with a message for the client.
+    /// Creates an error with a status and a message for the client.
     pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             status,
@@ -52,22 +52,22 @@ impl Error {
         }))
     }
 
-    /// The status of the response.
+    /// Returns the status of the response.
     pub fn status(&self) -> Status {
         self.0.status
     }
 
-    /// The message for the client.
+    /// Returns the message for the client.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The cause, for logs.
+    /// Returns the cause, which is meant for logs.
     pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.0.cause.as_deref()
     }
 
-    /// The same error with another status and message for the client.
+    /// Replaces the status and the message for the client; the cause stays.
     #[must_use]
     pub fn because(mut self, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
         self.0.status = status;
@@ -77,7 +77,7 @@ impl Error {
 }
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
-    /// A [`Status`] keeps its code, with its reason phrase as the message.
+    /// Converts a cause. A [`Status`] keeps its code, and its reason phrase becomes the message.
     fn from(cause: E) -> Self {
         let error: &(dyn StdError + 'static) = &cause;
         if let Some(status) = error.downcast_ref::<Status>() {
@@ -99,14 +99,15 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Status and message of an error that the client has caused.
+/// Returns the status and message of an error that the client has caused.
 fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<BodyError>() {
             return Some((error.status(), error.to_string()));
         }
-        // The source of an I/O error is that of the error inside, not the error itself.
+        // For an I/O error, `source` skips the error wrapped directly inside, so unwrap that error
+        // first.
         next = match error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)
@@ -119,7 +120,7 @@ fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
 }
 
 impl fmt::Display for Error {
-    /// Status, message and all causes: for logs, not for clients.
+    /// Writes the status, the message and all causes: for logs, not for clients.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.0.status, self.0.message)?;
         let mut next: Option<&dyn StdError> = match &self.0.cause {

@@ -3,16 +3,16 @@
 use std::any::Any;
 use std::fmt;
 
-/// A map with at most one value of each type. Middleware uses it to pass values to handlers, such
-/// as the authenticated user.
+/// A map with at most one value per type. Middleware uses it to pass values to handlers, such as
+/// the authenticated user.
 #[derive(Default)]
 pub struct Extensions {
-    /// There are few, so a linear search is faster than hashing.
+    /// Few values are expected, so a linear search is faster than hashing.
     values: Vec<Box<dyn Any + Send>>,
 }
 
 impl Extensions {
-    /// Inserts a value; returns the previous one of its type.
+    /// Inserts a value; returns the previous value of the same type.
     pub fn insert<T: Send + 'static>(&mut self, value: T) -> Option<T> {
         if let Some(old) = self.get_mut::<T>() {
             return Some(std::mem::replace(old, value));
@@ -21,12 +21,12 @@ impl Extensions {
         None
     }
 
-    /// The value of type `T`.
+    /// Returns the value of type `T`.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.values.iter().find_map(|value| value.downcast_ref())
     }
 
-    /// The value of type `T`, to change it.
+    /// Returns a mutable reference to the value of type `T`.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         self.values
             .iter_mut()

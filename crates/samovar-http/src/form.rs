@@ -1,4 +1,4 @@
-//! Queries and forms of a request.
+//! Queries and forms of requests.
 
 use std::io::Read;
 
@@ -8,17 +8,17 @@ use crate::request::Request;
 
 const MEDIA_TYPE: &[u8] = b"application/x-www-form-urlencoded";
 
-/// Maximum number of fields in a form; more are answered 413. A field takes some hundred bytes
-/// however short it is, so the length of the body does not bound the memory.
+/// Maximum number of fields in a form; a form with more gets 413. Even a short field takes some
+/// hundred bytes of memory, so a limit on the length of the body would not suffice.
 const FIELD_COUNT_MAX: usize = 1000;
 
-/// Maximum length of a form on a streaming route, in bytes; longer ones are answered 413. Other
-/// routes have limits of their own.
+/// Maximum length of a form on a streaming route, in bytes; a longer form gets 413. On other routes
+/// the route's own limit applies.
 const STREAMED_FORM_LEN_MAX: u64 = 1 << 20;
 
 impl Request {
-    /// Returns the decoded query. Its length is bounded by the limit of the request target, 8 KiB
-    /// by default.
+    /// Returns the decoded query. The limit of the request target, 8 KiB by default, also bounds
+    /// the query.
     ///
     /// ```
     /// use samovar_http::{Request, Router};
@@ -35,7 +35,8 @@ impl Request {
         Pairs::parse(query, usize::MAX).unwrap_or_default()
     }
 
-    /// Returns the fields of a form (`application/x-www-form-urlencoded`), at most 1000.
+    /// Returns the fields of a form (`application/x-www-form-urlencoded`), of which there may be at
+    /// most 1000.
     ///
     /// ```
     /// use samovar_http::{Error, Request, Router, http::Status};
@@ -51,7 +52,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// 415 for another media type, 413 for too many fields or bytes, and those of
+    /// 415 for another media type, 413 for a form with too many fields or bytes, and the errors of
     /// [`reader`](Self::reader).
     pub fn form(&mut self) -> Result<Pairs, Error> {
         let content_type = self.head().header("content-type").unwrap_or_default();

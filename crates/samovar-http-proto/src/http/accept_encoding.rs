@@ -120,8 +120,8 @@ impl AcceptEncoding {
     }
 }
 
-/// Returns whether the client accepts a coding outside of [`Coding`]: lists it by name with a weight
-/// above 0. `*` does not count.
+/// Returns whether the client accepts a coding outside of [`Coding`]: lists it by name with a
+/// weight above 0. `*` does not count.
 ///
 /// # Examples
 ///

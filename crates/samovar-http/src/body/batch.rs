@@ -1,4 +1,4 @@
-//! Batches: bounded pieces of a body, of bytes in memory and file ranges.
+//! Batches: bounded pieces of a response body, made of bytes in memory and file ranges.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,26 +13,27 @@ use crate::io::sys;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 
-/// Bytes of a file copied at once, if the kernel cannot send them directly.
+/// Number of file bytes copied at once if the kernel cannot send the file directly.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// A piece of a body.
 #[derive(Debug)]
 pub struct Batch {
     buffer: Buffer,
-    /// Invariant: `sent <= filled <= buffer.len()`. `buffer[sent..filled]` is still to be sent.
+    /// Invariant: `sent <= filled <= buffer.len()`. The bytes `buffer[sent..filled]` are not sent
+    /// yet.
     filled: usize,
     sent: usize,
-    /// Bytes at the end of the buffer reserved for framing.
+    /// Number of bytes at the end of the buffer that are reserved for framing.
     reserved_len: usize,
     files: VecDeque<FilePart>,
-    /// Bytes added since the last [`clear`](Self::clear), files included.
+    /// Number of bytes added since the last [`clear`](Self::clear), including file ranges.
     added_len: u64,
     takes_files: bool,
     waker: Waker,
 }
 
-/// A range of a file that follows `buffer[..at]`.
+/// A file range, which is sent after `buffer[..at]`.
 #[derive(Debug)]
 struct FilePart {
     at: usize,
@@ -55,7 +56,7 @@ impl Batch {
         }
     }
 
-    /// A batch for a socket to which the kernel sends file ranges efficiently.
+    /// Creates a batch for a socket to which the kernel can send file ranges directly.
     pub(crate) fn of_files(waker: Waker) -> Self {
         Self {
             takes_files: true,
@@ -63,25 +64,25 @@ impl Batch {
         }
     }
 
-    /// The waker of the connection that this batch is for; see
+    /// Returns the waker of the connection that sends this batch; see
     /// [`Progress::Wait`](super::Progress::Wait).
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// The unfilled memory. Write at its start, then call [`advance`](Self::advance) with the
-    /// number of bytes.
+    /// Returns the free part of the buffer. Write from its start, then call
+    /// [`advance`](Self::advance) with the number of bytes written.
     pub fn room(&mut self) -> &mut [u8] {
         let end = self.buffer.len() - self.reserved_len;
         &mut self.buffer[self.filled..end]
     }
 
-    /// Length of the unfilled memory, in bytes.
+    /// Returns the length of the free part of the buffer, in bytes.
     pub fn room_len(&self) -> usize {
         self.buffer.len() - self.reserved_len - self.filled
     }
 
-    /// Marks the first `len` bytes of [`room`](Self::room) as filled.
+    /// Adds the first `len` bytes of [`room`](Self::room) to the batch.
     ///
     /// # Panics
     ///
@@ -103,14 +104,14 @@ impl Batch {
         len
     }
 
-    /// Whether the kernel sends a [`file`](Self::file) without copying it through this process. If
-    /// not, `file` still works, but filling [`room`](Self::room) is faster.
+    /// Returns whether the kernel can send a [`file`](Self::file) without copying it through this
+    /// process. Otherwise `file` still works, but filling [`room`](Self::room) is faster.
     pub fn takes_files(&self) -> bool {
         self.takes_files
     }
 
-    /// Adds a file range, which the kernel sends from the page cache; it takes no memory. If the
-    /// file turns out to be shorter, the body fails; see
+    /// Adds a file range, which the kernel sends from the page cache, so it takes no memory in this
+    /// process. If the file is shorter than the range, the body fails; see
     /// [`Source::file_failed`](super::Source::file_failed).
     pub fn file(&mut self, file: Arc<File>, offset: u64, len: u64) {
         if len > 0 {
@@ -124,7 +125,7 @@ impl Batch {
         }
     }
 
-    /// Bytes added in this turn, including file ranges.
+    /// Returns the number of bytes added since the batch was last emptied, including file ranges.
     pub fn added_len(&self) -> u64 {
         self.added_len
     }
@@ -133,12 +134,12 @@ impl Batch {
         self.sent == self.filled && self.files.is_empty()
     }
 
-    /// Empties a batch whose bytes are sent.
+    /// Empties a batch after all its bytes were sent.
     pub(crate) fn clear(&mut self) {
         (self.filled, self.sent, self.added_len) = (0, 0, 0);
     }
 
-    /// Overwrites filled bytes, for a chunk size that is known only afterwards.
+    /// Overwrites filled bytes. For a chunk size, which is known only after the chunk's data.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         self.buffer[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -154,7 +155,7 @@ impl Batch {
         self.reserved_len = self.buffer.len().saturating_sub(len);
     }
 
-    /// Releases the memory if only file ranges are left.
+    /// Frees the buffer if only file ranges remain to be sent.
     #[cfg(feature = "http2")]
     pub(crate) fn release_buffer(&mut self) {
         if self.sent == self.filled {
@@ -176,7 +177,8 @@ impl Batch {
         self.filled
     }
 
-    /// Sends until everything is sent or the socket is full; returns the bytes sent.
+    /// Sends until the batch is empty or the socket buffer is full; returns the number of bytes
+    /// sent.
     pub(crate) fn send(&mut self, transport: &mut Transport) -> io::Result<u64> {
         let mut sent_len = 0;
         while !self.is_sent() {
@@ -219,7 +221,8 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Takes bytes out in order; 0 once none is left. For bodies that are not sent as they are.
+    /// Copies the next bytes into a buffer; returns 0 when the batch is empty. For bodies that are
+    /// transformed before they are sent.
     #[cfg_attr(
         not(any(feature = "compression", feature = "http2")),
         expect(dead_code, reason = "HTTP/1 sends bytes as they are")
@@ -249,7 +252,7 @@ impl Batch {
 }
 
 impl FilePart {
-    /// Reads the next bytes of the range that were not sent yet.
+    /// Reads the next unsent bytes of the range.
     fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let room_len = buffer.len().min(left);
@@ -261,7 +264,7 @@ impl FilePart {
         Ok(&room[..len])
     }
 
-    /// Removes sent bytes.
+    /// Removes the first `len` bytes of the range after they were sent.
     fn pass(&mut self, len: u64) -> io::Result<()> {
         if len == 0 {
             return Err(became_shorter());
@@ -272,7 +275,7 @@ impl FilePart {
     }
 }
 
-/// Whether an error of sending is that of a file, not of the socket.
+/// Returns whether a send error was caused by the file rather than the socket.
 pub(super) fn is_about_file(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof || Errno::from_io_error(error) == Some(Errno::IO)
 }

@@ -1,16 +1,16 @@
-//! Recycled memory for pieces of bodies.
+//! Recycled memory blocks for pieces of response bodies.
 //!
-//! One thread fills a piece and another drops it. Allocators tend to return such memory to the
-//! kernel and fault it in again, which costs as much as reading the file.
+//! Each block is filled by one thread and dropped by another. Allocators tend to return such memory
+//! to the kernel and fault it in again, which costs as much as reading the file.
 
 use std::sync::{Arc, Mutex};
 
 use crate::sync::Lock;
 
-/// Maximum length of unused blocks, in bytes.
+/// Maximum total length of unused blocks, in bytes; further blocks are freed.
 const KEPT_LEN: usize = 4 << 20;
 
-/// Unused blocks.
+/// Pool of unused blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Kept>);
 
@@ -20,7 +20,7 @@ struct Kept {
     len: usize,
 }
 
-/// A piece of memory whose first part is filled; recycled when dropped.
+/// A memory block whose first part is filled. Returns to its pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: Box<[u8]>,
@@ -30,7 +30,7 @@ pub(crate) struct Block {
 }
 
 impl Blocks {
-    /// Takes an empty block of at least this length.
+    /// Takes an empty block of at least `len` bytes from the pool, or allocates one.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Block {
         let len = len.next_power_of_two();
         let mut kept = self.0.locked();
@@ -49,22 +49,22 @@ impl Blocks {
 }
 
 impl Block {
-    /// The unfilled memory.
+    /// Returns the free part of the block.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled_len..]
     }
 
-    /// Marks the first `len` bytes of the room as filled.
+    /// Adds the first `len` bytes of the free part to the filled part.
     pub(crate) fn advance(&mut self, len: usize) {
         self.filled_len = (self.filled_len + len).min(self.bytes.len());
     }
 
-    /// Length of the filled part, in bytes.
+    /// Returns the length of the filled part, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.filled_len
     }
 
-    /// Whether most of the memory is unfilled.
+    /// Returns whether less than a quarter of the block is filled.
     pub(crate) fn is_sparse(&self) -> bool {
         self.filled_len < self.bytes.len() / 4
     }

@@ -1,7 +1,8 @@
 //! Response bodies.
 //!
-//! A [`Source`] fills a [`Batch`]; a `Transfer` sends batches until the socket is full, keeps the
-//! rest, and continues later. A body has at most one batch at a time.
+//! A [`Source`] fills a [`Batch`]. A `Transfer` sends batches until the socket buffer is full,
+//! keeps the unsent rest, and continues when the socket is writable. Each body has at most one
+//! batch at a time.
 
 mod batch;
 #[cfg(feature = "http2")]
@@ -22,22 +23,22 @@ pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 
-/// Whether a source has more bytes.
+/// Returned by [`Source::pull`]: whether the source can yield more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There are more bytes.
     More,
-    /// The batch has the last bytes, or none.
+    /// The body is complete: the batch holds its last bytes, if any.
     End,
-    /// There will be more bytes, but not now. Bytes in the batch are sent. The source must arrange
-    /// that [`Batch::waker`] is called when there are more; until then it is not pulled.
+    /// More bytes will follow later. Bytes already in the batch are sent. The source must arrange a
+    /// call of [`Batch::waker`] when it has more; it is not pulled before that call.
     Wait,
 }
 
-/// Produces a body piece by piece. Called on workers, so it may block on a disk.
+/// Produces a body piece by piece. Called on workers, so it may block on disk I/O.
 pub trait Source: Send {
-    /// The length of the whole body in bytes, if known in advance. It is announced to the client;
-    /// if the source then yields more or fewer bytes, the connection is reset.
+    /// Returns the length of the whole body in bytes, if known in advance. The length is sent to
+    /// the client; if the source then yields more or fewer bytes, the connection is reset.
     fn len(&self) -> Option<u64>;
 
     /// Whether the body is known to be empty.
@@ -45,25 +46,25 @@ pub trait Source: Send {
         self.len() == Some(0)
     }
 
-    /// Adds bytes to `batch`: at least one, unless it returns [`Progress::End`] or
-    /// [`Progress::Wait`]. More bytes mean fewer system calls on both sides. If the length is
-    /// known, `End` must be returned with the last byte.
+    /// Adds at least one byte to `batch`, unless it returns [`Progress::End`] or
+    /// [`Progress::Wait`]. Larger batches mean fewer system calls on both sides. A source of known
+    /// length must return `End` together with its last byte.
     ///
     /// # Errors
     ///
-    /// Any; the connection is reset, or the answer replaced by 503 if none of it was sent.
+    /// Any error fails the body: the connection is reset, or the client gets 503 if no byte of the
+    /// response was sent yet.
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
 
-    /// Called when the body has failed because a file range in a batch could not be read, or its
-    /// file is shorter now. There is no further [`pull`](Self::pull).
+    /// Reports that the body has failed because a file range of a batch could not be read, or the
+    /// file is shorter than the range. [`pull`](Self::pull) is not called again.
     fn file_failed(&mut self, error: &io::Error) {
-        // The observer gets a report in any case.
+        // The observer receives a report even if the source ignores the error.
         let _unused = error;
     }
 
-    /// Trailer fields, which are known only after the body: name and value. Called once after
-    /// [`Progress::End`], if the client accepts trailers; see
-    /// [`Response::trailers`](crate::Response::trailers).
+    /// Returns trailer fields as names and values. Called once after [`Progress::End`], if the
+    /// client accepts trailers; see [`Response::trailers`](crate::Response::trailers).
     fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! Bodies pulled in pieces of memory, for HTTP/2.
+//! Response bodies that are pulled into memory blocks, for HTTP/2.
 
 use std::io;
 
@@ -10,24 +10,25 @@ use crate::io::wake::Waker;
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) block: Block,
-    /// What follows this piece.
+    /// Whether another piece can follow.
     pub(crate) progress: Progress,
 }
 
-/// A body whose pieces an I/O thread sends. Between two pieces it may hold open files, but no
-/// memory.
+/// A body whose pieces an I/O thread sends. Between two pieces it may keep files open, but it holds
+/// no memory.
 pub(crate) struct Outflow {
     source: Box<dyn Source>,
-    /// File ranges of the source that are not in a piece yet.
+    /// File ranges from the source that no piece contains yet.
     batch: Option<Batch>,
-    /// Announced bytes that the source has not yielded yet; `None` if no length is announced.
+    /// Number of announced bytes that the source has not yielded yet; `None` without an announced
+    /// length.
     left: Option<u64>,
     has_trailers: bool,
     progress: Progress,
 }
 
 impl Outflow {
-    /// `len`: the announced length, in bytes.
+    /// Creates an outflow. `len` is the announced length, in bytes.
     pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, has_trailers: bool) -> Self {
         Self {
             source,
@@ -38,7 +39,8 @@ impl Outflow {
         }
     }
 
-    /// Pulls the next piece, of about `piece_len` bytes if the source has them. Errors are final.
+    /// Pulls the next piece, of about `piece_len` bytes if the source has as many. Errors are
+    /// final.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
         let mut block = waker.host().blocks().take(piece_len);
         if self.progress == Progress::Wait {
@@ -55,7 +57,7 @@ impl Outflow {
                 }
                 self.batch = None;
             }
-            // Sending half a piece is better than filling it with small remainders.
+            // Send a half-filled piece rather than fill it up with small reads.
             if self.progress != Progress::More || block.len() >= piece_len / 2 {
                 let progress = self.progress;
                 return Ok(Piece { block, progress });
@@ -68,7 +70,7 @@ impl Outflow {
         }
     }
 
-    /// Trailer field lines; empty if there are none.
+    /// Returns the trailers as field lines; empty if there are none.
     pub(crate) fn trailers(&mut self) -> Vec<u8> {
         let mut fields = Vec::new();
         if self.has_trailers {
@@ -78,7 +80,7 @@ impl Outflow {
     }
 }
 
-/// Moves bytes from a batch to a block, until the batch is empty or the block full.
+/// Moves bytes from a batch to a block until the batch is empty or the block is full.
 fn take(batch: &mut Batch, block: &mut Block) -> io::Result<()> {
     loop {
         let taken = batch.read(block.room())?;

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::sync::Lock;
 
-/// Length of a buffer within the budget: long enough for few system calls on both sides, short
-/// enough for the second-level cache.
+/// Buffer length within the budget, in bytes: long enough to need few system calls on both sides,
+/// short enough for the L2 cache.
 const LARGE_LEN: usize = 256 * 1024;
-/// Length of a buffer beyond the budget, and the minimum cost of a slow reader.
+/// Buffer length beyond the budget, in bytes, and so the minimum memory of a slow reader.
 const SMALL_LEN: usize = 16 * 1024;
 
-/// Allocates buffers. Beyond the budget they are small, so each slow reader adds [`SMALL_LEN`]
-/// only.
+/// Allocates buffers for response bodies. Beyond the memory budget it allocates small ones, so that
+/// each slow reader adds only [`SMALL_LEN`].
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<Vec<Box<[u8]>>>,
@@ -22,8 +22,8 @@ pub(crate) struct BufferPool {
     budget_len: usize,
 }
 
-/// A buffer, returned when dropped, even by a panic: a leak in the budget would give all later
-/// bodies small buffers.
+/// A buffer, accounted in the budget until it is dropped, even by a panic: a leak in the budget
+/// would limit all later bodies to small buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -57,7 +57,7 @@ impl BufferPool {
         }
     }
 
-    /// A buffer without memory.
+    /// Creates a buffer without memory.
     #[cfg(feature = "http2")]
     pub(crate) fn none(self: &Arc<Self>) -> Buffer {
         Buffer {
@@ -66,7 +66,7 @@ impl BufferPool {
         }
     }
 
-    /// Length of all buffers in use, in bytes.
+    /// Returns the total length of all buffers in use, in bytes.
     pub(crate) fn used_len(&self) -> usize {
         self.used_len.load(Ordering::Relaxed)
     }

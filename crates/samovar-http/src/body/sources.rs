@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use super::{Batch, Progress, Source};
 
-/// A file range, sent by the kernel if possible.
+/// The source for a file range, which the kernel sends if possible.
 pub(crate) struct FileRange {
     file: Arc<File>,
     range: Range<u64>,
 }
 
-/// Bytes of a file in one batch; other bodies get their turn in between.
+/// Maximum number of file bytes in a batch. Other bodies are served between two batches.
 const FILE_PART_LEN: u64 = 2 << 20;
 
 impl FileRange {
@@ -40,7 +40,7 @@ impl Source for FileRange {
     }
 }
 
-/// The bytes of a reader.
+/// The source for the bytes of a reader.
 pub(crate) struct Reader<R> {
     reader: R,
     len: Option<u64>,
@@ -85,10 +85,11 @@ impl<R: Read + Send> Source for Reader<R> {
     }
 }
 
-/// The pieces of an iterator.
+/// The source for the pieces of an iterator.
 pub(crate) struct Pieces<I> {
     pieces: I,
-    /// A piece that did not fit into the last batch, from `at` on. Invariant: `at <= piece.len()`.
+    /// A piece whose bytes from `at` on did not fit into the last batch. Invariant: `at <=
+    /// piece.len()`.
     piece: Vec<u8>,
     at: usize,
 }

@@ -1,4 +1,4 @@
-//! Sending an HTTP/1 body, with back-pressure.
+//! Sends the body of an HTTP/1 response, with back-pressure.
 
 use std::io;
 
@@ -8,61 +8,61 @@ use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::encode;
 
-/// Bytes that a transfer sends before other jobs get their turn.
+/// Number of bytes that a transfer sends before it yields to other jobs.
 const TURN_LEN: u64 = 4 << 20;
-/// Length of the line before a chunk: sixteen digits and CRLF.
+/// Length of the size line before a chunk, in bytes: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
 const CHUNK_LAST: &[u8] = b"0\r\n";
 
-/// The state of a transfer after a turn.
+/// State of a transfer after one call of [`Transfer::turn`].
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The kernel has everything.
+    /// The kernel has accepted all bytes.
     Done,
-    /// The socket is full.
+    /// The socket buffer is full.
     Blocked,
-    /// It could continue, but other jobs get their turn.
+    /// More can be sent, but other jobs run first.
     Yield,
-    /// The source waits, and will wake the connection.
+    /// The source has no bytes at present and will wake the connection.
     Waiting,
 }
 
-/// How a body is delimited.
+/// Marks the end of the body for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// By its length, in bytes.
+    /// The announced length, in bytes.
     Length(u64),
-    /// By chunks, with trailers if the client accepts them.
+    /// Chunks, followed by trailers if the client accepts them.
     Chunked { has_trailers: bool },
-    /// By closing the connection.
+    /// The end of the connection.
     Close,
 }
 
-/// A body that is being sent.
+/// A response body in progress.
 pub(crate) struct Transfer {
     source: Box<dyn Source>,
     batch: Option<Batch>,
-    /// Announced bytes that the source has not yielded yet; `None` for a chunked or close-delimited
-    /// body.
+    /// Number of announced bytes that the source has not yielded yet; `None` for a chunked or
+    /// close-delimited body.
     left: Option<u64>,
     framing: Framing,
-    /// Framing after the body that did not fit into a batch yet; set when the source ends.
+    /// Framing after the body that no batch had space for yet; set when the source ends.
     tail: Vec<u8>,
     is_ended: bool,
     is_waiting: bool,
-    /// Bytes that the kernel has taken, including the head and framing.
+    /// Number of bytes that the kernel has accepted, including the head and framing.
     sent_len: u64,
-    /// Bytes of `sent_len` that are not the source's.
+    /// Number of bytes in `sent_len` that do not come from the source.
     framing_len: u64,
-    /// Unsent bytes of earlier answers before the head of this one.
+    /// Number of unsent bytes of earlier responses, which precede the head of this response.
     before_len: u64,
-    /// Whether the source has failed, not the socket.
+    /// Whether the source, not the socket, caused the failure.
     is_source_failed: bool,
 }
 
 impl Transfer {
-    /// `before_len`: bytes of earlier answers in the lead.
+    /// Creates a transfer. `before_len` is the number of bytes of earlier responses in `lead`.
     pub(crate) fn new(source: Box<dyn Source>, framing: Framing, before_len: usize) -> Self {
         Self {
             source,
@@ -82,24 +82,24 @@ impl Transfer {
         }
     }
 
-    /// Bytes of the source that the kernel has taken.
+    /// Returns the number of body bytes that the kernel has accepted.
     pub(crate) fn body_len(&self) -> u64 {
         self.sent_len.saturating_sub(self.framing_len)
     }
 
-    /// Bytes that the kernel has taken, including the head and framing.
+    /// Returns the number of bytes that the kernel has accepted, including the head and framing.
     pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len
     }
 
-    /// Pulls and sends until done, blocked, or out of turn. `lead` goes before the body; it is sent
-    /// in the first write, and is empty afterwards.
+    /// Pulls and sends until the body is complete, the socket buffer is full, or other jobs must
+    /// run. `lead` holds the bytes before the body, such as the head; the first write sends and
+    /// empties it.
     ///
     /// # Errors
     ///
-    /// Those of the source and the socket, and a source that yields more or fewer bytes than
-    /// announced. All are final: the connection must be reset, unless [`recall`](Self::recall)
-    /// succeeds.
+    /// Errors of the source and the socket, and a source that yields more or fewer bytes than
+    /// announced. The connection must then be reset, unless [`recall`](Self::recall) succeeds.
     pub(crate) fn turn(
         &mut self,
         transport: &mut Transport,
@@ -126,7 +126,7 @@ impl Transfer {
             if self.is_ended && self.tail.is_empty() || self.is_waiting {
                 self.batch = None;
                 if !transport.flush()? {
-                    // If the source waits, pulling it again will show that.
+                    // If the source waits, the next pull will return `Wait` again.
                     return Ok(Outcome::Blocked);
                 }
                 return Ok(if self.is_waiting {
@@ -153,7 +153,7 @@ impl Transfer {
             false => Batch::new(waker.clone()),
         };
         let mut batch = self.batch.take().unwrap_or_else(new);
-        // Set in advance, for a source that panics.
+        // Assume failure before the call, because the source may panic.
         self.is_source_failed = true;
         self.fill(&mut batch, lead)?;
         self.is_source_failed = false;
@@ -161,7 +161,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// The lead stays whole until the source has succeeded; see [`recall`](Self::recall).
+    /// Fills a batch. `lead` stays complete until the source has succeeded; see
+    /// [`recall`](Self::recall).
     fn fill(&mut self, batch: &mut Batch, lead: &mut Vec<u8>) -> io::Result<()> {
         let lead_len = batch.put(lead);
         let has_room = lead_len == lead.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
@@ -179,8 +180,9 @@ impl Transfer {
         Ok(())
     }
 
-    /// After a failure, removes the head of this answer from `lead`, so that another can replace
-    /// it. `false` if part of it is sent, or if the socket has failed.
+    /// Removes the head of this response from `lead` after the source has failed, so that an error
+    /// response can replace it. Returns `false` if part of the head was sent, or if the socket has
+    /// failed.
     pub(crate) fn recall(&self, lead: &mut Vec<u8>) -> bool {
         let Some(before_len) = self.before_len.checked_sub(self.sent_len) else {
             return false;
@@ -197,7 +199,7 @@ impl Transfer {
         self.account(progress, batch.added_len() - before)
     }
 
-    /// Adds one chunk. Its size is known only afterwards, so it is written with a fixed width:
+    /// Adds one chunk. The size is known only after the data, so its field has a fixed width:
     /// leading zeros are allowed (RFC 9112, 7.1).
     fn fill_chunk(&mut self, batch: &mut Batch, has_trailers: bool) -> io::Result<()> {
         let size_at = batch.filled();
@@ -225,7 +227,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Checks the source's bytes against the announced length.
+    /// Checks that the source has yielded no more and no fewer bytes than announced.
     fn account(&mut self, progress: Progress, len: u64) -> io::Result<()> {
         account(&mut self.left, progress, len)?;
         self.is_waiting = progress == Progress::Wait;
@@ -234,18 +236,19 @@ impl Transfer {
     }
 }
 
-/// Writes trailer fields.
+/// Appends the trailer fields of a source.
 pub(super) fn trailer_fields(source: &mut dyn Source, out: &mut Vec<u8>) {
     for (name, value) in source.trailers() {
-        // A field that would break the framing is a mistake of the application. It is too late for
-        // a 500, so the field is left out.
+        // A field that would break the framing is a bug of the application. It is too late for a
+        // 500 response, so the field is omitted.
         if is_settable(&name) && encode::is_field_value(&value) {
             encode::field(out, &name, &value);
         }
     }
 }
 
-/// Checks the bytes of a source: `left` were announced and not yielded yet, `len` were yielded now.
+/// Checks a source against its announced length. `left`: number of announced bytes not yielded
+/// before this pull; `len`: number of bytes that this pull yielded.
 pub(super) fn account(left: &mut Option<u64>, progress: Progress, len: u64) -> io::Result<()> {
     let is_end = progress == Progress::End;
     if let Some(left) = left {

@@ -1,7 +1,7 @@
 //! Media types that are worth compressing.
 
-/// Compressible types outside `text/`. Formats that are compressed already (JPEG, WOFF, ZIP, video)
-/// are excluded.
+/// Compressible types outside of `text/`. Formats with built-in compression (JPEG, WOFF, ZIP,
+/// video) are excluded.
 const COMPRESSIBLE: [&str; 21] = [
     "application/javascript",
     "application/json",
@@ -26,7 +26,7 @@ const COMPRESSIBLE: [&str; 21] = [
     "model/obj",
 ];
 
-/// Whether data of this `Content-Type` usually compresses. Parameters are ignored.
+/// Returns whether content of this `Content-Type` usually compresses. Parameters are ignored.
 pub(super) fn is_compressible(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next();
     let essence = essence.unwrap_or_default().trim_ascii();
@@ -39,7 +39,7 @@ pub(super) fn is_compressible(content_type: &[u8]) -> bool {
         let end = start.and_then(|start| essence.get(start..));
         end.is_some_and(|end| end.eq_ignore_ascii_case(suffix))
     };
-    // RFC 6838, 4.2.8: a suffix names the underlying format.
+    // RFC 6838, 4.2.8: a structured suffix such as `+json` names the underlying format.
     starts_with(b"text/")
         || [&b"+json"[..], b"+xml", b"+yaml", b"+json-seq"]
             .into_iter()

@@ -1,9 +1,9 @@
 //! Compression of responses, negotiated with the client.
 //!
-//! Off unless a server is given a [`Compression`]: the length of a compressed response that
-//! contains both a secret and text chosen by an attacker reveals the secret (BREACH), and only the
-//! application knows which responses do. [`Response::uncompressed`](crate::Response::uncompressed)
-//! turns it off for a single response.
+//! Off by default. If a response contains both a secret and text chosen by an attacker, its
+//! compressed length reveals the secret (BREACH); only the application knows its responses of that
+//! kind. A server is given a [`Compression`] to enable it, and
+//! [`Response::uncompressed`](crate::Response::uncompressed) disables it for a single response.
 //!
 //! ```no_run
 //! use samovar_http::compress::Compression;
@@ -20,7 +20,7 @@
 //!
 //! # Conditions
 //!
-//! A response is not compressed if one of these holds:
+//! A response is sent uncompressed if one of these conditions holds:
 //!
 //! | | reason |
 //! |---|---|
@@ -35,16 +35,16 @@
 //! | too many bodies are being compressed | memory; see [`Compression::streams_max`] |
 //! | it comes from [`Service::inline`](crate::Service::inline) | the application can prepare a compressed form |
 //!
-//! `Vary: Accept-Encoding` is sent whenever another client could get another coding, including with
-//! the plain form. A strong `ETag` becomes weak and `Accept-Ranges` is removed, because the bytes
-//! differ from those they refer to (RFC 9110, 8.8.3).
+//! The server sends `Vary: Accept-Encoding` whenever another client could receive another coding,
+//! even if this response is plain. It makes a strong `ETag` weak and removes `Accept-Ranges`,
+//! because both refer to the handler's bytes (RFC 9110, 8.8.3).
 //!
 //! # Implementation
 //!
-//! Bodies in memory up to 64 KiB are compressed at once and have a `Content-Length`. Others are
-//! compressed as the client reads them. The compressor is flushed when a source has no data for now
-//! ([`Progress::Wait`](crate::Progress::Wait)), so that events arrive when they happen. Compression
-//! runs on workers.
+//! Bodies in memory of up to 64 KiB are compressed at once and have a `Content-Length`. Other
+//! bodies are compressed while the client reads them. When a source has no data at present
+//! ([`Progress::Wait`](crate::Progress::Wait)), the compressor is flushed, so that events reach the
+//! client without delay. Compression runs on workers.
 
 mod encoder;
 mod media_type;
@@ -58,14 +58,14 @@ use crate::http::accept_encoding::Coding;
 /// Compression settings of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compression {
-    /// Enabled codings in order of preference; the client's weights take precedence. Default:
+    /// Enabled codings in order of preference; weights sent by the client take precedence. Default:
     /// [`Coding::ALL`].
     pub codings: Vec<Coding>,
-    /// Minimum length of a compressed body, in bytes, where the length is known. Default: 860. An
-    /// Ethernet packet carries 1460 bytes, of which a head takes up to 600; a response that fits
-    /// into one packet does not arrive sooner if it is shorter.
+    /// Minimum length of a body to be compressed, in bytes; bodies of unknown length are always
+    /// long enough. Default: 860. An Ethernet packet carries 1460 bytes, of which a head takes up
+    /// to 600; if a response fits into one packet, compression does not make it arrive sooner.
     pub len_min: u64,
-    /// Limit of bodies that are compressed concurrently while they are sent; further ones are sent
+    /// Maximum number of bodies that are compressed while they are sent; further bodies are sent
     /// plain. Each takes 1.4 MiB (zstd), 1.1 MiB (br) or 0.2 MiB (gzip) while its client reads.
     /// Default: 64.
     pub streams_max: usize,

@@ -1,4 +1,4 @@
-//! Decides whether a response is compressed, and adapts its header fields.
+//! Decides whether to compress a response, and adapts its header fields.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::http::{Status, Version};
 use crate::proto::encode;
 use crate::response::{Body, Response};
 
-/// Limit for compressing a body in memory at once, in bytes: the response has a `Content-Length`,
-/// and a worker is busy for some milliseconds at most.
+/// Maximum length of a body that is compressed at once in memory, in bytes. Such a response has a
+/// `Content-Length`, and keeps a worker busy for a few milliseconds at most.
 const WHOLE_LEN_MAX: usize = 64 * 1024;
 
 /// Compression state of a server.
 #[derive(Debug)]
 pub(crate) struct Negotiator {
     compression: Compression,
-    /// Bodies that are compressed while they are sent.
+    /// Bodies currently being compressed while they are sent.
     streams: Arc<Budget>,
 }
 
@@ -33,7 +33,7 @@ impl Negotiator {
         }
     }
 
-    /// Returns the coding for the response to a request, if any.
+    /// Returns the coding for the response to a request; `None` for a plain response.
     pub(crate) fn coding(&self, request: Head<'_>) -> Option<Coding> {
         let fields = request.headers();
         let values = fields
@@ -43,7 +43,8 @@ impl Negotiator {
     }
 }
 
-/// Compresses a response if the conditions hold. `coding`: result of [`Negotiator::coding`].
+/// Compresses a response if it meets all conditions. `coding` is the result of
+/// [`Negotiator::coding`].
 pub(crate) fn negotiate(
     negotiator: &Negotiator,
     coding: Option<Coding>,
@@ -54,7 +55,7 @@ pub(crate) fn negotiate(
         return response;
     }
     if response.status == Status::NOT_MODIFIED {
-        // A 304 has the same fields as the 200 would have (RFC 9110, 15.4.5).
+        // A 304 has the same fields as the 200 response would have (RFC 9110, 15.4.5).
         if has(&response.fields, "ETag") {
             vary(&mut response.fields);
             if coding.is_some() {
@@ -72,7 +73,8 @@ pub(crate) fn negotiate(
     };
     let compressed = match response.body.in_memory() {
         Some(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, bytes),
-        // The body would end with the connection, so truncation would look like a complete body.
+        // In HTTP/1.0 such a body ends with the connection, so the client could not detect
+        // truncation.
         _ if version == Version::Http10 => None,
         _ => streamed(negotiator, coding, &mut response.body),
     };
@@ -85,7 +87,7 @@ pub(crate) fn negotiate(
     response
 }
 
-/// Whether the response may be compressed for some client.
+/// Returns whether the response is suitable for compression, regardless of this client.
 fn is_worth_it(compression: &Compression, response: &Response) -> bool {
     const AGAINST: [&str; 7] = [
         "Content-Encoding",
@@ -110,13 +112,15 @@ fn is_worth_it(compression: &Compression, response: &Response) -> bool {
         })
 }
 
-/// Compresses a body in memory; `None` if that is not shorter, or there is no memory to find out.
+/// Compresses a body in memory; returns `None` if the result is not shorter, or if memory is
+/// exhausted.
 fn whole(coding: Coding, bytes: &[u8]) -> Option<Body> {
     let short = compress(coding, bytes).ok()?;
     (short.len() < bytes.len()).then(|| short.into())
 }
 
-/// Takes a body to compress it while it is sent; `None`, without effect, at a limit of memory.
+/// Wraps a body in a source that compresses it while it is sent. Returns `None` and leaves the body
+/// unchanged if a memory limit is reached.
 fn streamed(negotiator: &Negotiator, coding: Coding, body: &mut Body) -> Option<Body> {
     let slot = negotiator.streams.take_one()?;
     let encoder = Encoder::new(coding).ok()?;
@@ -125,7 +129,7 @@ fn streamed(negotiator: &Negotiator, coding: Coding, body: &mut Body) -> Option<
     Some(Body::Source(Box::new(source)))
 }
 
-/// Iterates over rendered fields: name, value, and the whole line.
+/// Iterates over rendered header fields; yields name, value and the whole line.
 fn lines(fields: &[u8]) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
     fields.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let colon = line.iter().position(|&byte| byte == b':');
@@ -145,7 +149,8 @@ fn has(fields: &[u8], name: &str) -> bool {
     values(fields, name).next().is_some()
 }
 
-/// Adds `Vary`: another client may get other bytes (RFC 9110, 12.5.5).
+/// Adds `Vary: Accept-Encoding`, because another client may receive different bytes (RFC 9110,
+/// 12.5.5).
 fn vary(fields: &mut Vec<u8>) {
     let is_set = values(fields, "Vary").any(|value| {
         let mut names = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
@@ -156,8 +161,8 @@ fn vary(fields: &mut Vec<u8>) {
     }
 }
 
-/// Returns the fields for a body that differs from the handler's: a strong entity tag becomes weak,
-/// because bodies in different codings would have equal tags, and ranges are not offered.
+/// Returns the fields for a body that differs from the handler's. A strong entity tag becomes weak,
+/// because otherwise bodies in different codings would have equal tags. `Accept-Ranges` is omitted.
 fn weakened(fields: &[u8]) -> Vec<u8> {
     let mut weak = Vec::with_capacity(fields.len() + 32);
     for (name, value, line) in lines(fields) {

@@ -6,22 +6,22 @@ use super::encoder::Encoder;
 use crate::body::{Batch, Progress, Source};
 use crate::budget::Held;
 
-/// Bytes passed to the encoder at once.
+/// Number of bytes passed to the encoder at once.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// A source that compresses another source.
+/// A source that yields the compressed bytes of another source.
 pub(super) struct Compressed {
     inner: Box<dyn Source>,
-    /// Bytes from `inner` that were not encoded yet.
+    /// Bytes from `inner` that are not encoded yet.
     batch: Option<Batch>,
-    /// `None` once `ready` contains the end.
+    /// The encoder; `None` once `ready` contains the end of the compressed body.
     encoder: Option<Encoder>,
-    /// Compressed bytes; those from `ready_at` on are not sent yet.
+    /// Compressed bytes. Those from index `ready_at` on are not sent yet.
     ready: Vec<u8>,
     ready_at: usize,
-    /// Whether bytes were encoded since the last flush.
+    /// Whether bytes were encoded after the last flush.
     has_unflushed: bool,
-    /// Result of the last pull of `inner`.
+    /// Result of the most recent pull of `inner`.
     progress: Progress,
     _slot: Held,
 }
@@ -40,7 +40,7 @@ impl Compressed {
         }
     }
 
-    /// Moves compressed bytes into `out`; `false` if some did not fit.
+    /// Moves compressed bytes into `out`; returns `false` if some did not fit.
     fn put_ready(&mut self, out: &mut Batch) -> bool {
         let rest = self.ready.get(self.ready_at..).unwrap_or_default();
         self.ready_at += out.put(rest);
@@ -51,7 +51,7 @@ impl Compressed {
         true
     }
 
-    /// Encodes the next piece; `false` if there is none.
+    /// Encodes the next piece; returns `false` if there is none.
     fn feed(&mut self, encoder: &mut Encoder) -> io::Result<bool> {
         let Some(batch) = &mut self.batch else {
             return Ok(false);
@@ -61,7 +61,7 @@ impl Compressed {
         let read = batch.read(&mut piece);
         let len = read.inspect_err(|error| inner.file_failed(error))?;
         if len == 0 {
-            // Free the buffer, unless it is needed again at once.
+            // Free the buffer unless the next pull needs it at once.
             batch.clear();
             return Ok(false);
         }
@@ -93,7 +93,7 @@ impl Source for Compressed {
 
     fn pull(&mut self, out: &mut Batch) -> io::Result<Progress> {
         let before = out.added_len();
-        // Whether to pull the inner source although it reported no data.
+        // Whether this call has pulled the inner source.
         let mut has_asked = false;
         loop {
             if !self.put_ready(out) || out.room_len() == 0 {
@@ -120,8 +120,8 @@ impl Source for Compressed {
                     }
                     self.encoder = Some(encoder);
                     let is_out = self.put_ready(out);
-                    // Send the bytes that did not fit first; then pull the inner source again,
-                    // which waits again.
+                    // Send the bytes that did not fit first. The next pull then pulls the inner
+                    // source again, which reports `Wait` again.
                     return Ok(if is_out {
                         Progress::Wait
                     } else {

@@ -1,8 +1,8 @@
-//! One exchange as a worker sees it: a request, its handler, and the beginning of its answer.
+//! Processing of one exchange on a worker: calling the handler and starting its response.
 //!
-//! The steps are the same for HTTP/1 and HTTP/2 and written once, over a [`Carrier`]: the handler
-//! is called; it may ask to be requeued, or defer its response; the response is compressed if the
-//! client accepts that, and handed to the carrier, which renders and sends it.
+//! HTTP/1 and HTTP/2 share these steps through the trait [`Carrier`]. The worker calls the handler.
+//! The handler may requeue the request, defer its response, or return it. A returned response is
+//! compressed if the client accepts that, and passed to the carrier, which renders and sends it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,44 +25,45 @@ use crate::request::Request;
 use crate::response::{Body, Response};
 use crate::service::Service;
 
-/// What carries an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
+/// Transport of an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
 pub(crate) trait Carrier: Sized {
-    /// What stays with the worker while the handler has the request.
+    /// Data that the worker keeps while the request has the carrier.
     type Receipt;
 
-    /// Lends itself to the request, so that the handler can read the body.
+    /// Moves itself into the request, so that the handler can read the body.
     fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt;
 
-    /// Takes the carrier back from the request after the handler; `None` if the request no longer
-    /// has it, in which case the client is disconnected.
+    /// Moves the carrier out of the request after the handler has returned. `None` if the request
+    /// no longer contains it; the client is then disconnected.
     fn take_back<S: Service>(
         shared: &Shared<S>,
         receipt: Self::Receipt,
         request: &mut Request,
     ) -> Option<Self>;
 
-    /// The job that calls the handler again, in the lane of the request.
+    /// Creates the job that calls the handler again, in the request's lane.
     fn requeue(self, request: Box<Request>) -> Job;
 
-    /// Undoes [`requeue`](Self::requeue) for a job that the queue has refused.
+    /// Takes carrier and request out of a [`requeue`](Self::requeue) job that the queue has
+    /// refused.
     fn refused(job: Job) -> Option<(Self, Box<Request>)>;
 
-    /// The handler has returned. `request` is kept for the report on the exchange; `None` if
-    /// nothing is reported.
+    /// Prepares the response after the handler has returned. `request` is kept for the report to
+    /// the observer; `None` if nothing is reported.
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>);
 
     fn preferences(&self) -> Preferences;
 
     fn lane(&self) -> Lane;
 
-    /// Renders the answer and sends what can be sent now.
+    /// Renders the response, and sends as much of it as can be sent now.
     fn answer<S: Service>(self, shared: &Shared<S>, response: Response);
 
-    /// Waits for a deferred response, without a thread.
+    /// Waits for a deferred response without occupying a thread.
     fn park<S: Service>(self, shared: &Shared<S>, later: Arc<Later>);
 }
 
-/// Calls the handler and begins the answer.
+/// Calls the handler and starts the response.
 pub(crate) fn handle<S: Service, C: Carrier>(
     shared: &Shared<S>,
     carrier: C,
@@ -99,7 +100,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     }
 }
 
-/// Queues the request in another lane; returns it if that lane is full.
+/// Requeues the request in another lane; returns it if that lane is full.
 fn requeue<S: Service, C: Carrier>(
     shared: &Shared<S>,
     carrier: C,
@@ -119,11 +120,11 @@ fn requeue<S: Service, C: Carrier>(
     }
 }
 
-/// Sends a deferred response, or waits on if the application has not completed it yet.
+/// Sends a deferred response, or continues to wait if the application has not completed it yet.
 pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, later: Arc<Later>) {
     match later.take_if(|_| true) {
         Some(mut response) => {
-            // A deferred response cannot be deferred again.
+            // Ignore a nested deferral: a deferred response cannot be deferred again.
             response.later = None;
             answer(shared, carrier, response);
         }
@@ -140,7 +141,7 @@ fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, mut response: 
     }
 }
 
-/// Compresses the response if the client accepts that.
+/// Compresses the response if the server and the client support it.
 fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Response {
     #[cfg(feature = "compression")]
     if let Some(negotiator) = &core.compression {
@@ -151,15 +152,15 @@ fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Resp
     response
 }
 
-/// Runs the function that writes the body, once the answer has begun. A panic leaves the body
-/// unfinished, which resets the connection or stream.
+/// Runs the function that writes the body, after the response has started. If the function panics,
+/// the body stays incomplete, which resets the connection or stream.
 fn produce<S: Service>(shared: &Shared<S>, producer: Producer, lane: Lane) {
     drop(catch_unwind(AssertUnwindSafe(|| {
         producer.run(&shared.core.queue, lane);
     })));
 }
 
-/// Completes the head of an answer: the field that delimits the body, `Date`, `Connection`.
+/// Completes the head of a response: the field that delimits the body, `Date`, and `Connection`.
 pub(super) fn finish_head(
     out: &mut Vec<u8>,
     status: Status,
@@ -174,13 +175,13 @@ pub(super) fn finish_head(
     encode::finish(out, version, keep, date.as_bytes());
 }
 
-/// The answer to a request that a full lane refuses.
+/// Creates the 503 response to a request that does not fit into its lane's queue.
 fn overload(service: &impl Service) -> Response {
     let text = "temporarily unavailable, try again";
     refusal(service, Status::SERVICE_UNAVAILABLE, text.into())
 }
 
-/// The answer that replaces one whose body failed before any of it was sent.
+/// Creates the 503 response that replaces a response whose body failed before any byte was sent.
 pub(super) fn unavailable() -> Response {
     let text = "temporarily unavailable, try again\n";
     Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
@@ -193,7 +194,7 @@ fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> Response {
     refusal(&shared.service, status, status.reason().into())
 }
 
-/// Removes the body of a 205, which means that nothing follows (RFC 9110, 15.3.6).
+/// Removes the body of a 205 response, which must not have one (RFC 9110, 15.3.6).
 pub(super) fn remove_reset_content(response: &mut Response) {
     if response.status == Status::RESET_CONTENT {
         (response.body, response.body_len) = (Body::Empty, Some(0));
@@ -201,7 +202,7 @@ pub(super) fn remove_reset_content(response: &mut Response) {
     }
 }
 
-/// Reports a body that failed, unless the client caused it by leaving.
+/// Reports a failed body to the observer, unless the client caused the failure by disconnecting.
 pub(super) fn report_failure<S: Service>(
     shared: &Shared<S>,
     error: &std::io::Error,
@@ -213,7 +214,7 @@ pub(super) fn report_failure<S: Service>(
     }
 }
 
-/// Whether an error means that the client has left.
+/// Returns whether an error means that the client has disconnected.
 pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
     use std::io::ErrorKind as Kind;
     matches!(

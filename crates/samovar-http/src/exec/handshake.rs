@@ -1,4 +1,4 @@
-//! TLS handshakes, on workers: each takes up to a millisecond of computation.
+//! TLS handshakes. They run on workers, because each takes up to a millisecond of computation.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! HTTP/1 connections as carriers of exchanges.
 //!
-//! A worker writes the answer to the socket itself and continues with the body until the socket is
-//! full. Then the connection returns to its I/O thread, which sends it back here when the socket is
-//! writable.
+//! A worker writes the response directly to the socket and continues with the body until the socket
+//! buffer is full. Then the connection moves back to its I/O thread, which queues it for a worker
+//! again once the socket is writable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::service::Service;
 
-/// Bodies up to this length, in bytes, are copied behind their head and leave in the same write.
+/// Maximum length of a body that is copied after its head and sent in the same write, in bytes.
 const INLINE_BODY_LEN: usize = 64 * 1024;
 
 impl Carrier for Box<Conn> {
@@ -49,7 +49,7 @@ impl Carrier for Box<Conn> {
     ) -> Option<Self> {
         let conn = request.link.take().and_then(Upload::take_conn);
         if conn.is_none() {
-            // The handler has swapped its request for another one.
+            // The handler has swapped its request for another one, so the connection is lost.
             lose(shared, receipt);
         }
         conn
@@ -90,16 +90,18 @@ impl Carrier for Box<Conn> {
         let waker = shared.core.waker(self.home, self.key);
         self.restart_clock(Instant::now());
         self.later = Some(Arc::clone(&later));
-        // Interim responses leave before the wait. An error will show again.
+        // Send pending interim responses before the wait. The next write will report an error
+        // again.
         drop(self.flush());
         give_back(shared, self, Verdict::Waiting);
-        // The connection returns before the waker can be called, so one wake-up serves both.
+        // The connection is returned before the waker can be called, so one wake-up covers both.
         later.watch(waker);
     }
 }
 
-/// Renders a deferred response that is small and in memory, so that an I/O thread can send it
-/// without a worker. `false` if the response is not of that kind, or not completed yet.
+/// Renders a deferred response that is short and in memory, so that the I/O thread can send it
+/// without a worker. Returns `false` if the response is longer, is not in memory, or is not
+/// complete yet.
 pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> bool {
     #[cfg(feature = "compression")]
     if core.compression.is_some() {
@@ -121,7 +123,8 @@ pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> boo
     true
 }
 
-/// Renders the answer: its head into `output`, its body there too or into a transfer.
+/// Renders the response: its head into `output`, a short body also into `output`, a long one into a
+/// transfer.
 fn render(core: &Core, conn: &mut Conn, mut response: Response) {
     remove_reset_content(&mut response);
     let Response {
@@ -147,12 +150,12 @@ fn render(core: &Core, conn: &mut Conn, mut response: Response) {
         }
         (_, Version::Http10) => (Delimiter::Close, Framing::Close),
     };
-    // The handler may have read the rest of the request. And a client must not send its next
-    // request on a connection that a drain is about to end (RFC 9112, 9.6).
+    // By now the handler may have read the rest of the request body. During a drain the connection
+    // closes after this response, and the client must be told (RFC 9112, 9.6).
     conn.answer.keep &= conn.proto.may_keep()
         && delimiter != Delimiter::Close
         && !core.is_draining.load(Ordering::Relaxed);
-    // No `Connection: close` with a 101: what follows is not HTTP.
+    // A 101 gets no `Connection: close`, because the connection continues with another protocol.
     conn.answer.keep |= upgrade.is_some();
     conn.upgrade = upgrade;
     conn.answer.status = status;
@@ -178,8 +181,8 @@ fn render(core: &Core, conn: &mut Conn, mut response: Response) {
     }
 }
 
-/// Replaces an answer whose body failed before any of it was sent by a 503; `false` if part of it
-/// was sent.
+/// Replaces a response by a 503 if its body failed before any byte was sent; returns `false` if
+/// part of the response was sent.
 fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
     let Some(transfer) = &conn.transfer else {
         return false;
@@ -192,7 +195,8 @@ fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
     true
 }
 
-/// Sends as much of the answer as the socket takes, and returns the connection to its I/O thread.
+/// Sends as much of the response as the socket accepts, and returns the connection to its I/O
+/// thread.
 pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     if shared.is_cut_off.load(Ordering::Acquire) {
         return cut_off(shared, conn);
@@ -213,7 +217,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Blocked) => Verdict::Blocked,
         Ok(Outcome::Waiting) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
-            // Unreachable error: the queue accepts every `Job::Pump`.
+            // Cannot fail: the queue accepts every `Job::Pump`.
             drop(shared.queue.push(Job::Pump(conn)));
             return shared.queue.wake();
         }
@@ -221,7 +225,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             let is_cut_off = !replace_failed(&shared.core, &mut conn);
             report_failure(shared, &error, is_cut_off);
             if !is_cut_off {
-                // Recurses at most once: without a transfer, this branch is not reached.
+                // Recurses at most once: the 503 has no transfer, so it cannot reach this branch.
                 return pump(shared, conn);
             }
             let end = if is_peers_doing(&error) {
@@ -246,22 +250,22 @@ pub(super) fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict
     }
 }
 
-/// Frees the slot of a connection that a panic has dropped, and so closed.
+/// Frees the slot of a connection that a panic has dropped and thereby closed.
 pub(super) fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
     if shared.send_home(home, Message::Lost(key)).is_err() {
         shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Closes a connection whose I/O thread is gone.
+/// Closes a connection whose I/O thread has ended.
 pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
-    // First: a report may panic.
+    // Count first, because the report to the observer may panic.
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.transport.reset_on_close();
     drop(fail(shared, &mut conn, End::Cut));
 }
 
-/// Gives up the answer in progress. Returns the rest of its body, because dropping it may block.
+/// Aborts the response in progress. Returns the rest of its body, because dropping it may block.
 pub(crate) fn fail<S: Service>(
     shared: &Shared<S>,
     conn: &mut Conn,

@@ -1,7 +1,8 @@
 //! HTTP/2 streams as carriers of exchanges.
 //!
-//! The connection stays with its I/O thread. That thread sends the output of workers as the
-//! client's windows allow, and requests the next piece of the body when the last one was sent.
+//! The connection stays on its I/O thread. This thread sends the output of workers as the client's
+//! flow-control windows allow, and requests the next piece of the body once the previous one was
+//! sent.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,7 +61,7 @@ struct Stream {
     stream: StreamRef,
     cancel: Cancel,
     preferences: Preferences,
-    /// For the report on the exchange.
+    /// Kept for the report to the observer.
     request: Option<Box<Request>>,
     was_deferred: bool,
 }
@@ -81,7 +82,7 @@ impl Carrier for Stream {
     type Receipt = Self;
 
     fn lend<S: Service>(self, _: &Shared<S>, _: &mut Request) -> Self {
-        // The request has had its link since it was dispatched.
+        // An HTTP/2 request contains its link from the start, so there is nothing to move.
         self
     }
 
@@ -116,7 +117,7 @@ impl Carrier for Stream {
         self.preferences = preferences;
         self.request = request;
         if let Some(request) = &mut self.request {
-            // The rest of the request body is not wanted.
+            // Stop receiving the request body: the handler no longer reads it.
             request.link = None;
         }
     }
@@ -187,7 +188,7 @@ fn render<S: Service>(
     }
 }
 
-/// Pulls the next piece of a body.
+/// Pulls the next piece of a response body.
 fn pull<S: Service>(
     shared: &Shared<S>,
     stream: StreamRef,
@@ -197,7 +198,7 @@ fn pull<S: Service>(
     let pulled = catch_unwind(AssertUnwindSafe(|| {
         let Piece { block, progress } = outflow.pull(&waker, stream.piece_len)?;
         let bytes = match block {
-            // Many small pieces must not hold large blocks.
+            // Copy a short piece, so that it does not keep a large block allocated.
             block if block.is_sparse() => Bytes::copy_from_slice(block.as_ref()),
             block => Bytes::from_owner(block),
         };

@@ -9,27 +9,27 @@ use crate::io::stream::{StreamJob, StreamWork};
 use crate::request::Request;
 use crate::ws::Socket;
 
-/// A job of a worker; may block.
+/// A job for a worker. Jobs may block.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Handle the request of this connection.
+    /// Call the handler for the request of this connection.
     Handle(Box<Conn>, Box<Request>),
-    /// Send more of the answer in progress.
+    /// Continue to send the response in progress.
     Pump(Box<Conn>),
-    /// Drop the rest of an answer: closing a file may block too.
+    /// Drop the rest of an aborted response: this closes files, which may block.
     Discard(Box<dyn fmt::Debug + Send>),
     /// Continue the TLS handshake.
     #[cfg(feature = "tls")]
     Handshake(Box<Conn>),
-    /// Hand a WebSocket's events to its handler.
+    /// Pass a WebSocket's events to its handler.
     Events(Socket),
-    /// Work for one stream of an HTTP/2 connection, which stays with its I/O thread.
+    /// Do work for one stream of an HTTP/2 connection. The connection stays on its I/O thread.
     #[cfg(feature = "http2")]
     Stream(Box<StreamJob>),
 }
 
 impl Job {
-    /// Whether it begins a new request, which may be refused.
+    /// Returns whether the job starts new work, which a full queue refuses.
     pub(super) fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
@@ -41,7 +41,7 @@ impl Job {
         }
     }
 
-    /// The lane in which it runs.
+    /// Returns the lane in which the job runs.
     pub(super) fn lane(&self) -> Lane {
         match self {
             Self::Handle(_, request) => request.lane,
@@ -55,7 +55,7 @@ impl Job {
         }
     }
 
-    /// Whether it may wait for its client.
+    /// Returns whether the job may wait for its client.
     pub(super) fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),

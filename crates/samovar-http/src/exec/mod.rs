@@ -1,4 +1,4 @@
-//! Worker threads, which may block, and their jobs.
+//! Worker threads, which may block, and the jobs that they run.
 
 mod exchange;
 #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! Client preferences for the answer to a request.
+//! Response preferences of the client, read from the request.
 
 #[cfg(feature = "compression")]
 use crate::compress::Negotiator;
@@ -7,14 +7,14 @@ use crate::head::Head;
 use crate::http::accept_encoding::Coding;
 use crate::http::{Method, Version};
 
-/// Client preferences for the answer to a request.
+/// Response preferences of the client, read from the request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Preferences {
     pub(crate) version: Version,
     pub(crate) is_head: bool,
-    /// Whether trailer fields may follow the body.
+    /// Whether the client accepts trailer fields after the body.
     pub(crate) takes_trailers: bool,
-    /// Content coding for the body, if the server compresses.
+    /// Content coding for the body; `None` for a plain body.
     #[cfg(feature = "compression")]
     pub(crate) coding: Option<Coding>,
 }

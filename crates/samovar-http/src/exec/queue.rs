@@ -1,24 +1,24 @@
-//! The job queue, and the number of worker threads.
+//! The job queue and the pool of worker threads.
 //!
 //! # Theory of operation
 //!
-//! There are three [lanes](Lane), each with its own queue and worker slots: at most that many
-//! threads run jobs of the lane. The service chooses the lane of a request, and all work for the
-//! request is done there. So if every job of the slow lane hangs, because a disk does, the prompt
-//! lane still has all its slots. The costly lane has few, because its jobs use the processors.
-//! Threads belong to no lane: there are at most as many as all lanes have slots, and one is started
-//! when a job finds a slot but no thread.
+//! There are three [lanes](Lane), each with its own queue and worker slots. The slots limit the
+//! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
+//! request, and all work for that request runs there. So if a disk hangs and blocks every job of
+//! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
+//! its jobs keep processors busy. Threads belong to no lane: their number is limited to the slots
+//! of all lanes, and a new thread is started when a job finds a free slot but no free thread.
 //!
-//! A job that waits for its client (a handler that reads a body while it arrives) does not run
-//! meanwhile: it lends its slot to other jobs, and if work is queued and no thread is free, another
-//! thread is started. So slow clients occupy threads, up to a limit of their own, but never delay
-//! other requests. After the wait the job continues at once: for a moment more threads run than
-//! there are slots. A thread that finds too many others ends.
+//! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
+//! its slot to other jobs; if work is queued and no thread is free, another thread is started. So
+//! slow clients occupy threads, up to a limit of their own, but never delay other requests. After
+//! the wait the handler continues at once, even if more jobs then run than there are slots. A
+//! thread that finishes a job while there are too many threads ends.
 //!
 //! Waking a thread costs more than most handlers. So [`Queue::push`] wakes none: an I/O thread
-//! pushes all its jobs and then calls [`Queue::wake`], which wakes one worker; that one wakes the
-//! next if it finds more than one job. The thread that slept last is woken first, because its stack
-//! is still in the cache, and surplus threads sleep on.
+//! pushes all its jobs and then calls [`Queue::wake`], which wakes one worker. This worker wakes
+//! the next if it finds more than one job. The thread that went to sleep last is woken first,
+//! because its stack is still in the cache; threads that are not needed stay asleep.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,46 +33,46 @@ use crate::sync::Lock;
 /// Starts one more worker.
 type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// The queue of all workers, with a limit for new requests. Jobs that continue an answer are always
-/// accepted, because connections limit their number. They do not wait behind new requests: workers
-/// alternate between both.
+/// The queue of all workers. It limits the number of queued requests, but always accepts jobs that
+/// continue a response: their number is limited by the number of connections. Workers alternate
+/// between both kinds, so that continuing jobs do not wait behind new requests.
 pub(crate) struct Queue {
     state: Mutex<State>,
     start: OnceLock<Start>,
-    /// Requests that may wait in a lane.
+    /// Maximum number of queued requests in each lane.
     len_max: usize,
-    /// Worker slots in each of the prompt and the slow lane.
+    /// Number of worker slots in the prompt lane, and in the slow lane.
     slots_max: usize,
-    /// Worker slots in all lanes.
+    /// Number of worker slots in all lanes together.
     threads_max: usize,
     waiting_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of [`Lane`].
+    /// The lanes, indexed by [`Lane`].
     lanes: [LaneState; 3],
     is_closed: bool,
     /// Number of worker threads.
     thread_count: usize,
-    /// Threads that wait for a job, in the order in which they began to wait.
+    /// Threads that wait for a job, longest wait first.
     idle: Vec<Thread>,
-    /// A thread was woken or started, and has not checked the queue yet.
+    /// Whether a thread was woken or started but has not checked the queue yet.
     is_waking: bool,
-    /// Jobs that have lent their slot.
+    /// Number of jobs that have lent their slot.
     waiting_count: usize,
 }
 
 /// The queue and the slots of one lane.
 #[derive(Debug, Default)]
 struct LaneState {
-    /// Worker slots.
+    /// Number of worker slots.
     slots_max: usize,
     requests: VecDeque<Job>,
     pumps: VecDeque<Job>,
-    /// Whether the next job is a request, if one is queued.
+    /// Whether the next job is a new request if one is queued.
     is_requests_turn: bool,
-    /// Occupied slots.
+    /// Number of occupied slots.
     running_count: usize,
 }
 
@@ -84,7 +84,7 @@ impl LaneState {
         }
     }
 
-    /// The next job, if a slot is free.
+    /// Takes the next job if a slot is free.
     fn take(&mut self) -> Option<Job> {
         if self.running_count >= self.slots_max {
             return None;
@@ -106,7 +106,7 @@ impl LaneState {
         self.requests.len() + self.pumps.len()
     }
 
-    /// Whether a job is queued and a slot is free.
+    /// Returns whether a job is queued and a slot is free.
     fn is_ready(&self) -> bool {
         self.len() > 0 && self.running_count < self.slots_max
     }
@@ -117,7 +117,8 @@ impl State {
         &mut self.lanes[lane as usize]
     }
 
-    /// The next job, of the prompt lane first: its slots leave enough threads for the other lanes.
+    /// Takes the next job. The prompt lane comes first: its slots are limited, so threads remain
+    /// for the other lanes.
     fn take(&mut self) -> Option<Job> {
         self.lanes.iter_mut().find_map(LaneState::take)
     }
@@ -143,7 +144,8 @@ pub(crate) struct Load {
     pub(crate) waiting_count: usize,
 }
 
-/// Slots of the costly lane: half the processors, with the default of eight workers per core.
+/// Returns the number of slots of the costly lane: half the processors, if there are eight workers
+/// per core (the default).
 fn costly_slots(slots_max: usize) -> usize {
     slots_max.div_ceil(16)
 }
@@ -165,20 +167,20 @@ impl Queue {
         }
     }
 
-    /// Worker slots in each of the prompt and the slow lane.
+    /// Returns the number of worker slots in the prompt lane, and in the slow lane.
     pub(crate) fn slots_max(&self) -> usize {
         self.slots_max
     }
 
-    /// Worker slots in all lanes.
+    /// Returns the number of worker slots in all lanes together.
     pub(crate) fn threads_max(&self) -> usize {
         self.threads_max
     }
 
     /// Sets the function that starts a worker thread. The thread must call [`pop`](Self::pop) until
-    /// it returns `None`.
+    /// that returns `None`.
     pub(crate) fn set_start(&self, start: Start) {
-        // Called once, before the first thread.
+        // Called only once, before the first thread starts, so it cannot fail.
         drop(self.start.set(start));
     }
 
@@ -195,8 +197,8 @@ impl Queue {
         started
     }
 
-    /// Adds a job; returns it if it is a request and its lane is full. The caller calls
-    /// [`wake`](Self::wake) soon after.
+    /// Adds a job; returns the job if it starts new work and its lane's queue is full. The caller
+    /// must call [`wake`](Self::wake) soon.
     pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
         let mut state = self.lock();
         let waiting_count = state.waiting_count;
@@ -213,13 +215,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Wakes or starts a thread for queued jobs.
+    /// Wakes or starts a thread for queued jobs, if one is needed.
     pub(crate) fn wake(&self) {
         self.help(self.lock());
     }
 
-    /// Waits for a job; `None` if this worker is surplus or the queue is closed. `finished`: the
-    /// lane of the caller's last job; `None` for a new thread.
+    /// Waits for a job; returns `None` if this worker is not needed any more or the queue is
+    /// closed. `finished` is the lane of the job that the caller has just finished; `None` for a
+    /// new thread.
     pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<Job> {
         let mut state = self.lock();
         match finished {
@@ -236,7 +239,7 @@ impl Queue {
             if is_surplus || is_over {
                 state.thread_count -= 1;
                 if is_over {
-                    // Threads that slept when the queue was closed can end too.
+                    // Wake sleeping threads, which can end too.
                     Self::wake_all(state);
                 }
                 return None;
@@ -245,13 +248,13 @@ impl Queue {
         }
     }
 
-    /// Waits until woken.
+    /// Sleeps until woken.
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let own = thread::current();
         state.idle.push(own.clone());
         loop {
             drop(state);
-            // May return spuriously.
+            // `park` may return spuriously.
             thread::park();
             state = self.lock();
             if state.idle.iter().all(|thread| thread.id() != own.id()) {
@@ -261,7 +264,7 @@ impl Queue {
         }
     }
 
-    /// Ends the workers once the queue is empty.
+    /// Closes the queue: workers end once it is empty.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -285,20 +288,22 @@ impl Queue {
 
     /// Wakes or starts a thread if a queued job needs one.
     fn help(&self, mut state: MutexGuard<'_, State>) {
-        // The thread that was woken continues, or the next one to finish a job takes a queued one.
+        // No thread is needed: a woken thread will take the job, or a running thread will when it
+        // finishes.
         if state.is_waking || !state.is_ready() {
             return;
         }
         let idle = state.idle.pop();
         let running_count = state.thread_count - state.waiting_count;
-        // Otherwise a running thread is about to check.
+        // Otherwise the maximum number of threads is running, and one of them will check the queue
+        // soon.
         state.is_waking = idle.is_some() || running_count < self.threads_max;
         let is_waking = state.is_waking;
         drop(state);
         if let Some(thread) = idle {
             thread.unpark();
         } else if is_waking && self.start_worker().is_err() {
-            // Without memory for a thread, the job waits for an existing one.
+            // If no thread can be created, the job waits for an existing one.
             self.lock().is_waking = false;
         }
     }

@@ -1,4 +1,4 @@
-//! The threads that run jobs, and what happens when a job panics.
+//! Worker threads: run jobs and handle their panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,14 +13,14 @@ use crate::observer::Incident;
 use crate::service::Service;
 use crate::ws::Socket;
 
-/// Runs jobs until the queue is closed or this worker is surplus.
+/// Runs jobs until the queue is closed or this worker is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     let mut finished = None;
     while let Some(job) = shared.queue.pop(finished) {
         finished = Some(job.lane());
         let lost = Lost::with(&job);
-        // Panics of handlers and body sources are caught where they are called. This catches those
-        // of an observer, and of `Drop` in an application's values.
+        // Panics of handlers and body sources are caught at their calls. This catches panics of the
+        // observer, and of `Drop` implementations in the application.
         if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
             match lost {
                 Lost::None => {}
@@ -32,7 +32,7 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     }
 }
 
-/// The connection or stream to give up if a job panics.
+/// The connection or stream to close if a job panics.
 enum Lost {
     None,
     Conn(usize, Key),
@@ -77,7 +77,8 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
     }
 }
 
-/// Hands a share of a WebSocket's events to its handler; requeues the socket for the rest.
+/// Passes a limited number of a WebSocket's events to its handler; requeues the socket for the
+/// rest.
 fn handle_events<S: Service>(shared: &Shared<S>, socket: Socket) {
     let peer = socket.peer();
     let on_panic = || {
@@ -85,7 +86,7 @@ fn handle_events<S: Service>(shared: &Shared<S>, socket: Socket) {
         shared.service.observer().incident(&incident);
     };
     if socket.handle_events(on_panic) {
-        // Unreachable error: the queue accepts every `Job::Events`.
+        // Cannot fail: the queue accepts every `Job::Events`.
         drop(shared.queue.push(Job::Events(socket)));
         shared.queue.wake();
     }

@@ -35,7 +35,7 @@ fn letter(job: &Job) -> char {
     if job.is_request() { 'h' } else { 'p' }
 }
 
-/// Counts a thread as started and about to check the queue.
+/// Counts a new thread, which has not checked the queue yet.
 fn add_thread(queue: &Queue) {
     queue.lock().thread_count += 1;
 }
@@ -82,7 +82,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert!(starts.try_recv().is_err(), "one place, and it is taken");
     let place = LentSlot::lend(&*queue, Lane::Prompt).unwrap();
     starts.try_recv().unwrap();
-    // The call of the new thread.
+    // The first call of the new thread.
     assert!(queue.pop(None).is_some());
     let load = queue.load();
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
@@ -94,7 +94,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert!(starts.try_recv().is_err());
     drop(place);
     assert_eq!(queue.load().running_count, 2);
-    // Nothing more starts until one is done.
+    // No other job starts until one of them ends.
     assert_eq!(queue.lock().take().map(drop), None);
     queue.lock().lane(Lane::Prompt).running_count -= 1;
     assert!(queue.pop(Some(Lane::Prompt)).is_some());
@@ -126,7 +126,7 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
         starts.try_recv().unwrap();
         assert!(queue.pop(None).is_some());
     }
-    // Both hang, and as many others as allowed wait behind them.
+    // Both jobs hang, and the queue fills up behind them.
     for _ in 0..2 {
         queue.push(request(Lane::Slow)).unwrap();
     }
@@ -140,7 +140,7 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
         assert!(queue.pop(None).is_some());
     }
     assert_eq!(queue.lock().thread_count, 4);
-    // A slow job ends: its thread continues with the next slow one.
+    // One slow job ends, and its thread continues with the next slow job.
     let job = queue.pop(Some(Lane::Slow)).unwrap();
     assert_eq!(job.lane(), Lane::Slow);
 }
@@ -173,7 +173,7 @@ fn a_thread_that_is_being_started_is_not_started_twice() {
         queue.wake();
     }
     assert_eq!(starts.try_iter().count(), 1);
-    // Its check starts another thread for the rest.
+    // This thread's check starts another thread for the remaining jobs.
     assert!(queue.pop(None).is_some());
     assert_eq!(starts.try_iter().count(), 1);
 }
@@ -184,7 +184,7 @@ fn a_thread_that_slept_when_the_queue_was_closed_ends() {
     add_thread(&queue);
     queue.push(request(Lane::Prompt)).unwrap();
     assert!(queue.pop(None).is_some());
-    // No free slot for this job, so no second thread is woken.
+    // No slot is free for this job, so no second thread is woken.
     queue.push(request(Lane::Prompt)).unwrap();
     add_thread(&queue);
     let second = Arc::clone(&queue);
