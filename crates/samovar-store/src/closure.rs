@@ -1,4 +1,4 @@
-//! The closure of a path: its references and theirs, in topological order.
+//! The closure of a store path: all paths reachable by references, in topological order.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -12,14 +12,16 @@ use crate::error::StoreError;
 pub struct Member {
     /// The hash part of the path.
     pub hash_part: HashPart,
-    /// Its registration: see [`PathInfo::registration`](samovar_nix::PathInfo::registration).
+    /// Id of its row in the database: see
+    /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
     pub registration: Option<i64>,
 }
 
 /// The closure of a path, if it can be listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Closure {
-    /// All paths, each after those it refers to: the path itself is last.
+    /// All paths of the closure, each after the paths that it refers to: the requested path is
+    /// last.
     Members(Vec<Member>),
     /// The closure has more paths than the caller's limit.
     TooLarge,
@@ -28,7 +30,7 @@ pub enum Closure {
     Incomplete,
 }
 
-/// Finds a closure by single look-ups.
+/// Finds a closure by one look-up per path.
 pub(crate) fn by_lookups(
     hash_part: HashPart,
     count_max: usize,
@@ -63,11 +65,11 @@ pub(crate) fn by_lookups(
     }))
 }
 
-/// Orders all nodes reachable from `start` topologically, references first. `None` if there are
-/// more than `count_max`.
+/// Orders all nodes reachable from `start` topologically, references first. Returns `None` if there
+/// are more than `count_max`.
 ///
-/// Back references are ignored: a path may refer to itself, and longer cycles cannot exist because
-/// a path's name depends on its references. Iterative, so depth costs no stack.
+/// Ignores back references: a path may refer to itself, and longer cycles cannot exist because a
+/// path's name depends on its references. Works iteratively, so that depth costs no stack.
 pub(crate) fn in_order<N: Copy + Eq + Hash>(
     start: N,
     count_max: usize,
@@ -78,7 +80,7 @@ pub(crate) fn in_order<N: Copy + Eq + Hash>(
     }
     let mut seen = HashSet::from([start]);
     let mut ordered = Vec::new();
-    // Each node with its unvisited references, last first.
+    // Stack of nodes, each with its references that are not visited yet, in reverse order.
     let mut open = vec![(start, reversed(references(start)?))];
     while let Some((node, left)) = open.last_mut() {
         let Some(next) = left.pop() else {
@@ -116,7 +118,7 @@ mod tests {
         in_order(start, count_max, |node| Ok(graph[&node].clone())).unwrap()
     }
 
-    /// The reachable nodes, by another algorithm.
+    /// Returns the reachable nodes, found by another algorithm.
     fn reachable(graph: &HashMap<u16, Vec<u16>>, start: u16) -> BTreeSet<u16> {
         let mut found = BTreeSet::from([start]);
         loop {
@@ -157,7 +159,8 @@ mod tests {
             prop_assert_eq!(order(&graph, start, expected.len() - 1), None);
         }
 
-        /// A corrupt database may contain cycles; the work stays linear.
+        /// Cycles, which only a corrupt database can contain, do not prevent the search from
+        /// ending.
         #[test]
         fn cycles_end(edges in vec(btree_set(0..20_u16, 0..5), 20)) {
             let graph: HashMap<u16, Vec<u16>> = (0..)

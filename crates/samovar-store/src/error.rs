@@ -7,11 +7,11 @@ use samovar_nix::PathInfo;
 /// The result of one look-up in a batch: `Ok(None)` if the path is absent.
 pub type LookupResult = Result<Option<PathInfo>, StoreError>;
 
-/// The store failed: it cannot tell whether the path exists, or cannot return its data.
+/// A store failure: the store cannot tell whether the path exists, or cannot return its data.
 ///
-/// Absence is never an error: it is `Ok(None)`. A server answers each of these with a 5xx status;
-/// a retry may succeed. The type holds neither paths nor messages of the operating system, so it
-/// can be shown to clients.
+/// Absence is never an error: it is `Ok(None)`. A server that gets one of these errors sends a 5xx
+/// status; a retry may succeed. The type holds neither paths nor messages of the operating system,
+/// so it can be shown to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -27,7 +27,7 @@ pub enum StoreError {
     /// The daemon violated the worker protocol. The connection is closed.
     #[error("the daemon broke the worker protocol: {0}")]
     Protocol(Irregularity),
-    /// The daemon answered the request with an error.
+    /// The daemon reported an error for the request.
     #[error("the daemon refused the request")]
     Refused,
     /// The operating system refused an operation.
@@ -41,7 +41,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// An operating system error during `operation`.
+    /// Creates an error from a failure of the operating system during `operation`.
     #[must_use]
     pub fn io(operation: Operation, error: &io::Error) -> Self {
         Self::Io {
@@ -50,7 +50,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the error concerns one row of the database only.
+    /// Returns whether the error concerns one row of the database only.
     #[must_use]
     pub fn is_about_one_path(self) -> bool {
         use Corruption as Row;
@@ -62,7 +62,7 @@ impl StoreError {
         )
     }
 
-    /// The remedy for the operator, if there is one.
+    /// Returns the remedy for the operator, if there is one.
     #[must_use]
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
@@ -124,7 +124,7 @@ pub enum Unavailable {
     /// No daemon accepts connections at its socket.
     #[error("the daemon cannot be reached")]
     DaemonUnreachable,
-    /// The daemon did not answer in time.
+    /// The daemon did not respond in time.
     #[error("the daemon did not answer in time")]
     DaemonTimeout,
 }
@@ -181,7 +181,7 @@ pub enum Irregularity {
     /// A value is out of range or ill-formed.
     #[error("a value is ill-formed")]
     Value,
-    /// The connection ended inside an answer.
+    /// The connection ended inside a response.
     #[error("the connection ended early")]
     EndedEarly,
 }

@@ -26,8 +26,8 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Creates the store of a location without opening anything. While the database cannot be
-    /// read, every look-up returns the error.
+    /// Creates the store of a location without opening anything. While the database cannot be read,
+    /// every look-up returns that error.
     ///
     /// # Errors
     ///
@@ -44,17 +44,17 @@ impl LocalStore {
         })
     }
 
-    /// The directories of the store.
+    /// Returns the directories of the store.
     #[must_use]
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Whether the daemon may answer although this process gets `error` from the database.
+    /// Returns whether to use the daemon when this process gets `error` from the database.
     ///
-    /// Not if a database has disappeared: Nix creates an empty one in its place, from which the
-    /// daemon would report every path as absent. Not while the database is being replaced either:
-    /// the daemon would read it half written.
+    /// Not after a database has disappeared: Nix creates an empty one in its place, so the daemon
+    /// would report every path as absent. Nor while the database is being replaced: the daemon
+    /// would read a half-written file.
     pub(crate) fn leaves_to_daemon(&self, error: StoreError) -> bool {
         let StoreError::Unavailable(reason) = error else {
             return false;
@@ -66,13 +66,14 @@ impl LocalStore {
         }
     }
 
-    /// Whether the store directory exists and is readable.
+    /// Returns whether the store directory exists and is readable.
     pub(crate) fn has_files(&self) -> bool {
         let needed = Access::READ_OK | Access::EXEC_OK;
         rustix::fs::access(&self.location.real_dir, needed).is_ok()
     }
 
-    /// Opens the log of a path. Calls `deriver` only if the path has no log of its own.
+    /// Opens the log of a path, or else of its deriver. Calls `deriver` only if the path has no log
+    /// of its own.
     pub(crate) fn log_of(
         &self,
         path: &StorePath,

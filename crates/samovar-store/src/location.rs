@@ -7,7 +7,7 @@ use samovar_nix::StoreDir;
 use crate::settings::{Settings, socket_below};
 use crate::uri::Parameters;
 
-/// The directories of one store, all absolute.
+/// The directories of one store, all absolute paths.
 ///
 /// # Source
 ///
@@ -62,21 +62,21 @@ impl Location {
         }
     }
 
-    /// The database file.
+    /// Returns the database file.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("db/db.sqlite")
     }
 
-    /// The file that holds the database's schema version.
+    /// Returns the file that holds the database's schema version.
     #[must_use]
     pub fn schema(&self) -> PathBuf {
         self.state_dir.join("db/schema")
     }
 }
 
-/// Nix 2.35 and later listens below the store's own state directory, older versions always below
-/// the global one: prefer the former if it exists.
+/// Returns the daemon's socket. Nix 2.35 and later listen below the store's own state directory,
+/// older versions always below the global one. The former is preferred if it exists.
 fn socket(state_dir: &Path, settings: &Settings) -> PathBuf {
     if let Some(socket) = &settings.daemon_socket {
         return socket.clone();

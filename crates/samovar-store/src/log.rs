@@ -8,10 +8,10 @@
 //! # Quirks
 //!
 //! A log exists whether or not its derivation is valid. It may still be growing: then a `.bz2` ends
-//! inside a block, and the text ends with the last complete one. Logs hold arbitrary bytes.
+//! inside a block, and its text ends with the last complete block. Logs hold arbitrary bytes.
 //!
-//! A log is a regular file. Unlike Nix, which opens any file of that name, this module ignores
-//! symbolic links, devices and pipes. Directories of the path may be symbolic links.
+//! A log must be a regular file. Unlike Nix, which opens any file of that name, this module ignores
+//! symbolic links, devices and pipes. Directories on the way may be symbolic links.
 //!
 //! # Source
 //!
@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 enum Text {
-    /// Limited to the length at open.
+    /// An uncompressed log, limited to its length when opened.
     Plain(io::Take<File>),
     Bzip2(Box<MultiBzDecoder<File>>),
 }
@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    /// Whether the file is compressed with bzip2.
+    /// Returns whether the file is compressed with bzip2.
     #[must_use]
     pub fn is_bzip2(&self) -> bool {
         matches!(self.text, Text::Bzip2(_))
@@ -84,7 +84,7 @@ impl Read for Log {
         let len = match &mut self.text {
             Text::Plain(file) => file.read(buffer)?,
             Text::Bzip2(decoder) => match decoder.read(buffer) {
-                // The build is still running.
+                // The build is still running: a truncated stream counts as the end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
                 other => other?,
             },
@@ -104,7 +104,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// Opens the log of a path, `None` if there is none.
+/// Opens the log of a path; returns `None` if there is none.
 pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, StoreError> {
     let base_name = path.base_name();
     let (first, rest) = base_name.split_at(2);
@@ -121,7 +121,7 @@ pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, Stor
 }
 
 fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
-    // Without NONBLOCK opening a FIFO would block for ever.
+    // Without NONBLOCK, opening a FIFO would block forever.
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(path);
@@ -139,11 +139,12 @@ fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
     }
 }
 
-/// Whether the error means that there is no regular file at `path`.
+/// Returns whether the error means that there is no regular file at `path`.
 fn is_no_file(error: &io::Error, path: &Path) -> bool {
     match Errno::from_io_error(error) {
         Some(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => true,
-        // A symbolic link as the file itself; a loop among the directories is a failure.
+        // Distinguishes a symbolic link in place of the file from a loop among the directories,
+        // which is a failure.
         Some(Errno::LOOP) => path.symlink_metadata().is_ok(),
         _ => false,
     }

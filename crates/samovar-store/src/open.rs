@@ -13,7 +13,7 @@ use crate::settings::{Settings, SettingsError, socket_below};
 use crate::store::Store;
 use crate::uri::{Parameters, StoreKind, StoreUri, UriError};
 
-/// Error of opening a store: file, cause and remedy, in one line.
+/// Why a store cannot be opened: file, cause and remedy, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -40,7 +40,7 @@ pub enum OpenError {
         socket: PathBuf,
         /// The cause.
         reason: Unavailable,
-        /// The schema version that Nix records, in parentheses, if it is the cause.
+        /// The schema version that Nix recorded, in parentheses, if it is the cause; else empty.
         schema: String,
     },
     /// Any other failure of the database.
@@ -81,9 +81,9 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
 
 /// Opens the store of a parsed URI.
 ///
-/// Succeeds also if the database cannot be read but the store's daemon answers. For a store named
-/// `local`, or by its directory, that is the daemon below its own state directory or the one that
-/// the environment names.
+/// Also succeeds if the database cannot be read but the store's daemon responds. For a store given
+/// as `local` or as a directory, that is the daemon named by the environment, or else the daemon
+/// below the store's own state directory.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
     let mut location = Location::new(&uri.parameters, settings);
     let uses_daemon = match &uri.kind {
         StoreKind::Local => {
-            // An explicit local store is not the one of the machine's daemon.
+            // An explicit local store may differ from the store of the machine's daemon.
             if settings.daemon_socket.is_none() {
                 location.socket = socket_below(&location.state_dir);
             }
@@ -125,7 +125,7 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
         });
     }
     match probed {
-        // A lock is temporary: every look-up tries again.
+        // A lock is temporary, so it is no error here: every look-up tries again.
         Ok(()) | Err(StoreError::Busy) => Ok(Box::new(DaemonStore::new(local, daemon))),
         Err(error) if local.leaves_to_daemon(error) && daemon.probe().is_ok() => {
             Ok(Box::new(DaemonStore::new(local, daemon)))
@@ -140,11 +140,13 @@ enum Auto {
     Elsewhere(Location),
 }
 
+/// Selects direct access or the daemon for `auto`.
+///
 /// # Source
 ///
 /// Nix 2.8.0, `src/libstore/store-api.cc`, `openFromNonUri`: local if the state directory can be
 /// read and written; else the daemon if its socket exists; else local. Since 2.10 a user other than
-/// root without a state directory has a store in his own data directory.
+/// root without a state directory has a store in their own data directory.
 fn auto(location: &Location, uri: &StoreUri, settings: &Settings) -> Auto {
     let access = Access::READ_OK | Access::WRITE_OK;
     if rustix::fs::access(&location.state_dir, access).is_ok() {

@@ -135,19 +135,19 @@ impl Realisation {
         Ok(Self { out_path, document })
     }
 
-    /// The store path of the output.
+    /// Returns the store path of the output.
     #[must_use]
     pub fn out_path(&self) -> &StorePath {
         &self.out_path
     }
 
-    /// The JSON document as the store has it.
+    /// Returns the JSON document unchanged, as stored.
     #[must_use]
     pub fn into_document(self) -> String {
         self.document
     }
 
-    /// The text that signatures cover.
+    /// Returns the text that signatures cover.
     ///
     /// # Source
     ///
@@ -172,8 +172,8 @@ impl Realisation {
         }
     }
 
-    /// Returns the document with `signatures`: in place of the stored ones, or added to them
-    /// (`keeps_stored`), replacing those with the same key name.
+    /// Returns the document with `signatures`. They replace the stored ones, or, with
+    /// `keeps_stored`, only stored ones with the same key name.
     #[must_use]
     pub fn signed(
         self,
@@ -239,7 +239,7 @@ impl OutputName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -252,7 +252,7 @@ impl fmt::Display for OutputName {
     }
 }
 
-/// The form of a derivation's hash in the database.
+/// Returns the form of a derivation's hash in the database.
 pub(crate) fn hash_key(hash: &Hash) -> String {
     format!("{}:{}", hash.algorithm().name(), hash.base16())
 }

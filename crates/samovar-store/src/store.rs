@@ -3,7 +3,7 @@
 //! # Adding a backend
 //!
 //! `Store` separates the two existing backends ([`LocalStore`](crate::LocalStore) and
-//! [`DaemonStore`](crate::DaemonStore)) from a server, but its return types are concrete. A
+//! [`DaemonStore`](crate::DaemonStore)) from a server, but its methods return concrete types. So a
 //! backend that is neither a local database nor a daemon must also
 //!
 //! * return a [`Tree`], a closed enum of local files and a daemon's NAR: another source of NARs
@@ -15,8 +15,8 @@
 //! * map its failures to [`StoreError`], which is `Copy` and holds no text from outside;
 //! * be reachable by a URI: `uri/mod.rs` and `open.rs`.
 //!
-//! The methods without a default are required; the defaults of the others are correct but slower,
-//! or report nothing.
+//! Methods without a default implementation are required. The default implementations are correct
+//! but slower, or report nothing.
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
@@ -35,7 +35,7 @@ use crate::tree::Tree;
 /// [`Store::catalog`], [`Store::daemon`], [`Store::down`], [`Store::take_schema_warning`] and
 /// [`Store::is_left_to_daemon`]. An error means that the store failed; absence is `Ok(None)`.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// The logical store directory: the prefix of store paths, wherever the files are.
+    /// Returns the logical store directory: the prefix of store paths, wherever the files are.
     fn store_dir(&self) -> &StoreDir;
 
     /// Looks up the valid path with this hash part. Row, references and signatures are read in one
@@ -60,8 +60,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         lookup_each(hash_parts, |hash_part| self.lookup(hash_part))
     }
 
-    /// The closure of a path, `None` if the path is absent. A database reads it in one transaction.
-    /// Above `count_max` paths the answer is [`Closure::TooLarge`].
+    /// Finds the closure of a path; `None` if the path is absent. A database reads it in one
+    /// transaction. A closure of more than `count_max` paths gives [`Closure::TooLarge`].
     ///
     /// # Errors
     ///
@@ -74,9 +74,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         by_lookups(hash_part, count_max, |hash_part| self.lookup(hash_part))
     }
 
-    /// The most recently registered paths, newest first: at most `count_max`, and only
-    /// registrations below `before` where given. Rows that cannot be served are left out. Empty
-    /// for a store without registration numbers.
+    /// Returns the most recently registered paths, newest first: at most `count_max`, and only
+    /// those with a registration number below `before` if it is given. Leaves out rows that cannot
+    /// be served. Empty for a store without registration numbers.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// The files of a path that was valid a moment ago. Opens nothing yet; the path may be
+    /// Returns the files of a path that was valid a moment ago. Opens nothing yet; the path may be
     /// collected at any time, see [`TreeError`](crate::TreeError).
     ///
     /// # Errors
@@ -94,15 +94,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Any [`StoreError`].
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError>;
 
-    /// The build log of a derivation, or of the derivation that made an output. Logs exist whether
-    /// or not the paths are valid.
+    /// Opens the build log of a derivation, or of the derivation that built an output. Logs exist
+    /// whether or not the paths are valid.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError>;
 
-    /// The outputs of a valid derivation. Empty for a store that does not record them.
+    /// Returns the outputs of a valid derivation. Empty for a store that does not record them.
     ///
     /// # Errors
     ///
@@ -112,50 +112,51 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// A realisation, as JSON of the Nix generation that `id` belongs to.
+    /// Returns a realisation, as JSON of the Nix generation that `id` belongs to.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError>;
 
-    /// The in-memory set of valid hash parts. `None` if the backend has no database; while a
-    /// database is unreadable, [`Catalog::check`] reports the set as stale.
+    /// Returns the in-memory set of valid hash parts. `None` if the backend has no database; while
+    /// a database is unreadable, [`Catalog::check`] reports the set as stale.
     fn catalog(&self) -> Option<&Catalog>;
 
-    /// The error that a look-up would return at once because the store is known to be unavailable.
-    /// Never blocks. During an outage some calls return `None`, so that their callers retry.
+    /// Returns the error with which a look-up would fail at once because the store is known to be
+    /// unavailable. Never blocks. During an outage some calls return `None`, so that their callers
+    /// retry.
     fn down(&self) -> Option<StoreError> {
         None
     }
 
-    /// Takes a warning about a store that is served all the same; each is returned once. Never
-    /// blocks.
+    /// Takes a warning about a store that is served nevertheless. Each warning is returned once.
+    /// Never blocks.
     fn take_schema_warning(&self) -> Option<SchemaWarning> {
         None
     }
 
-    /// The daemon that can create temporary GC roots in this store. Returns a handle without
-    /// connecting.
+    /// Returns a handle for the daemon that can create temporary GC roots in this store. Does not
+    /// connect.
     fn daemon(&self) -> Option<&Daemon> {
         None
     }
 
-    /// Checks that the store answers now.
+    /// Checks that the store is available now.
     ///
     /// # Errors
     ///
     /// The [`StoreError`] that a look-up would return.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// Whether the last [`probe`](Self::probe) found the database unreadable and the daemon
-    /// answering in its place. Never blocks.
+    /// Returns whether the last [`probe`](Self::probe) found the database unreadable and used the
+    /// daemon in its place. Never blocks.
     fn is_left_to_daemon(&self) -> bool {
         false
     }
 }
 
-/// [`Store::lookup_many`] as single look-ups.
+/// Implements [`Store::lookup_many`] by single look-ups.
 pub(crate) fn lookup_each(
     hash_parts: &[HashPart],
     lookup: impl Fn(HashPart) -> LookupResult,

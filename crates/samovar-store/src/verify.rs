@@ -11,7 +11,7 @@ use crate::error::{StoreError, Unavailable};
 use crate::store::Store;
 use crate::tree::{Identity, Tree, TreeError};
 
-/// Bytes hashed at once.
+/// Number of bytes that are read and hashed at once.
 const PIECE_LEN: usize = 256 * 1024;
 
 /// The result of [`verify`].
@@ -22,7 +22,7 @@ pub enum Verdict {
     Right(Option<Identity>),
     /// The files do not make the registered NAR, and the registration did not change meanwhile.
     Damaged(Damage),
-    /// The path was collected or registered anew meanwhile.
+    /// The path was collected, or registered again, during the verification.
     Gone,
 }
 
@@ -59,11 +59,11 @@ pub enum VerifyError {
     Stopped,
 }
 
-/// Reads the files of a path and compares the hash of their NAR with `info`, a recent look-up.
-/// Looks the path up again before reporting damage.
+/// Reads the files of a path and compares the hash of their NAR with `info`, the result of a recent
+/// look-up. Looks the path up again before reporting damage.
 ///
-/// Calls `go_on` with the length of each piece read. It may sleep, and cancels with
-/// [`ControlFlow::Break`].
+/// Calls `go_on` with the length of each piece read. `go_on` may sleep to limit the rate, and
+/// cancels the verification with [`ControlFlow::Break`].
 ///
 /// # Errors
 ///
@@ -99,7 +99,8 @@ fn compare(
     info: &PathInfo,
     go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Option<Identity>, Failure> {
-    // Taken before reading: files put there meanwhile have another identity.
+    // Read the identity before the contents: a replacement put there meanwhile has another
+    // identity.
     let root = tree.identity()?;
     let mut reader = tree.nar()?;
     let mut hash = Sha256::new();
@@ -152,7 +153,7 @@ impl From<TreeError> for Failure {
 #[derive(Debug)]
 pub struct Pace {
     rate: Option<NonZeroU64>,
-    /// When the bytes counted so far are due at the configured rate.
+    /// Time at which the bytes counted so far may have been read at the configured rate.
     due: Instant,
 }
 
@@ -166,8 +167,8 @@ impl Pace {
         }
     }
 
-    /// Counts `len` bytes as read and returns how long to wait before the next read. Time spent
-    /// elsewhere earns no credit.
+    /// Counts `len` bytes as read and returns how long to wait before the next read. Time without
+    /// reads earns no credit.
     pub fn pass(&mut self, len: u64) -> Duration {
         let Some(rate) = self.rate else {
             return Duration::ZERO;
@@ -190,7 +191,7 @@ mod tests {
     fn pace_is_kept_and_lost_time_stays_lost() {
         let mut pace = Pace::new(NonZeroU64::new(1000));
         let waits = [pace.pass(500), pace.pass(500), pace.pass(1000)];
-        // Part of the wait has passed since the limiter was created.
+        // A part of the wait has already passed since the limiter was created.
         assert!(waits[2] > Duration::from_millis(1400), "{waits:?}");
         assert!(waits[2] <= Duration::from_millis(2000), "{waits:?}");
         let mut pace = Pace::new(NonZeroU64::new(1000));

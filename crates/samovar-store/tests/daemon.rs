@@ -18,7 +18,7 @@ fn daemon(nix: &NixStore) -> Daemon {
     Daemon::with_silence_max(nix.join("socket"), nix.store_dir(), silence_max)
 }
 
-/// A store whose database and files this process cannot read.
+/// Creates a store whose database and files this process cannot read.
 fn remote(nix: &NixStore) -> DaemonStore {
     let location = Location {
         real_dir: "/nonexistent/store".into(),

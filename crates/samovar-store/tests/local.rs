@@ -86,7 +86,7 @@ fn registrations_by_nix_are_found() {
     assert!(info.references.is_empty());
 }
 
-/// A store with one row, in which the test sets one column.
+/// Creates a store with one row, in which the test sets one column.
 fn with_column(column: &str, value: impl rusqlite::ToSql) -> (Rows, LocalStore) {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();

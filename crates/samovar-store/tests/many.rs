@@ -16,7 +16,7 @@ use samovar_store::{Closure, Corruption, LocalStore, Member, Store, StoreError};
 use support::absent;
 use support::rows::{self, Journal, Rows};
 
-/// A store of `count` paths, each with references to itself and to two earlier ones.
+/// Creates a store of `count` paths, each with references to itself and to two earlier paths.
 fn ladder(count: u32) -> (Rows, LocalStore, Connection) {
     let rows = Rows::new(Journal::Wal);
     let writer = rows.writer();

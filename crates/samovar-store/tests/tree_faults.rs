@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use samovar_store::{NarReader, Tree, TreeError};
 
-/// A tree of files `00` to `63` of 1,000 bytes each, in two directories.
+/// Creates a tree of files `00` to `63` of 1,000 bytes each, in two directories.
 fn tree() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");

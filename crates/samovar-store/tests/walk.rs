@@ -14,7 +14,7 @@ use support::tree::{
     config, example, listing, make, make_deep, make_wide, nar, node, open_count, remove_deep,
 };
 
-/// The length of the NAR, computed without reading contents.
+/// Computes the length of the NAR without reading contents.
 fn nar_size(tree: &Tree) -> u64 {
     let plan = tree.plan(16 << 20).expect("a plan");
     plan.nar_size()

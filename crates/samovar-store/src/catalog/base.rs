@@ -11,23 +11,26 @@ use super::set::Set;
 use crate::database::{Database, Session};
 use crate::error::StoreError;
 
-/// The newest known rows, re-read to recognise the database of the last update.
+/// Number of newest rows whose ids and paths are remembered. The next update re-reads these rows to
+/// check that it reads the same database.
 const TAIL_COUNT: usize = 128;
 
-/// How many of these rows must still exist. A database restored from elsewhere assigns its row ids
-/// anew, and a few rows may match by chance.
+/// Number of these rows that must still exist for the database to count as the same. A restored
+/// database assigns its row ids anew, so a few rows may match by chance.
 const KNOWN_COUNT_MIN: usize = 32;
 
-/// Rows read while a caller waits: milliseconds.
+/// Maximum number of rows read while a caller waits: they take milliseconds.
 const SMALL_COUNT: usize = 4096;
 
-/// Rows per transaction of a full load. In rollback mode it blocks writers for 50 ms.
+/// Number of rows per transaction of a full load. In rollback mode such a transaction blocks
+/// writers for 50 ms.
 const CHUNK_COUNT: usize = 50_000;
 
-/// Busy timeouts in a row before a full load gives up: ten seconds.
+/// Number of consecutive busy timeouts after which a full load fails: ten seconds.
 const BUSY_COUNT_MAX: u32 = 20;
 
-/// Answered from the index on `path` alone, without reading rows.
+/// Selects the next paths in order. SQLite answers it from the index on `path` alone, without
+/// reading rows.
 const AFTER: &str = "select path from ValidPaths where path > ?1 order by path limit ?2";
 
 const LAST: &str = "select id, path from ValidPaths order by id desc limit ?1";
@@ -39,32 +42,32 @@ const SINCE: &str = "select id, path from ValidPaths where id >= ?1 order by id"
 pub(super) struct Base {
     pub(super) set: Set,
     history: History,
-    /// Paths at the last full load.
+    /// Number of paths at the last full load.
     loaded_count: usize,
-    /// The highest row id seen.
+    /// Highest row id read so far.
     last_id: i64,
-    /// The newest rows at that time, by rising id.
+    /// The newest rows at the last update, by ascending id.
     tail: Vec<(i64, Key)>,
 }
 
-/// Identifies a history of commits: equal values mean that commits alone lead from one state of
-/// the database to the other. A restored backup starts another history, in which row ids repeat.
+/// Identifies a database file between two overwrites: while the value stays equal, only commits
+/// have changed the database. A restored backup gets another value, because its row ids repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct History {
     number: u64,
-    /// Raised by SQLite's backup API when it overwrites the database.
+    /// SQLite's schema version. SQLite's backup API increments it when it overwrites the database.
     schema_version: i64,
 }
 
 impl History {
-    /// The history of what `connection` reads next.
+    /// Returns the history of the database state that `connection` reads next.
     pub(super) fn of(
         database: &Database,
         session: &Session,
         connection: &Connection,
     ) -> Result<Self, StoreError> {
-        // Must come first: in a transaction this takes the lock, which blocks commits in rollback
-        // mode.
+        // Run first: in a transaction this statement takes the lock, which blocks commits in
+        // rollback mode.
         let schema_version = connection.query_row("pragma schema_version", [], |row| row.get(0))?;
         Ok(Self {
             number: database.history(session)?,
@@ -73,14 +76,14 @@ impl History {
     }
 }
 
-/// The result of [`Base::advance`].
+/// Result of [`Base::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Advance {
     /// The set holds all paths of the database.
     Done,
-    /// Some new rows were added; more remain.
+    /// A part of the new rows was added; more remain.
     More,
-    /// The database is another one: a full load is needed.
+    /// The file is another database: a full load is needed.
     Foreign,
 }
 
@@ -97,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Reads everything in the current transaction; `None` if there is too much.
+    /// Reads all hash parts in the current transaction. Returns `None` if there are too many.
     pub(super) fn read_small(
         &self,
         history: History,
@@ -111,10 +114,10 @@ impl Reader {
             .then(|| Base::new(history, keys, tail, last_id)))
     }
 
-    /// Reads everything, with a transaction per chunk. Rows added meanwhile have ids above
-    /// `last_id`, and [`Base::advance`] reads them afterwards.
+    /// Reads all hash parts, with one transaction per chunk. Rows added meanwhile have ids above
+    /// `last_id`; a later [`Base::advance`] reads them.
     ///
-    /// `None` if cancelled, or if the database was replaced meanwhile.
+    /// Returns `None` if cancelled, or if the database was replaced meanwhile.
     pub(super) fn read_all(
         &self,
         database: &Database,
@@ -128,7 +131,8 @@ impl Reader {
         let mut keys = Vec::new();
         let mut place = Some(first());
         while let Some(after) = place {
-            // A connection to an overwritten file prevents opening the new one.
+            // Stop reading a replaced database: a connection to an overwritten file prevents
+            // opening the new one.
             let now = retry_busy(|| History::of(database, session, &connection))?;
             if is_cancelled() || now != history {
                 return Ok(None);
@@ -142,7 +146,8 @@ impl Reader {
         Ok(Some(Base::new(history, keys, tail, last_id)))
     }
 
-    /// Reads up to `count_max` paths after `after`. Returns the last one if there may be more.
+    /// Reads up to `count_max` paths that sort after `after`. Returns the last path read if more
+    /// may follow.
     fn read_after(
         &self,
         connection: &Connection,
@@ -164,7 +169,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// The newest rows, and the highest row id.
+    /// Reads the newest rows and the highest row id.
     fn tail(&self, connection: &Connection) -> Result<(Vec<(i64, Key)>, i64), StoreError> {
         let mut statement = connection.prepare_cached(LAST)?;
         let limit = i64::try_from(TAIL_COUNT).unwrap_or(i64::MAX);
@@ -180,8 +185,8 @@ impl Reader {
         Ok((tail, last_id))
     }
 
-    /// The hash part of a row's path. `None` for an ill-formed path: no request can name it, and it
-    /// must not prevent other paths from being found.
+    /// Reads the hash part of a row's path. Returns `None` for an ill-formed path: no request can
+    /// name it, and it must not prevent other paths from being found.
     fn key(&self, row: &Row<'_>, column: usize) -> Result<Option<Key>, StoreError> {
         let ValueRef::Text(path) = row.get_ref(column)? else {
             return Ok(None);
@@ -257,13 +262,14 @@ impl Base {
         })
     }
 
-    /// Whether deleted paths may dominate the set, so that a full load is worthwhile.
+    /// Returns whether deleted paths may be the majority of the set, so that a full load saves
+    /// memory.
     pub(super) fn is_mostly_deleted(&self) -> bool {
         self.set.key_count() > 2 * self.loaded_count + SMALL_COUNT
     }
 }
 
-/// The start of the iteration: sorts before all paths.
+/// Returns the start of the iteration, which sorts before all paths.
 fn first() -> Value {
     Value::Text(String::new())
 }

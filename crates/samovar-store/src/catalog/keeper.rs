@@ -1,4 +1,5 @@
-//! A thread that watches the database file, for callers that read tokens only.
+//! A thread that checks the database file periodically, on behalf of callers that only read
+//! freshness tokens.
 
 use std::sync::Weak;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -10,10 +11,10 @@ use crate::error::{Operation, StoreError};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// SQLite's stack frames are small.
+/// Stack size in bytes: SQLite's stack frames are small.
 const STACK_LEN: usize = 512 * 1024;
 
-/// Ends the thread when dropped.
+/// The watching thread. Dropping it stops the thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// Dropped first: wakes the thread.

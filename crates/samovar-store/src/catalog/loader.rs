@@ -14,16 +14,16 @@ use crate::database::{Database, Session, Token};
 use crate::error::{Operation, StoreError, Unavailable};
 use crate::sync::Locked;
 
-/// Attempts to read between two commits (rollback mode) or two checkpoints.
+/// Maximum number of attempts to read between two commits (rollback mode) or two checkpoints.
 const ATTEMPT_COUNT_MAX: u32 = 4;
 
-/// Full loads in a row that found the database replaced meanwhile.
+/// Number of consecutive full loads that may find the database replaced before the load fails.
 const LOAD_COUNT_MAX: u32 = 4;
 
 /// Delay before another full load after a failed one, which may have cost seconds.
 const FAILURE_LIFE: Duration = Duration::from_secs(1);
 
-/// SQLite's stack frames are small; sorting and parsing need little.
+/// Stack size in bytes: SQLite's stack frames are small, and sorting and parsing need little.
 const STACK_LEN: usize = 512 * 1024;
 
 /// The loading state, guarded by the catalog's lock.
@@ -54,7 +54,7 @@ enum Extent {
 /// The result of an update.
 enum Step<T> {
     Done(T),
-    /// Too much to read while a caller waits.
+    /// There is too much to read while a caller waits.
     TooMuch(Extent),
 }
 
@@ -67,7 +67,7 @@ impl Loader {
         }
     }
 
-    /// Publishes new rows. `None` if there are many: then a background load is running.
+    /// Publishes new rows. Returns `None` if there are many: then a background load is running.
     pub(super) fn refresh(
         &mut self,
         shared: &Arc<Shared>,
@@ -113,7 +113,7 @@ impl Loader {
         }
     }
 
-    /// Whether a background load is running. Fails if the last one failed recently.
+    /// Returns whether a background load is running. Fails if the last one failed recently.
     pub(super) fn is_loading(&self) -> Result<bool, StoreError> {
         match &self.background {
             Background::Failed { error, at } if at.elapsed() < FAILURE_LIFE => Err(*error),
@@ -121,7 +121,7 @@ impl Loader {
         }
     }
 
-    /// Takes the background thread, for joining without the lock.
+    /// Takes the background thread out, so that the caller can join it without holding the lock.
     pub(super) fn take_thread(&mut self) -> Option<JoinHandle<()>> {
         match std::mem::replace(&mut self.background, Background::Idle) {
             Background::Running(thread) => Some(thread),
@@ -146,7 +146,7 @@ impl Loader {
         })
     }
 
-    /// The current set, with a token read before it if one is available.
+    /// Returns the current set, with a token read before it if one is available.
     fn step(
         &mut self,
         database: &Database,
@@ -203,7 +203,7 @@ impl Loader {
     }
 
     fn start(&mut self, shared: &Arc<Shared>, extent: Extent) -> Result<(), StoreError> {
-        // A recent failure is reported to waiters; other callers query the database.
+        // A recent failure goes to waiters only; other callers query the database themselves.
         if self.is_loading() != Ok(false) {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl Loader {
     }
 }
 
-/// The background load: reads chunks without the lock, small updates with it.
+/// Runs the background load: reads chunks without the lock, and small updates with it.
 fn run(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), StoreError> {
     let mut extent = begin;
     let mut load_count = 0;

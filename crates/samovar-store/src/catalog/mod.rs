@@ -73,7 +73,7 @@ const WAIT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Catalog {
     shared: Arc<Shared>,
-    /// Ends its thread on drop.
+    /// Dropping it stops the watching thread.
     _keeper: Keeper,
 }
 
@@ -94,17 +94,17 @@ struct Shared {
 /// An immutable set of hash parts.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Number of this state of the store. Facts learned in an epoch hold as long as
+    /// Number of this state of the store. A fact learned in an epoch stays valid as long as
     /// [`Catalog::check`] confirms a snapshot of that epoch.
     pub epoch: u64,
-    /// The token read just before the rows. `None` if none was available: then no check ever
-    /// confirms this snapshot.
+    /// The token read just before the rows. `None` if none was available: [`Catalog::check`] then
+    /// never confirms this snapshot.
     token: Option<(Arc<TokenSource>, Token)>,
     set: Set,
 }
 
 impl Catalog {
-    /// An empty catalog: the first [`Catalog::check`] returns `false`.
+    /// Creates an empty catalog, whose first [`Catalog::check`] returns `false`.
     pub(crate) fn new(database: Arc<Database>, store_dir: &StoreDir) -> Result<Self, StoreError> {
         let empty = Snapshot {
             epoch: 0,
@@ -124,16 +124,17 @@ impl Catalog {
         })
     }
 
-    /// The last published snapshot, which may be out of date.
+    /// Returns the last published snapshot, which may be out of date.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.shared.current()
     }
 
-    /// Whether `local` is current, after replacing it by the newest snapshot if it is not.
+    /// Returns whether `local` is current, after replacing it by the newest snapshot if it was out
+    /// of date.
     ///
-    /// One system call if nothing has changed; never blocks, never runs SQL. After `false`, call
-    /// [`Catalog::refresh`] on a thread that may block.
+    /// Costs one system call if nothing has changed; never blocks, never runs SQL. After `false`,
+    /// call [`Catalog::refresh`] on a thread that may block.
     #[must_use]
     pub fn check(&self, local: &mut Arc<Snapshot>) -> bool {
         self.check_with(local, TokenSource::read_at_once)
@@ -168,8 +169,8 @@ impl Catalog {
     /// Updates the shared snapshot and returns it. May block on SQL and on other threads that do
     /// the same; milliseconds, unless the database is locked.
     ///
-    /// `None` if there is too much to read: then a background load is running, and the store
-    /// answers look-ups meanwhile.
+    /// Returns `None` if there is too much to read: then a background load is running, and look-ups
+    /// query the store meanwhile.
     ///
     /// # Errors
     ///
@@ -181,7 +182,8 @@ impl Catalog {
             Ok(mut loader) => loader.refresh(&self.shared),
             Err(_) => {
                 let mut loader = self.shared.loader.locked();
-                // The previous holder timed out on a lock: do not wait for it again.
+                // The previous holder of the lock timed out on the database's lock: do not wait for
+                // that again.
                 if database.is_busy() {
                     Err(StoreError::Busy)
                 } else {
@@ -194,8 +196,8 @@ impl Catalog {
         })
     }
 
-    /// Updates the shared snapshot and returns it, after a background load if necessary: seconds
-    /// for a store of millions. For callers that cannot proceed without it.
+    /// Updates the shared snapshot and returns it. If a background load is necessary, waits for it:
+    /// seconds for a store of millions of paths. For callers that cannot proceed without the set.
     ///
     /// # Errors
     ///
@@ -214,7 +216,7 @@ impl Catalog {
         }
     }
 
-    /// Duration of the last full load; `None` before the first.
+    /// Returns the duration of the last full load; `None` before the first.
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {
         let ns = self.shared.load_ns.load(Ordering::Relaxed);
@@ -268,20 +270,20 @@ impl Shared {
 }
 
 impl Snapshot {
-    /// Whether a path with this hash part may be valid. `false` is certain for this epoch; after
-    /// `true` ask the store, as the path may have been deleted.
+    /// Returns whether a path with this hash part may be valid. `false` is certain for this epoch;
+    /// after `true` ask the store, because the path may have been deleted.
     #[must_use]
     pub fn may_contain(&self, hash_part: &HashPart) -> bool {
         self.set.contains(hash_part)
     }
 
-    /// Number of hash parts, deleted ones included.
+    /// Returns the number of hash parts, including those of deleted paths.
     #[must_use]
     pub fn path_count(&self) -> usize {
         self.set.key_count()
     }
 
-    /// Memory of the hash parts, in bytes.
+    /// Returns the memory used by the hash parts, in bytes.
     #[must_use]
     pub fn memory_len(&self) -> usize {
         self.set.memory_len()

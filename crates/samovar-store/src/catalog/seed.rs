@@ -22,13 +22,13 @@ impl Seed {
         }
     }
 
-    /// Maps a key to a number; uniform if the keys are.
+    /// Maps a key to a number. The numbers are uniformly distributed if the keys are.
     pub(super) fn mix(self, key: &Key) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = *key;
         let product = u128::from(u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ self.whiten)
             * u128::from(self.multiply);
         let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
-        // Using both halves lets the key's last bits affect the result.
+        // Combining both halves lets the key's last bits affect the result.
         u64::try_from(low ^ high).unwrap_or_default()
     }
 }

@@ -1,9 +1,9 @@
-//! A persistent set of hash parts that grows by batches.
+//! A persistent set of hash parts that grows in batches.
 //!
-//! A set is a list of tables of falling size, each at least [`RATIO`] times the next: a batch that
-//! would break that order is merged with its neighbour. A set of a million paths has about five
-//! tables; adding one path copies the small ones, and the largest is rebuilt once per hundred
-//! thousand additions. Successive sets share their tables.
+//! A set is a list of tables of decreasing size, each at least [`RATIO`] times as large as the
+//! next. A batch that would break this rule is merged with its neighbour. A set of a million paths
+//! has about five tables. Adding one path copies only the small tables; the largest is rebuilt once
+//! per hundred thousand additions. Successive sets share their tables.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const RATIO: usize = 8;
 #[derive(Debug, Clone)]
 pub(super) struct Set {
     seed: Seed,
-    /// Invariant: the key counts fall, each at least `RATIO` times the next.
+    /// Invariant: the key counts decrease, and each is at least `RATIO` times the next.
     tables: Vec<Arc<Table>>,
 }
 
@@ -58,17 +58,17 @@ impl Set {
         set
     }
 
-    /// Whether the set holds the hash part.
+    /// Returns whether the set holds the hash part.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.tables.iter().any(|table| table.contains(hash_part))
     }
 
-    /// Number of keys; a key in two tables counts twice.
+    /// Returns the number of keys; a key in two tables counts twice.
     pub(super) fn key_count(&self) -> usize {
         self.tables.iter().map(|table| table.key_count()).sum()
     }
 
-    /// Memory of the tables, in bytes.
+    /// Returns the memory of the tables, in bytes.
     pub(super) fn memory_len(&self) -> usize {
         self.tables.iter().map(|table| table.memory_len()).sum()
     }

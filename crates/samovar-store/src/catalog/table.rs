@@ -9,7 +9,8 @@
 //! reads three or four slots on average, usually in one or two cache lines, although only one slot
 //! in seven is empty.
 //!
-//! An empty slot is twenty zero bytes; the key of twenty zero bytes, a legal one, is a flag.
+//! An empty slot is twenty zero bytes. The key of twenty zero bytes is legal, so a flag stands for
+//! it.
 //!
 //! The seed prevents clients from choosing hash parts that collide.
 
@@ -28,7 +29,8 @@ const EMPTY: Key = [0; 20];
 #[derive(Debug)]
 pub(super) struct Table {
     seed: Seed,
-    /// Number of slots that homes are scaled to; keys pushed past the end make `slots` longer.
+    /// Number of slots that home positions are scaled to. Keys pushed past the end make `slots`
+    /// longer than this.
     home_count: u64,
     slots: Box<[Key]>,
     key_count: usize,
@@ -36,8 +38,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Builds a table of keys in any order; duplicates count once. Reuses the memory of `keys` and
-    /// takes another byte per key.
+    /// Builds a table of keys given in any order; duplicates count once. Reuses the memory of
+    /// `keys` and needs one additional byte per key.
     pub(super) fn build(seed: Seed, mut keys: Vec<Key>) -> Self {
         keys.sort_unstable_by(|left, right| {
             seed.mix(left)
@@ -65,7 +67,8 @@ impl Table {
         let mut left = keys.len();
         keys.reserve_exact(is_taken.len() - left);
         keys.resize(is_taken.len(), EMPTY);
-        // From the end: no key moves towards the front, so its slot is empty or its own.
+        // From the end: a key never moves towards the front, so its target slot is either empty or
+        // its own.
         for (slot, _) in is_taken
             .iter()
             .enumerate()
@@ -89,7 +92,7 @@ impl Table {
         )
     }
 
-    /// Whether the table holds the hash part.
+    /// Returns whether the table holds the hash part.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         let key = hash_part.as_bytes();
         if *key == EMPTY {
@@ -107,12 +110,12 @@ impl Table {
         false
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub(super) fn key_count(&self) -> usize {
         self.key_count
     }
 
-    /// Memory of the slots, in bytes.
+    /// Returns the memory of the slots, in bytes.
     pub(super) fn memory_len(&self) -> usize {
         size_of_val(&*self.slots)
     }
@@ -156,13 +159,13 @@ impl Table {
     }
 }
 
-/// Number of slots that the homes of `key_count` keys are scaled to.
+/// Returns the number of slots that the home positions of `key_count` keys are scaled to.
 fn home_count(key_count: usize) -> u64 {
     let count = (key_count * 100).div_ceil(LOAD_PERCENT).max(1);
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Estimated number of slots of `key_count` keys: the last may be pushed past the last home.
+/// Estimates the number of slots for `key_count` keys, including those past the last home position.
 fn slot_count(key_count: usize) -> usize {
     let homes = (key_count * 100).div_ceil(LOAD_PERCENT);
     homes + homes / 64 + 8
@@ -201,7 +204,7 @@ mod tests {
         table.contains(&HashPart::from_bytes(key))
     }
 
-    /// Keys that differ in few bytes, for equal mixes and long runs.
+    /// Generates keys that differ in few bytes, which gives equal mixes and long runs.
     fn key() -> impl Strategy<Value = Key> {
         prop_oneof![
             any::<Key>(),

@@ -48,7 +48,8 @@ pub(super) struct Connection {
     stream: BufReader<UnixStream>,
     minor: u64,
     has_build_trace: bool,
-    /// Whether the next byte from the peer is the start of an answer; false after a protocol error.
+    /// Whether the next byte from the peer is the first byte of a response; false after a protocol
+    /// error.
     in_step: bool,
 }
 
@@ -90,7 +91,7 @@ impl Connection {
         if self.minor >= 38 {
             request = request.strings(&[FEATURE_BUILD_TRACE]);
         }
-        // CPU affinity and reserved space, both obsolete.
+        // CPU affinity and reserved space, two obsolete fields.
         self.send(&request.integer(0).integer(0))?;
         let mut answer = Answer::new(&mut self.stream);
         if self.minor >= 38 {
@@ -106,9 +107,9 @@ impl Connection {
         read_messages(&mut answer, self.minor)
     }
 
-    /// Whether the connection can be used for another operation.
+    /// Returns whether the connection can be used for another operation.
     pub(super) fn is_in_step(&self) -> bool {
-        // Unrequested bytes would be taken for the next answer.
+        // Unrequested bytes would be parsed as the next response.
         self.in_step && self.stream.buffer().is_empty()
     }
 
@@ -125,8 +126,8 @@ impl Connection {
         )
     }
 
-    /// Requests temporary GC roots until the connection closes. Each path gets an answer, in order:
-    /// [`Connection::temp_root_answer`].
+    /// Requests temporary GC roots, which last until the connection closes. The daemon sends one
+    /// response per path, in order: read them by [`Connection::temp_root_answer`].
     pub(super) fn request_temp_roots<'a>(
         &mut self,
         dir: &StoreDir,
@@ -148,7 +149,7 @@ impl Connection {
         result
     }
 
-    /// Whether a part of the next answer has been read from the socket.
+    /// Returns whether a part of the next response has already been read from the socket.
     pub(super) fn has_buffered(&self) -> bool {
         !self.stream.buffer().is_empty()
     }
@@ -192,7 +193,8 @@ impl Connection {
     ) -> Result<Option<String>, StoreError> {
         let request = Request::new().integer(QUERY_REALISATION);
         match id {
-            // Daemons of this generation answer with the JSON document itself.
+            // Daemons from protocol version 1.31 on, without build traces, send the JSON document
+            // itself.
             RealisationId::Hash { .. } if self.minor >= 31 && !self.has_build_trace => self
                 .query(&request.string(&id.to_string()), |answer, _| {
                     Ok(answer.strings()?.into_iter().next())
@@ -207,8 +209,8 @@ impl Connection {
         }
     }
 
-    /// Requests a NAR, whose bytes follow. The connection can be reused only after
-    /// [`Connection::nar_ended`].
+    /// Requests a NAR, whose bytes follow on the connection. The connection can be reused only
+    /// after [`Connection::nar_ended`].
     pub(super) fn begin_nar(&mut self, dir: &StoreDir, path: &StorePath) -> Result<(), StoreError> {
         let request = Request::new()
             .integer(NAR_FROM_PATH)
@@ -218,7 +220,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads bytes of the NAR. The caller counts: bytes of the next answer may follow.
+    /// Reads bytes of the NAR. The caller must count them: bytes of the next response may follow.
     pub(super) fn nar_bytes(&mut self, buffer: &mut [u8]) -> Result<usize, StoreError> {
         loop {
             match self.stream.read(buffer) {
@@ -230,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as reusable, after all bytes of the NAR were read.
+    /// Marks the connection as reusable; call it after all bytes of the NAR were read.
     pub(super) fn nar_ended(&mut self) {
         self.in_step = true;
     }
@@ -240,7 +242,7 @@ impl Connection {
         request: &Request,
         read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>, u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // Out of step until the whole answer has been read.
+        // The connection is unusable until the whole response has been read.
         self.in_step = false;
         self.send(request)?;
         let minor = self.minor;
@@ -310,7 +312,7 @@ fn read_build_trace<R: Read>(
     Ok(Some(derivation_document(&out_path, &signatures)))
 }
 
-/// Parses signatures and drops malformed ones.
+/// Parses signatures; drops malformed ones.
 fn signatures(texts: &[String]) -> Vec<Signature> {
     let parsed = texts.iter().filter_map(|text| Signature::parse(text).ok());
     let mut signatures: Vec<Signature> = parsed.collect();

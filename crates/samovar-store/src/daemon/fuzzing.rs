@@ -15,11 +15,11 @@ use super::connection::Connection;
 use crate::error::StoreError;
 use crate::realisation::RealisationId;
 
-/// Runs client operations in turn against the bytes a daemon sends. `None` if they exceed the
-/// socket's buffer.
+/// Runs client operations in turn on `bytes`, the daemon's side of a connection. Returns `None` if
+/// they exceed the socket's buffer.
 pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Asked> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
-    // Written in advance: one thread plays both sides.
+    // Write everything in advance: one thread plays both sides.
     theirs.set_nonblocking(true).ok()?;
     theirs.write_all(bytes).ok()?;
     theirs.shutdown(Shutdown::Write).ok()?;

@@ -1,4 +1,4 @@
-//! Messages of the daemon before a result: log lines, activities, errors.
+//! Messages that the daemon sends before a result: log lines, activities, errors.
 //!
 //! # Source
 //!
@@ -24,7 +24,7 @@ const RESULT: u64 = 0x5253_4c54;
 /// other error it is not.
 pub(super) fn read_messages<R: Read>(answer: &mut Answer<R>, minor: u64) -> Result<(), StoreError> {
     loop {
-        // The size limit of an answer ends an endless stream of messages.
+        // The size limit of a response also ends an endless stream of messages.
         match answer.integer()? {
             LAST => return Ok(()),
             ERROR => {
@@ -70,7 +70,7 @@ fn read_error<R: Read>(answer: &mut Answer<R>, minor: u64) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Reads a source position. All versions of Nix send zero, which means none.
+/// Reads a source position. All versions of Nix send zero, which means no position.
 fn read_position<R: Read>(answer: &mut Answer<R>) -> Result<(), StoreError> {
     match answer.integer()? {
         0 => Ok(()),

@@ -1,8 +1,8 @@
 //! A client of the Nix daemon (worker protocol).
 //!
-//! A daemon forks for each connection and answers from the current database: neither side caches,
-//! and a connection may be kept for any time. It is closed after a protocol error; an error that
-//! the daemon reports is not one.
+//! A daemon forks for each connection and reads the current database for each request. Neither side
+//! caches, so a connection can stay open for any time. It is closed after a protocol error; an
+//! error message from the daemon is not a protocol error.
 
 mod connection;
 #[cfg(fuzzing)]

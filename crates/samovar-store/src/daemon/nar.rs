@@ -39,7 +39,7 @@ impl RemoteNar {
         Ok(RemoteNarReader {
             connection: Some(self.daemon.begin_nar(&self.path)?),
             daemon: self.daemon.clone(),
-            // The limit of depth is for clients to enforce.
+            // The daemon's NARs have no depth limit here; clients enforce theirs.
             decoder: Decoder::with_depth_max(usize::MAX),
             hasher: Sha256::new(),
             nar_hash: self.nar_hash,
@@ -47,7 +47,7 @@ impl RemoteNar {
         })
     }
 
-    /// Requests the NAR as a sequence of steps.
+    /// Requests the NAR and returns it as a sequence of steps.
     pub(crate) fn steps(&self) -> Result<RemoteSteps, TreeError> {
         Ok(RemoteSteps {
             reader: self.open().map_err(TreeError::Daemon)?,
@@ -57,7 +57,7 @@ impl RemoteNar {
     }
 }
 
-/// The steps of a daemon's NAR.
+/// The NAR of a daemon, as a sequence of steps.
 #[derive(Debug)]
 pub(crate) struct RemoteSteps {
     reader: RemoteNarReader,
@@ -74,7 +74,7 @@ impl RemoteSteps {
         let len = self.reader.fill(&mut self.buffer);
         let len = len.map_err(TreeError::Daemon)?;
         let mut input = &self.buffer[..len];
-        // Cannot fail: the reader has parsed these bytes before.
+        // Cannot fail: the reader has already parsed these bytes.
         while let Some(event) = self
             .decoder
             .decode(&mut input)
@@ -106,7 +106,7 @@ fn step<'event>(event: &Event<'event>) -> Option<Step<'event>> {
     })
 }
 
-/// The bytes of a daemon's NAR.
+/// The NAR of a daemon, as bytes.
 #[derive(Debug)]
 pub(crate) struct RemoteNarReader {
     /// `None` at the end.

@@ -12,13 +12,13 @@ use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
 use crate::sync::Locked;
 
-/// Idle connections kept: each occupies a process of the daemon.
+/// Maximum number of idle connections. Each occupies a process of the daemon.
 const IDLE_COUNT_MAX: usize = 4;
 
 /// Timeout of each read and write. The daemon may itself wait for a lock of the database.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// How long a failure to query realisations is cached. Each attempt costs a process of the daemon,
+/// Lifetime of a cached failure to query realisations. Each attempt costs a process of the daemon,
 /// or the full timeout.
 const FAILURE_LIFE: Duration = Duration::from_secs(60);
 
@@ -34,11 +34,11 @@ struct Shared {
     store_dir: StoreDir,
     silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
-    /// The result of all queries for realisations while a failure is cached.
+    /// The cached failure of realisation queries, returned to all queries until it expires.
     realisations: Mutex<Option<CachedFailure>>,
 }
 
-/// The result of a failed query for a realisation.
+/// A cached failure of a realisation query.
 #[derive(Debug, Clone, Copy)]
 struct CachedFailure {
     /// `None`: the daemon does not support realisations.
@@ -73,11 +73,11 @@ impl Daemon {
         }
     }
 
-    /// Checks that the daemon answers: connects unless a connection is open.
+    /// Checks that the daemon responds; connects unless a connection is open.
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`] that prevents an answer.
+    /// Any [`StoreError`] that prevents a response.
     pub fn probe(&self) -> Result<(), StoreError> {
         let connection = self.connection()?;
         self.put_back(connection);
@@ -111,7 +111,7 @@ impl Daemon {
         self.query(|connection| connection.path_info(self.store_dir(), path.clone()))
     }
 
-    /// Whether the path is valid.
+    /// Returns whether the path is valid.
     ///
     /// # Errors
     ///
@@ -151,14 +151,14 @@ impl Daemon {
 
     fn query_realisation(&self, id: &RealisationId) -> Result<RealisationAnswer, StoreError> {
         for _ in 0..2 {
-            // On a new connection: an idle one may be closed for other reasons.
+            // Use a new connection: an idle one may be closed for other reasons.
             let mut connection = self.connect()?;
             match connection.realisation(self.store_dir(), id) {
                 Ok(document) => {
                     self.put_back(connection);
                     return Ok(RealisationAnswer::Answer(document));
                 }
-                // Newer daemons without the experimental feature.
+                // Sent by newer daemons without the experimental feature.
                 Err(StoreError::Refused) => return Ok(RealisationAnswer::Answer(None)),
                 Err(StoreError::Protocol(Irregularity::EndedEarly)) => {}
                 Err(error) => return Err(error),
@@ -167,7 +167,7 @@ impl Daemon {
         Ok(RealisationAnswer::Closed)
     }
 
-    /// Opens a connection of its own, and so a process of the daemon, for temporary GC roots.
+    /// Opens a separate connection, and so a process of the daemon, for temporary GC roots.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Daemon {
         Ok(TempRoots::new(self.connect()?, self.store_dir().clone()))
     }
 
-    /// Returns a connection on which the bytes of the path's NAR follow.
+    /// Requests a NAR. Returns the connection on which its bytes follow.
     pub(super) fn begin_nar(&self, path: &StorePath) -> Result<Connection, StoreError> {
         let mut connection = self.connection()?;
         match connection.begin_nar(self.store_dir(), path) {
@@ -217,7 +217,7 @@ impl Daemon {
                 self.put_back(connection);
                 return result;
             }
-            // The daemon may have been restarted since. All requests can be repeated safely.
+            // The daemon may have been restarted since. Every request can be repeated safely.
             self.shared.idle.locked().clear();
         }
         let mut connection = self.connect()?;

@@ -9,10 +9,10 @@ use crate::error::StoreError;
 
 /// Protects paths and their closures from garbage collection until dropped.
 ///
-/// A path may be collected before the daemon protects it: check [`is_valid`](Self::is_valid) after
-/// the answer. During a collection an answer may take as long as deleting one path; daemons of Nix
-/// 2.3 answer after the collection. So requests and answers are separate, and callers can poll for
-/// an answer by [`AsFd`].
+/// A path may be collected before the daemon protects it: call [`is_valid`](Self::is_valid) after
+/// its response. During a collection a response may take as long as deleting one path; daemons of
+/// Nix 2.3 respond only after the collection. So requests and responses are separate, and callers
+/// can poll for a response by [`AsFd`].
 ///
 /// # Source
 ///
@@ -43,7 +43,7 @@ impl TempRoots {
         self.connection.request_temp_roots(&self.store_dir, paths)
     }
 
-    /// Waits for the next answer: whether that path is protected.
+    /// Waits for the next response and returns whether that path is protected.
     ///
     /// # Errors
     ///
@@ -56,13 +56,14 @@ impl TempRoots {
         }
     }
 
-    /// Whether a part of an answer is buffered. If not, poll the socket.
+    /// Returns whether a part of a response is buffered. If not, poll the socket.
     #[must_use]
     pub fn has_answer(&self) -> bool {
         self.connection.has_buffered()
     }
 
-    /// Whether the path is valid according to this daemon. Call only without unanswered requests.
+    /// Returns whether the path is valid according to this daemon. Call it only without unanswered
+    /// requests.
     ///
     /// # Errors
     ///

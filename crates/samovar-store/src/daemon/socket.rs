@@ -1,4 +1,4 @@
-//! Connecting to a Unix socket in bounded time.
+//! Connects to a Unix socket within a time limit.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// Connects; connect, read and write each time out after `silence_max`.
+/// Connects to the socket. Connecting, each read and each write time out after `silence_max`.
 pub(super) fn connect(path: &Path, silence_max: Duration) -> Result<UnixStream, StoreError> {
     try_connect(path, silence_max).map_err(|errno| match errno {
         Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NOTSOCK | Errno::ACCESS => {
             StoreError::Unavailable(Unavailable::DaemonUnreachable)
         }
-        // The accept queue stayed full.
+        // The daemon's accept queue stayed full.
         Errno::AGAIN => StoreError::Unavailable(Unavailable::DaemonTimeout),
         other => StoreError::io(Operation::TalkToDaemon, &other.into()),
     })

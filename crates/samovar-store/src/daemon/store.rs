@@ -40,7 +40,7 @@ impl DaemonStore {
         }
     }
 
-    /// The answer of the database, or of the daemon if the database cannot be opened.
+    /// Returns the result of the database, or of the daemon if the database cannot be opened.
     fn either<T>(
         &self,
         database: impl FnOnce() -> Result<T, StoreError>,
@@ -48,7 +48,7 @@ impl DaemonStore {
     ) -> Result<T, StoreError> {
         match database() {
             Err(error) if self.local.leaves_to_daemon(error) => match daemon() {
-                // The database's error is the one that the operator can fix.
+                // Report the database's error: the operator can fix that one.
                 Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
                 other => other,
             },

@@ -82,7 +82,7 @@ impl<R: Read> Answer<R> {
     pub(super) fn boolean(&mut self) -> Result<bool, StoreError> {
         match self.integer()? {
             0 => Ok(false),
-            // Nix treats any other number as true.
+            // Any other number counts as true, as in Nix.
             _ => Ok(true),
         }
     }
@@ -113,7 +113,7 @@ impl<R: Read> Answer<R> {
 
     pub(super) fn strings(&mut self) -> Result<Vec<String>, StoreError> {
         let count = self.integer()?;
-        // Each string takes at least eight bytes, so the answer's limit bounds the count.
+        // Each string takes at least eight bytes, so the size limit of a response bounds the count.
         (0..count).map(|_| self.string()).collect()
     }
 

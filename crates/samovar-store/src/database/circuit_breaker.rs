@@ -1,4 +1,4 @@
-//! A circuit breaker: answers queries with a known error instead of letting each one wait.
+//! A circuit breaker: fails queries at once with a known error, instead of letting each one wait.
 //!
 //! | condition | effect |
 //! | --- | --- |
@@ -11,31 +11,31 @@ use std::time::{Duration, Instant};
 
 use crate::error::{StoreError, Unavailable};
 
-/// How long a failure to open is cached: without this, every query during an outage would open the
-/// database again.
+/// Lifetime of a cached failure to open the database. Without it, every query during an outage
+/// would open the database again.
 pub(super) const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
-/// How long a timeout on a lock counts for other queries.
+/// How long other queries fail after one timed out on a lock.
 const BUSY_LIFE: Duration = Duration::from_millis(100);
 
-/// How long one probe may wait for the lock in place of other queries: the busy timeout and some
-/// margin.
+/// Maximum time that a probe may wait for the lock while other queries fail: the busy timeout plus
+/// a margin.
 const BUSY_PROBE_LIFE: Duration = Duration::from_millis(600);
 
-/// A query that takes longer is waiting for a disk that does not answer.
+/// A query that runs longer than this is waiting for a disk that does not respond.
 const STALL_TIME: Duration = Duration::from_secs(5);
 
 /// Queries in progress, and the result of the last one.
 #[derive(Debug, Default)]
 pub(super) struct CircuitBreaker {
-    /// Start times by rising number: the first is the oldest.
+    /// Start times by query number. Numbers ascend, so the first entry is the oldest query.
     running: BTreeMap<u64, Instant>,
     next_number: u64,
     /// `None` if the last query that took the lock succeeded.
     busy_until: Option<Instant>,
-    /// The query that probes the lock.
+    /// Number of the query that probes the lock.
     probe: u64,
-    /// When a query last got the lock.
+    /// Time at which a query last got the lock.
     passed_at: Option<Instant>,
     failed: Option<(StoreError, Instant)>,
 }
@@ -63,7 +63,7 @@ impl CircuitBreaker {
         let began = self.running.remove(&number);
         let is_busy = error == Some(StoreError::Busy);
         if is_busy && began <= self.passed_at {
-            // Another query has got the lock since this one began.
+            // Another query has taken the lock since this one began.
             return;
         }
         self.busy_until = is_busy.then(|| now + BUSY_LIFE);
@@ -135,7 +135,7 @@ mod tests {
         assert!(breaker.running.is_empty());
     }
 
-    /// A timeout reported late, after another query got the lock.
+    /// A timeout is ignored if another query has taken the lock in the meantime.
     #[test]
     fn an_outdated_timeout_is_ignored() {
         let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());

@@ -1,4 +1,4 @@
-//! The closure of a path, by row ids.
+//! Finds the closure of a path by row ids.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
@@ -8,7 +8,7 @@ use super::row::{begin, path_info, prefix, store_path};
 use crate::closure::{Closure, Member, in_order};
 use crate::error::{Corruption, StoreError};
 
-/// Answered from the primary key alone, in a stable order.
+/// SQLite answers it from the primary key alone, in a stable order.
 const REFERENCES: &str = "select reference from Refs where referrer = ?1 order by reference";
 
 const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
@@ -52,7 +52,7 @@ fn references(connection: &Connection, id: i64) -> Result<Vec<i64>, StoreError> 
     Ok(ids?)
 }
 
-/// The hash part of a row. `None` if its NAR size is unknown.
+/// Returns the hash part of a row, or `None` if its NAR size is unknown.
 fn servable(
     connection: &Connection,
     dir: &StoreDir,

@@ -28,7 +28,7 @@ use rustix::fs::{Access, StatVfsMountFlags};
 use super::file_state::FileState;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
-/// How long a statement waits for a lock of another process. Nix holds its write locks for
+/// Maximum time that a statement waits for a lock of another process. Nix holds its write locks for
 /// milliseconds, and clients retry after a 503.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -36,8 +36,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 /// two commits. SQLite's own busy handler backs off to 100 ms and never hits that gap.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
-/// Page cache per connection, in KiB: the upper index levels of a million paths. The kernel caches
-/// the rest; more makes no look-up cheaper (measured in decision 0013).
+/// Page cache per connection, in KiB: it holds the upper index levels of a million paths. The
+/// kernel caches the rest; a larger cache makes no look-up cheaper (measured in decision 0013).
 const PAGE_CACHE_KIB: u32 = 512;
 
 /// Characters of a path that are escaped in a URI.
@@ -49,7 +49,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 
 const STATEMENT_COUNT_MAX: usize = 16;
 
-/// How to open a database.
+/// How to open a database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenMode {
     /// The database is never written to: skip locks and WAL.
@@ -58,16 +58,16 @@ pub(super) struct OpenMode {
     pub(super) dotfile_locks: bool,
 }
 
-/// Attempts to open a file that changes while it is being opened.
+/// Maximum number of attempts to open a file that changes while it is being opened.
 const UNSURE_COUNT_MAX: u32 = 20;
 
-/// Opens a connection to the file with id `file`, reads once, and leaves the transaction open: the
-/// lock of a busy database is hard to get again. [`settle`] commits.
+/// Opens a connection to the file with id `file`, reads once, and leaves the transaction open,
+/// because the lock of a busy database is hard to get again. [`settle`] commits.
 ///
 /// # Errors
 ///
-/// [`Unavailable::BeingReplaced`] if the path leads to another file. Nothing of it has been read
-/// then: the first read maps the WAL index, which must belong to the same file.
+/// [`Unavailable::BeingReplaced`] if the path leads to another file. Nothing of that file has been
+/// read then: the first read maps the WAL index, which must belong to the same file.
 pub(super) fn open(
     path: &Path,
     file: (u64, u64),
@@ -81,8 +81,8 @@ pub(super) fn open(
         if before.file != file || after.file != file {
             break;
         }
-        // A file that was moved away and back has another change time. Without WAL a commit
-        // changes it too.
+        // The change time also detects a file that was moved away and back. Without WAL every
+        // commit changes it too.
         if before == after {
             first_read(&connection).map_err(explain)?;
             return Ok(connection);
@@ -112,7 +112,7 @@ fn handle(path: &Path, mode: OpenMode) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Takes the shared lock that keeps `-wal` and `-shm` in place.
+/// Takes the shared lock, which prevents other processes from deleting `-wal` and `-shm`.
 fn first_read(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}"))?;
     connection.execute_batch("begin")?;
@@ -120,8 +120,9 @@ fn first_read(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the main file is not a database, whatever its WAL contains. If the WAL has a newer
-/// version of the first page, SQLite does not read the one in the file and accepts any file.
+/// Returns whether the main file is not a database, whatever its WAL contains. If the WAL has a
+/// newer version of the first page, SQLite does not read that page from the file, and accepts any
+/// file.
 ///
 /// The check goes through SQLite: closing a descriptor of our own would drop all locks that this
 /// process holds on the file.
@@ -135,7 +136,7 @@ pub(super) fn is_not_a_database(path: &Path) -> bool {
     !wal_is_empty(path) && code() == Some(ErrorCode::NotADatabase)
 }
 
-/// A busy handler: sleeps, and gives up after [`BUSY_TIMEOUT`].
+/// Returns a busy handler that sleeps between attempts and gives up after [`BUSY_TIMEOUT`].
 fn busy_handler() -> impl FnMut(i32) -> bool + Send + 'static {
     let mut since = Instant::now();
     move |count| {
@@ -150,21 +151,21 @@ fn busy_handler() -> impl FnMut(i32) -> bool + Send + 'static {
     }
 }
 
-/// Whether the database is in WAL mode.
+/// Returns whether the database is in WAL mode.
 pub(super) fn is_wal(connection: &Connection) -> Result<bool, StoreError> {
     let mode = connection.query_row("pragma journal_mode", [], |row| row.get::<_, String>(0))?;
     Ok(mode.eq_ignore_ascii_case("wal"))
 }
 
-/// Whether the database cannot change: its file system is read-only, and the WAL is empty, so
-/// `immutable=1` misses nothing.
+/// Returns whether the database cannot change: its file system is read-only and the WAL is empty,
+/// so `immutable=1` misses nothing.
 pub(super) fn is_frozen(path: &Path) -> bool {
     let read_only =
         rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
     read_only && wal_is_empty(path)
 }
 
-/// Whether the WAL is empty or missing.
+/// Returns whether the WAL is empty or missing.
 pub(super) fn wal_is_empty(path: &Path) -> bool {
     std::fs::metadata(beside(path, "-wal")).map_or(true, |metadata| metadata.len() == 0)
 }
@@ -209,7 +210,7 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
 
-/// Explains a failure to open: SQLite reports "unable to open database file" for many causes.
+/// Finds the cause of a failure to open: SQLite reports "unable to open database file" for many.
 fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     let access = |path: &Path| rustix::fs::access(path, Access::READ_OK);
     if access(path) == Err(rustix::io::Errno::NOENT) {
@@ -243,7 +244,8 @@ mod tests {
         assert_eq!(uri, "file:/a%20b/c%3Fd%23e%25f/db.sqlite?mode=ro");
     }
 
-    /// Mapping the WAL index for another file would truncate it under its readers.
+    /// A connection is never opened to another file: mapping the WAL index for it would truncate
+    /// the index under its readers.
     #[test]
     fn another_file_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

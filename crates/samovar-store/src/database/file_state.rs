@@ -1,4 +1,4 @@
-//! Metadata by which a replaced or modified database file is recognised.
+//! File metadata that changes when a database file is replaced or modified.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(super) struct FileState {
     /// Device and inode.
     pub(super) file: (u64, u64),
     pub(super) size: u64,
-    /// Change time. The modification time can be set back by a copy.
+    /// Change time. Unlike the modification time, a copy cannot set it back.
     changed: (i64, i64),
 }
 
@@ -32,7 +32,7 @@ impl FileState {
     }
 }
 
-/// Length and modification time: changed by a checkpoint and by a copy.
+/// Length and modification time. Both a checkpoint and a copy over the file change them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     len: u64,

@@ -1,7 +1,7 @@
-//! Detects that the database file was overwritten, as opposed to committed to.
+//! Detects that the database file was overwritten, rather than changed by commits.
 //!
-//! A backup written over the file restores deleted rows with their old ids. Conclusions from rising
-//! ids are then invalid.
+//! A backup written over the file restores deleted rows with their old ids. After that, a row id
+//! above the last one no longer identifies a new row.
 //!
 //! # Theory of operation
 //!
@@ -23,7 +23,7 @@ pub(super) struct Observation {
     pub(super) commit_count: Option<u32>,
 }
 
-/// Numbers the histories of a file.
+/// Assigns a number to each history of a file. A history ends when the file is overwritten.
 #[derive(Debug, Default)]
 pub(super) struct History {
     last: Option<Observation>,
@@ -31,7 +31,8 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Records an observation. Returns another number if the file was overwritten.
+    /// Records an observation. Returns the number of the history, which changes if the file was
+    /// overwritten.
     pub(super) fn observe(&mut self, observation: Observation) -> u64 {
         if !self.last.is_some_and(|last| observation.continues(&last)) {
             self.number += 1;
@@ -42,7 +43,7 @@ impl History {
 }
 
 impl Observation {
-    /// Whether commits alone can lead from `last` to `self`.
+    /// Returns whether commits alone can lead from `last` to `self`.
     pub(super) fn continues(&self, last: &Self) -> bool {
         let has_more_commits = match (last.commit_count, self.commit_count) {
             (Some(before), Some(now)) => is_more(now, before),
@@ -53,7 +54,7 @@ impl Observation {
     }
 }
 
-/// Compares wrapping counters.
+/// Compares two counters that wrap around.
 fn is_more(now: u32, before: u32) -> bool {
     (1..1 << 31).contains(&now.wrapping_sub(before))
 }

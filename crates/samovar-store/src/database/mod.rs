@@ -1,7 +1,7 @@
 //! Nix's database, read-only.
 //!
 //! [`Database`] opens `db.sqlite`, notices when the file is replaced, and opens the new one. Every
-//! answer comes from one consistent snapshot of the file that is current at that moment.
+//! result comes from one consistent snapshot of the file that is current at that moment.
 //!
 //! # Source
 //!
@@ -45,13 +45,13 @@ pub(crate) use session::Session;
 use stale_wal::StaleWal;
 pub(crate) use token::{Token, TokenSource};
 
-/// Attempts of a query on a database that is being replaced or unreadable.
+/// Maximum number of attempts of a query on a database that is being replaced or unreadable.
 const ATTEMPT_COUNT_MAX: u32 = 3;
 
-/// Attempts to open a file that is replaced while it is being opened.
+/// Maximum number of attempts to open a file that is replaced while it is being opened.
 const REPLACED_COUNT_MAX: u32 = 5;
 
-/// How long to wait for queries on the old file before opening the new one.
+/// Maximum time to wait for queries on the old file before opening the new one.
 const RETIRED_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The database of one store.
@@ -70,7 +70,7 @@ pub(crate) struct Database {
     /// Whether this process has ever read the database.
     was_read: AtomicBool,
     breaker: Mutex<CircuitBreaker>,
-    /// The WAL of a database that was replaced.
+    /// The WAL left by a database that was replaced.
     stale_wal: Mutex<Option<StaleWal>>,
 }
 
@@ -126,7 +126,7 @@ impl Database {
                     .and_then(|connection| query(&connection));
                 let error = match result {
                     Err(error) if may_be_stale_session(error) => error,
-                    // Overwritten during the query: the answer may mix both databases.
+                    // The file was overwritten during the query: the result may mix both databases.
                     Ok(_) if !session.is_intact() => {
                         StoreError::Unavailable(Unavailable::BeingReplaced)
                     }
@@ -142,8 +142,8 @@ impl Database {
         self.guard_unless(run, |_| false)
     }
 
-    /// Runs a query through the circuit breaker. If `is_known` holds for the result, the database
-    /// was not queried and the breaker learns nothing.
+    /// Runs a query through the circuit breaker. If `is_known` returns true for the result, the
+    /// query did not reach the database, and the breaker learns nothing from it.
     pub(crate) fn guard_unless<T>(
         &self,
         run: impl FnOnce() -> Result<T, StoreError>,
@@ -160,18 +160,18 @@ impl Database {
         result
     }
 
-    /// The error that a query would return at once. Never blocks; `None` if uncertain. During an
-    /// outage some calls return `None`, so that their callers retry.
+    /// Returns the error with which a query would fail at once, or `None` if that is uncertain.
+    /// Never blocks. During an outage some calls return `None`, so that their callers retry.
     pub(crate) fn down(&self) -> Option<StoreError> {
         self.breaker.try_lock().ok()?.down(Instant::now())
     }
 
-    /// Whether a query has just timed out on a lock.
+    /// Returns whether a query has just timed out on a lock.
     pub(crate) fn is_busy(&self) -> bool {
         self.breaker.locked().is_busy(Instant::now())
     }
 
-    /// The session of the current file, opened if necessary.
+    /// Returns the session of the current file, which is opened if necessary.
     pub(crate) fn session(&self) -> Result<Arc<Session>, StoreError> {
         let mut slot = self.slot.locked();
         match &*slot {
@@ -198,10 +198,10 @@ impl Database {
         opened
     }
 
-    /// Checks the files, and opens them again if they were replaced. Called periodically, on behalf
-    /// of callers that read tokens only.
+    /// Checks the files, and opens them again if they were replaced. Called periodically, because
+    /// callers that only read tokens never check the path.
     pub(crate) fn recheck(&self) {
-        // A thread that is opening the database checks the files itself.
+        // Skip the check while another thread opens the database: it checks the files itself.
         let Ok(mut slot) = self.slot.try_lock() else {
             return;
         };
@@ -210,7 +210,8 @@ impl Database {
                 && session.has_its_wal_index()
                 && session.schema_file == FileState::of(&self.schema_path).ok())
         {
-            // Observe while the change counter is readable; failure means that the file is gone.
+            // Observe the file while its change counter is readable. A failure means that the file
+            // is gone.
             let _number = self.history(session);
             self.retire(session);
             // Open at once. Old connections are useless and keep the WAL index of an overwritten
@@ -245,24 +246,25 @@ impl Database {
         }
     }
 
-    /// The number of the file's history: constant as long as only commits change the file.
+    /// Returns the number of the file's history, which is constant as long as only commits change
+    /// the file.
     pub(crate) fn history(&self, session: &Session) -> Result<u64, StoreError> {
         let mut history = self.history.locked();
-        // Under the lock, so that observations are recorded in order.
+        // Observe under the lock, so that observations are recorded in order.
         Ok(history.observe(session.observe()?))
     }
 
-    /// Whether this process has ever read the database.
+    /// Returns whether this process has ever read the database.
     pub(crate) fn was_read(&self) -> bool {
         self.was_read.load(Ordering::Relaxed)
     }
 
-    /// Takes a warning about the schema; each is returned once.
+    /// Takes the warning about the schema. Each warning is returned once.
     pub(crate) fn take_schema_warning(&self) -> Option<SchemaWarning> {
         self.schema_state.locked().pending.take()
     }
 
-    /// Retires a session whose file was replaced.
+    /// Retires a session after its file was replaced.
     fn retire(&self, session: &Arc<Session>) {
         self.retired.locked().push(session.retire());
         if let Some(stale) = StaleWal::of(session, &self.path) {
@@ -288,7 +290,7 @@ impl Database {
         {
             return Err(StoreError::Unavailable(Unavailable::ForeignWal));
         }
-        // Read before the contents: Nix updates this file after the tables.
+        // Read this file before the tables: Nix updates it after them.
         let schema_file = FileState::of(&self.schema_path).ok();
         let schema = read_schema(&self.schema_path)?;
         let mut session = Session::open(&self.path, identity, self.read_only, self.dotfile_locks)?;
@@ -324,7 +326,7 @@ impl Database {
     }
 }
 
-/// Whether opening the database again may help.
+/// Returns whether opening the database again may avoid the error.
 fn may_be_stale_session(error: StoreError) -> bool {
     match error {
         StoreError::Corrupt(kind) => {

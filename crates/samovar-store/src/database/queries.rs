@@ -1,4 +1,4 @@
-//! The queries of a [`Database`]. Each sees one state of it.
+//! The queries of a [`Database`]. Each query sees one state of the database.
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
@@ -40,7 +40,7 @@ impl Database {
         })
     }
 
-    /// The servable rows with the highest ids, highest first.
+    /// Reads the servable rows with the highest ids, highest first.
     pub(crate) fn newest(
         &self,
         before: Option<i64>,
@@ -49,7 +49,7 @@ impl Database {
         self.query(|connection| row::newest(connection, &self.store_dir, before, count_max))
     }
 
-    /// The closure of the path with this hash part.
+    /// Finds the closure of the path with this hash part.
     pub(crate) fn closure(
         &self,
         hash_part: HashPart,
@@ -58,12 +58,12 @@ impl Database {
         self.query(|connection| closure::closure(connection, &self.store_dir, hash_part, count_max))
     }
 
-    /// The outputs of a valid derivation.
+    /// Reads the outputs of a valid derivation.
     pub(crate) fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
         self.query(|connection| realisation::outputs(connection, &self.store_dir, derivation))
     }
 
-    /// The JSON document of a realisation.
+    /// Reads the JSON document of a realisation.
     pub(crate) fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
         self.query(|connection| realisation::realisation(connection, &self.store_dir, id))
     }

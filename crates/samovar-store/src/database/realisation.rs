@@ -1,5 +1,5 @@
-//! Queries for the outputs of derivations, and for realisations where the experimental feature was
-//! ever enabled.
+//! Queries for the outputs of derivations, and for realisations, whose tables exist only where the
+//! experimental feature was once enabled.
 //!
 //! # Source
 //!
@@ -31,7 +31,7 @@ const OUTPUTS: &str = "select Output.path from DerivationOutputs as Output \
     inner join ValidPaths as Derivation on Derivation.id = Output.drv \
     where Derivation.path = ?1";
 
-/// The outputs of a valid derivation.
+/// Reads the outputs of a valid derivation.
 pub(super) fn outputs(
     connection: &Connection,
     dir: &StoreDir,
@@ -49,7 +49,7 @@ pub(super) fn outputs(
     Ok(outputs)
 }
 
-/// The JSON document of a realisation.
+/// Reads the JSON document of a realisation.
 pub(super) fn realisation(
     connection: &Connection,
     dir: &StoreDir,
@@ -97,7 +97,7 @@ fn dependencies(
     dir: &StoreDir,
     row_id: i64,
 ) -> Result<Vec<(String, StorePath)>, StoreError> {
-    // The first versions of the experimental feature had no such table.
+    // Skip it if missing: the first versions of the experimental feature had no such table.
     if !table_exists(connection, "RealisationsRefs")? {
         return Ok(Vec::new());
     }

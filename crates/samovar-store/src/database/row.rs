@@ -6,7 +6,8 @@ use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreD
 
 use crate::error::{Corruption, StoreError};
 
-/// Uses the unique index on `path`; the caller must check the prefix.
+/// Uses the unique index on `path`. It may return the row after the prefix, so the caller must
+/// check the path.
 const BY_PREFIX: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
     sigs, ca from ValidPaths where path >= ?1 order by path limit 1";
 
@@ -16,7 +17,7 @@ const NEWEST: &str = "select id, path, hash, registrationTime, deriver, narSize,
 const REFERENCES: &str =
     "select path from Refs join ValidPaths on reference = id where referrer = ?1";
 
-/// The servable rows with the highest ids, highest first.
+/// Reads the servable rows with the highest ids, highest first.
 pub(super) fn newest(
     connection: &Connection,
     dir: &StoreDir,
@@ -39,12 +40,12 @@ pub(super) fn newest(
     Ok(infos)
 }
 
-/// Begins a read transaction: statements see one state of the database until it is dropped.
+/// Begins a read transaction. Until it is dropped, all statements see one state of the database.
 pub(super) fn begin(connection: &Connection) -> Result<Transaction<'_>, StoreError> {
     Ok(connection.unchecked_transaction()?)
 }
 
-/// `<store dir>/<hash part>-`.
+/// Returns `<store dir>/<hash part>-`, the common prefix of all paths with this hash part.
 pub(super) fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     let mut prefix = String::with_capacity(dir.as_str().len() + 34);
     prefix.push_str(dir.as_str());
@@ -64,7 +65,7 @@ pub(super) fn path_info(
     let Some(row) = rows.next()? else {
         return Ok(None);
     };
-    // This may be the row after the prefix, and its path may not be text.
+    // Check the type: this may be the next row after the prefix, and its path may not be text.
     match column(row, 1)? {
         ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
         _ => return Ok(None),
@@ -72,7 +73,7 @@ pub(super) fn path_info(
     read(connection, dir, row)
 }
 
-/// Reads the newest rows, to check that they can be read.
+/// Reads the newest rows, only to check that they are readable.
 pub(super) fn sample(
     connection: &Connection,
     dir: &StoreDir,
@@ -135,7 +136,7 @@ fn references(
     Ok(references)
 }
 
-/// Parses signatures and drops malformed ones: Nix 2.34 and later rejects a narinfo with a
+/// Parses signatures; drops malformed ones, because Nix 2.34 and later reject a narinfo with a
 /// malformed `Sig` line.
 pub(crate) fn signatures(text: &str) -> Vec<Signature> {
     let mut signatures: Vec<Signature> = text
@@ -173,7 +174,7 @@ fn integer(row: &Row<'_>, index: usize) -> Result<Option<i64>, StoreError> {
     }
 }
 
-/// The text of a column; `None` if NULL or empty.
+/// Returns the text of a column; `None` if it is NULL or empty.
 pub(super) fn text<'row>(
     row: &'row Row<'_>,
     index: usize,

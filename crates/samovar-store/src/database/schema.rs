@@ -1,9 +1,9 @@
 //! Checks that the database has a supported schema.
 //!
-//! Nix records the schema version in `db/schema` and raises it for every change, relevant or not.
-//! So the version alone does not decide: all tables and columns that are read must exist. For
-//! version 10 that is sufficient. For any other the newest rows must be readable as well, and the
-//! operator gets a warning.
+//! Nix records the schema version in `db/schema` and raises it for every change, whether or not the
+//! change matters here. So the version alone does not decide. All tables and columns that are read
+//! must exist; for version 10 that is sufficient. For any other version the newest rows must be
+//! readable as well, and the operator gets a warning.
 
 use std::fmt;
 use std::io::Read;
@@ -15,10 +15,10 @@ use samovar_nix::StoreDir;
 use super::row;
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// The supported schema version: that of every Nix since 2.0.
+/// The supported schema version, used by every Nix since 2.0.
 const SCHEMA_KNOWN: u32 = 10;
 
-/// Rows read to check an unknown schema version.
+/// Number of rows read to check an unknown schema version.
 const SAMPLE_COUNT: usize = 32;
 
 /// A table, its column, and the error if it is missing.
@@ -48,11 +48,11 @@ const COLUMNS: [(&str, &str, &str); 11] = [
 
 const HAS_COLUMN: &str = "select 1 from pragma_table_info(?1) where name = ?2 collate nocase";
 
-/// New rows are found by their ids, which must rise and never be reused.
+/// Checks that ids ascend and are never reused: new rows are found by their ids.
 const IS_COUNTED: &str = "select 1 from sqlite_master where type = 'table' and \
     name = 'ValidPaths' collate nocase and sql like '%autoincrement%'";
 
-/// A path must have one row.
+/// Checks that a path has at most one row.
 const IS_UNIQUE: &str = "select 1 from pragma_index_list('ValidPaths') as list where \
     list.\"unique\" and list.partial = 0 and \
     (select group_concat(name) from pragma_index_info(list.name)) = 'path' collate nocase";
@@ -65,7 +65,7 @@ pub(crate) enum Schema {
     /// The file does not exist. Nix writes it after the database, so a new store may lack it for a
     /// moment, and so may copies of the database.
     Absent,
-    /// The contents are not a number, or cannot be read.
+    /// The contents are not a number, or the file cannot be read.
     Unreadable,
 }
 
@@ -95,13 +95,13 @@ impl fmt::Display for Schema {
 }
 
 impl Schema {
-    /// The warning about a database that passed [`check`](Self::check).
+    /// Returns the warning for a database that passed [`check`](Self::check).
     pub(crate) fn warning(self) -> Option<SchemaWarning> {
         (!self.is_known()).then_some(SchemaWarning(self))
     }
 
     /// Checks that all tables and columns in use exist and mean the same as in schema 10. The
-    /// caller holds a transaction, so that a migration cannot interfere.
+    /// caller holds a transaction, so that a migration cannot change them meanwhile.
     pub(crate) fn check(self, connection: &Connection, dir: &StoreDir) -> Result<(), StoreError> {
         for (table, column, missing) in COLUMNS {
             require(connection, HAS_COLUMN, &[table, column], missing)?;

@@ -14,21 +14,21 @@ use super::token::{Progress, TokenSource};
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 use crate::sync::Locked;
 
-/// Idle connections kept, with 512 KiB of pages each. Concurrent queries open more, which are
-/// closed afterwards.
+/// Maximum number of idle connections, each with 512 KiB of cached pages. Concurrent queries open
+/// more, which are closed afterwards.
 const IDLE_COUNT_MAX: usize = 16;
 
-/// Length of the header of a database. SQLite takes an empty file for a new database and removes
-/// the WAL beside it, even in read-only mode. Such a file is being written at this moment.
+/// Length of a database header, in bytes. SQLite takes an empty file for a new database and removes
+/// the WAL beside it, even in read-only mode. A shorter file than this is still being written.
 const HEADER_LEN: u64 = 100;
 
-/// A pool of connections to one file, opened in the same way.
+/// A pool of connections to one database file, all opened in the same way.
 #[derive(Debug)]
 pub(crate) struct Session {
     path: PathBuf,
     mode: OpenMode,
     identity: FileState,
-    /// State when the session was opened.
+    /// State of the file when the session was opened.
     opened: Observation,
     pub(super) content: Option<Content>,
     /// Checkpoint progress when the file was last found unchanged.
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     /// in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
-    /// Declared last: once its reference count is zero, all connections are closed.
+    /// Declared last: its reference count reaches zero only when all connections are closed.
     presence: Arc<()>,
 }
 
@@ -72,7 +72,8 @@ impl Session {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
         let file = identity.file;
-        // Closing the last descriptor in between would drop the connection's locks.
+        // Keep a descriptor open: closing the last one in between would drop the connection's
+        // locks.
         let _index = SharedFile::open(&connection::beside(path, "-shm"));
         let mut mode = OpenMode {
             immutable: read_only && connection::wal_is_empty(path),
@@ -95,11 +96,12 @@ impl Session {
             TokenSource::change_counter(path)
         };
         let source = source.map_err(|error| StoreError::io(Operation::ReadToken, &error))?;
-        // In this order, a checkpoint that starts in between is distinguished from a copy.
+        // Read in this order, so that a checkpoint that starts in between is distinguished from a
+        // copy.
         let checkpoint = source.checkpoint();
         let content = Content::of(path);
-        // The connection holds its lock, so without WAL no commit can happen now; but it may have
-        // waited for one since `identity` was read.
+        // The connection holds its lock, so without WAL no commit can happen now. But the
+        // connection may have waited for a commit since `identity` was read.
         let identity = match source.commit_count() {
             Some(_) => FileState::of(path)?,
             None => identity,
@@ -108,7 +110,7 @@ impl Session {
             identity,
             commit_count: source.commit_count(),
         };
-        // The files beside it belong to another database.
+        // Refuse: the files beside it belong to another database.
         if FileState::of(path)?.file != file || identity.file != file {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
         }
@@ -140,30 +142,32 @@ impl Session {
         }
     }
 
-    /// The source of freshness tokens.
+    /// Returns the source of freshness tokens.
     pub(crate) fn source(&self) -> &Arc<TokenSource> {
         &self.source
     }
 
-    /// Whether the path still leads to this file and only commits to the WAL have happened.
+    /// Returns whether the path still leads to this file, and only commits to the WAL have
+    /// happened.
     ///
-    /// A checkpoint, which copies pages into the file, cannot be distinguished from a backup copied
-    /// over it, which invalidates every cached page; nor can a commit in rollback mode, because a
-    /// copy sets the change counter back. Both are rare enough to open everything again.
+    /// Opens everything again after two other events, which are both rare. A checkpoint copies
+    /// pages into the file and cannot be distinguished from a backup copied over it, which
+    /// invalidates every cached page. Nor can a commit in rollback mode, because a copy sets the
+    /// change counter back.
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
             && FileState::of(&self.path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Whether only commits have changed the file since the session was opened, so that data read
-    /// from it is consistent.
+    /// Returns whether only commits have changed the file since the session was opened, so that
+    /// data read from it is consistent.
     pub(crate) fn is_intact(&self) -> bool {
         self.observe().is_ok_and(|now| now.continues(&self.opened))
     }
 
-    /// [`is_current`](Self::is_current); if so, also records the checkpoint progress.
+    /// Returns [`is_current`](Self::is_current); if true, also records the checkpoint progress.
     pub(super) fn check_current(&self) -> bool {
-        // Read before the check: later progress belongs to the next check.
+        // Read the progress before the check: later progress belongs to the next check.
         let progress = self.source.checkpoint();
         let is_current = self.is_current();
         if is_current {
@@ -180,7 +184,7 @@ impl Session {
         })
     }
 
-    /// Whether the WAL index file beside the database is still the one in use.
+    /// Returns whether the WAL index file beside the database is still the one in use.
     pub(super) fn has_its_wal_index(&self) -> bool {
         if !self.source.is_wal() {
             return true;
@@ -193,8 +197,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Unavailable::BeingReplaced`] if the session is retired: another thread may wait for its
-    /// end.
+    /// [`Unavailable::BeingReplaced`] if the session is retired: another thread may wait until all
+    /// its connections are closed.
     pub(crate) fn connection(self: &Arc<Self>) -> Result<PooledConnection, StoreError> {
         if self.source.is_retired() {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));

@@ -27,7 +27,7 @@ type Key = (u64, u64);
 
 struct Entry {
     file: Arc<File>,
-    /// Duplicates opened by a race; closing them early would drop the locks.
+    /// Duplicate descriptors opened by a race. Closing them early would drop the locks.
     others: Vec<File>,
     user_count: usize,
 }
@@ -41,7 +41,7 @@ pub(crate) struct SharedFile {
 }
 
 impl SharedFile {
-    /// Opens a file for reading, or shares the descriptor that is open already.
+    /// Opens a file for reading, or shares the descriptor that this process already has.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut files = FILES.locked();
         let metadata = std::fs::metadata(path)?;
@@ -73,7 +73,7 @@ impl SharedFile {
         })
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn get(&self) -> Option<&File> {
         self.file.as_deref()
     }
@@ -87,8 +87,8 @@ impl SharedFile {
 impl Drop for SharedFile {
     fn drop(&mut self) {
         let mut files = FILES.locked();
-        // Drop this reference first, so that the entry's is the last one and is closed under the
-        // lock: the file cannot be opened between the decision and the close.
+        // Drop this reference first, so that the table holds the last one and closes it under its
+        // lock: then no thread can open the file between the decision and the close.
         self.file = None;
         if let Some(entry) = files.get_mut(&self.key) {
             entry.user_count -= 1;

@@ -1,14 +1,14 @@
-//! Refuses a WAL that belongs to a replaced database.
+//! Refuses to read a WAL that belongs to a replaced database.
 //!
-//! While any process has the database open, this one included, the WAL stays when the last writer
-//! exits, with commits that are in no other file. An operator who then restores a backup, with Nix
-//! stopped, puts a database beside the WAL of another one. SQLite cannot tell and reads both
-//! together: old rows, rows of the backup, or inconsistent pages. So when a database is replaced,
-//! this module records which file its WAL belongs to, and the WAL is not read with another file.
-//! Nix reads both when it starts; after that the WAL is a new one.
+//! While any process has the database open, this one included, the WAL stays on the disk when the
+//! last writer exits. Its commits exist in no other file. If an operator then stops Nix and
+//! restores a backup, a database lies beside the WAL of another one. SQLite cannot detect that, and
+//! reads both together: old rows, rows of the backup, or inconsistent pages. So when a database is
+//! replaced, this module records which file its WAL belongs to, and refuses to read the WAL with
+//! another file. When Nix starts, it reads both, and from then on the WAL is a new one.
 //!
-//! An overwritten database is distinguished from one that a checkpoint has written to by the
-//! progress that a checkpoint records in the WAL index.
+//! The checkpoint progress in the WAL index shows whether a file was overwritten or written by a
+//! checkpoint.
 //!
 //! # Source
 //!
@@ -24,13 +24,13 @@ use super::file_state::{Content, FileState};
 use super::session::Session;
 use crate::sync::Locked;
 
-/// Length of the WAL's header. A file of at most this length has no commits.
+/// Length of the WAL's header, in bytes. A file of at most this length has no commits.
 const HEADER_LEN: u64 = 32;
 
-/// Offset of the salts, two numbers that are new each time the WAL is reset.
+/// Offset of the salts: two numbers that change each time the WAL is reset.
 const SALTS: u64 = 16;
 
-/// A WAL between two resets.
+/// Identity of a WAL between two resets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wal {
     file: (u64, u64),
@@ -46,7 +46,7 @@ pub(super) struct StaleWal {
 }
 
 impl Wal {
-    /// The WAL beside a database, `None` if it has no commits.
+    /// Reads the WAL beside a database; returns `None` if it has no commits.
     fn beside(database: &Path) -> Option<Self> {
         let file = File::open(beside(database, "-wal")).ok()?;
         let metadata = file.metadata().ok()?;
@@ -63,7 +63,7 @@ impl Wal {
 }
 
 impl StaleWal {
-    /// The WAL of a session whose file has changed.
+    /// Reads the WAL of a session whose file has changed.
     pub(super) fn of(session: &Session, path: &Path) -> Option<Self> {
         if !session.source().is_wal() {
             return None;
@@ -73,16 +73,17 @@ impl StaleWal {
         Some(Self { wal, database })
     }
 
-    /// Whether the WAL beside the database is this one but belongs to another database.
+    /// Returns whether the WAL beside the database is this one but belongs to another database.
     pub(super) fn applies_to(&self, path: &Path, database: (u64, u64)) -> bool {
         self.database != Some(database) && Wal::beside(path) == Some(self.wal)
     }
 }
 
-/// Whether the file was certainly overwritten: a checkpoint announces its target before it writes.
+/// Returns whether the file was certainly overwritten: a checkpoint records its target in the index
+/// before it writes.
 fn is_written_over(session: &Session, path: &Path) -> bool {
     let is_same_file = FileState::of(path).is_ok_and(|state| state.file == session.file());
-    // Read before checking for a checkpoint.
+    // Read the contents before checking for a checkpoint.
     let has_other_content = Content::of(path) != session.content;
     let last = *session.checkpoint.locked();
     is_same_file

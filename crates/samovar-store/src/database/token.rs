@@ -30,8 +30,9 @@
 //! states are indistinguishable. That matters only to a reader without write permission, which
 //! cannot lock the file against re-initialisation: it adds the file's change time to the token.
 //!
-//! Before Linux 6.13 change times have a granularity of milliseconds. A copy within the same tick
-//! as the last commit read, followed by as many commits, leaves the token unchanged.
+//! Before Linux 6.13 change times have a granularity of milliseconds. If a backup is copied over
+//! the file within the same tick as the last commit read, and as many commits follow, the token
+//! does not change.
 //!
 //! # Source
 //!
@@ -74,7 +75,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether no checkpoint can be in progress.
+    /// Returns whether no checkpoint can be in progress.
     pub(super) fn is_complete(&self) -> bool {
         self.done == self.wanted
     }
@@ -150,12 +151,12 @@ impl TokenSource {
         }
     }
 
-    /// The current token, `None` during a commit. May wait for a disk.
+    /// Returns the current token, `None` during a commit. May wait for a disk.
     pub(crate) fn read(&self) -> Option<Token> {
         self.read_with(|file, bytes, offset| file.read_exact_at(bytes, offset).ok())
     }
 
-    /// The current token, without blocking; `None` also if reading would block.
+    /// Returns the current token, without blocking; `None` also if reading would block.
     pub(crate) fn read_at_once(&self) -> Option<Token> {
         match self.nonblocking {
             Nonblocking::Nowait => self.read_with(|file, bytes, offset| {
@@ -196,7 +197,7 @@ impl TokenSource {
         Some(token)
     }
 
-    /// The file's change counter, in rollback mode.
+    /// Returns the file's change counter, in rollback mode.
     pub(super) fn commit_count(&self) -> Option<u32> {
         let Kind::ChangeCounter { file } = &self.kind else {
             return None;
@@ -221,12 +222,12 @@ impl TokenSource {
         Some(progress)
     }
 
-    /// Whether a token read before SQL must be confirmed by one read after it.
+    /// Returns whether a token read before SQL must be confirmed by one read after it.
     pub(crate) fn needs_confirmation(&self) -> bool {
         matches!(self.kind, Kind::ChangeCounter { .. })
     }
 
-    /// Whether the database is in WAL mode.
+    /// Returns whether the database is in WAL mode.
     pub(crate) fn is_wal(&self) -> bool {
         matches!(self.kind, Kind::WalIndex { .. })
     }
@@ -244,7 +245,7 @@ impl TokenSource {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Whether the source was retired.
+    /// Returns whether the source was retired.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }

@@ -44,7 +44,7 @@ impl Conf {
         self.add_lines(text, dir, 0);
     }
 
-    /// The value of a setting, `None` if unset or empty.
+    /// Returns the value of a setting, `None` if unset or empty.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.values
@@ -53,7 +53,7 @@ impl Conf {
             .filter(|value| !value.is_empty())
     }
 
-    /// The value of a boolean setting, `None` if unset or ill-formed.
+    /// Returns the value of a boolean setting, `None` if unset or ill-formed.
     #[must_use]
     pub fn flag(&self, name: &str) -> Option<bool> {
         match self.text(name)? {

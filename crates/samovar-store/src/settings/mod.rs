@@ -114,7 +114,7 @@ impl Settings {
         Self::from_environment(|name| std::env::var_os(name))
     }
 
-    /// The daemon's socket: from the environment, else below the state directory.
+    /// Returns the daemon's socket: from the environment, else below the state directory.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.daemon_socket
@@ -123,7 +123,7 @@ impl Settings {
     }
 }
 
-/// The daemon's socket below a state directory.
+/// Returns the daemon's socket below a state directory.
 pub(crate) fn socket_below(state_dir: &Path) -> PathBuf {
     state_dir.join("daemon-socket/socket")
 }

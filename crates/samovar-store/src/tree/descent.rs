@@ -1,8 +1,8 @@
 //! The open directories between the root of a tree and the current position.
 //!
-//! At any depth only the innermost [`OPEN_COUNT_MAX`] are open. When a walk returns to a directory
-//! that was closed, it is opened again as `..` of its child, and must have the same device and
-//! inode as before.
+//! At any depth only the innermost [`OPEN_COUNT_MAX`] are open. When a walk returns to a closed
+//! directory, it is reopened as `..` of its child, and must have the same device and inode as
+//! before.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -21,19 +21,19 @@ pub(super) struct Descent {
 
 #[derive(Debug)]
 struct Level {
-    /// `None` only outside the innermost [`OPEN_COUNT_MAX`].
+    /// `None` once closed: only the innermost [`OPEN_COUNT_MAX`] stay open.
     directory: Option<OwnedFd>,
     /// Device and inode, read before the descriptor is closed.
     identity: Option<(u64, u64)>,
 }
 
 impl Descent {
-    /// Number of directories from the root to the current one.
+    /// Returns the number of directories from the root to the current one.
     pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// The current directory.
+    /// Returns the current directory.
     ///
     /// # Errors
     ///

@@ -2,10 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! A slow reader holds the entries of its current directory, and many slow readers may be in large
-//! directories. Memory above [`FREE_LEN`] per directory is limited in sum. A walk that exceeds the
-//! budget keeps the entries that sort first, and reads the directory again for the others. That
-//! takes longer, but no walk waits or fails.
+//! While a client reads slowly, the reader of its NAR holds the entries of its current directory,
+//! and many such directories may be large. So the memory above [`FREE_LEN`] per directory has a
+//! common limit. A walk that exceeds this budget keeps the entries that sort first, and reads the
+//! directory again for the others. That takes longer, but no walk waits or fails.
 
 use std::cmp::Ordering;
 use std::ffi::CStr;
@@ -17,13 +17,15 @@ use rustix::fs::{FileType, RawDir, SeekFrom, seek};
 use super::TreeError;
 use super::reservation::Reservation;
 
-/// Buffer for `getdents`: a hundred entries at a time; store directories have seven on average.
+/// Length of the buffer for `getdents`, in bytes: a hundred entries at a time; store directories
+/// have seven on average.
 const DENTS_LEN: usize = 32 * 1024;
 
-/// Memory per directory outside the budget, in bytes: some two thousand entries.
+/// Memory per directory that does not count towards the budget, in bytes: some two thousand
+/// entries.
 const FREE_LEN: usize = 64 * 1024;
 
-/// Budget of all walks together, in bytes: two million entries.
+/// Budget of all walks of the process together, in bytes: two million entries.
 const MEMORY_LEN_MAX: usize = 64 << 20;
 
 /// Bytes of the budget in use.
@@ -108,19 +110,20 @@ impl Entries {
     ) -> Result<(), TreeError> {
         let after = self.bound.take().ok_or(TreeError::Changed)?;
         seek(directory, SeekFrom::Start(0))?;
-        // Store paths do not change. A change gives no valid NAR, and is usually detected here.
+        // Store paths do not change. If a directory changes nevertheless, its NAR is invalid; this
+        // check usually detects the change.
         if self.scan(directory, dents, Some(&after))? != self.count_in_all {
             return Err(TreeError::Changed);
         }
         Ok(())
     }
 
-    /// Whether [`read_on`](Self::read_on) would find more entries.
+    /// Returns whether entries after this part remain for [`read_on`](Self::read_on).
     pub(super) fn has_more(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// Whether the entries use no memory of the budget.
+    /// Returns whether the entries fit into [`FREE_LEN`] and use nothing of the budget.
     pub(super) fn is_small(&self) -> bool {
         self.memory.count() == 0
     }
@@ -221,7 +224,7 @@ impl Entries {
             let start = entry.start as usize;
             let len = usize::from(entry.len) + 1;
             self.names.copy_within(start..start + len, end);
-            // Cannot fail: `end` never exceeds `start`.
+            // The fallback is unreachable: `end` never exceeds `start`.
             entry.start = u32::try_from(end).unwrap_or(entry.start);
             end += len;
         }
@@ -234,17 +237,17 @@ impl Entries {
             .sort_unstable_by(|left, right| compare(names, left, right));
     }
 
-    /// Number of entries.
+    /// Returns the number of entries of the current part.
     pub(super) fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// The name of an entry.
+    /// Returns the name of an entry.
     pub(super) fn name(&self, index: usize) -> &[u8] {
         name(&self.names, &self.entries[index])
     }
 
-    /// The name of an entry, for a system call.
+    /// Returns the name of an entry, for a system call.
     pub(super) fn c_name(&self, index: usize) -> Result<&CStr, TreeError> {
         let entry = &self.entries[index];
         let start = entry.start as usize;
@@ -252,13 +255,13 @@ impl Entries {
             .map_err(|_error| TreeError::Changed)
     }
 
-    /// The type of an entry as given by `getdents`; may be unknown.
+    /// Returns the type of an entry as given by `getdents`; may be unknown.
     pub(super) fn file_type(&self, index: usize) -> FileType {
         self.entries[index].file_type
     }
 }
 
-/// Bytes of buffers for `count` entries and `names_len` bytes of names.
+/// Returns the size of buffers for `count` entries and `names_len` bytes of names, in bytes.
 fn memory_len(count: usize, names_len: usize) -> usize {
     count
         .saturating_mul(size_of::<Entry>())
@@ -276,8 +279,8 @@ fn name<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
     &names[start..start + usize::from(entry.len)]
 }
 
-/// The sort prefix. A name shorter than eight bytes sorts as if padded with NUL, which no name
-/// contains.
+/// Returns the sort prefix of a name. A name shorter than eight bytes sorts as if padded with NUL,
+/// which no name contains.
 fn prefix(name_with_nul: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = name_with_nul.len().min(8);
@@ -295,7 +298,7 @@ mod tests {
     use super::*;
 
     fn directory(count: usize) -> (tempfile::TempDir, BTreeSet<Vec<u8>>) {
-        // In memory: creating files on a busy disk takes milliseconds each.
+        // In memory, because creating files on a busy disk takes milliseconds each.
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut names = BTreeSet::new();
         for number in 0..count {

@@ -1,4 +1,4 @@
-//! [`TreeError`]: why a tree could not be read completely.
+//! [`TreeError`]: the reasons why a tree cannot be read completely.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use samovar_nix::nar::EncodeError;
 
 use crate::error::StoreError;
 
-/// The tree could not be read completely. The bytes read so far are not a valid NAR.
+/// Why the tree could not be read completely. The bytes read so far are not a valid NAR.
 ///
-/// A server that has sent some of them resets the connection. To distinguish a collected path from
-/// a damaged one, look it up again: a collected path is absent.
+/// A server that has sent some of these bytes resets the connection. To distinguish a collected
+/// path from a damaged one, look it up again: a collected path is absent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -52,8 +52,8 @@ pub enum TreeError {
 }
 
 impl TreeError {
-    /// Whether the tree itself is damaged. Otherwise reading failed for a reason that says nothing
-    /// about the tree.
+    /// Returns whether the tree itself is damaged. Otherwise reading failed for a reason that says
+    /// nothing about the tree.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -73,9 +73,9 @@ impl From<Errno> for TreeError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::STALE => Self::Vanished,
-            // A link or file where the directory entry had another type.
+            // The directory entry had another type: the file is now a link, or no directory.
             Errno::LOOP | Errno::NOTDIR | Errno::INVAL => Self::Changed,
-            // A socket, or a device without a driver.
+            // A socket, or a device without a driver, cannot be opened.
             Errno::NXIO | Errno::NODEV => Self::UnsupportedType,
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS => Self::Exhausted,
             other => Self::Io(other.into()),

@@ -12,24 +12,24 @@ use super::descent::{Descent, open_directory};
 use super::directory::{Dents, Entries};
 
 /// A hash of the names, inode numbers, modes, sizes and times of all files of a tree. Any change
-/// through the file system changes it; corruption by the disk does not.
+/// through the file system changes it; corruption on the disk does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// Restores a fingerprint from its bytes.
+    /// Creates a fingerprint from its stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes of the fingerprint, for storing it.
+    /// Returns the bytes of the fingerprint, for storing it.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The fingerprint of the tree at `root`; also defined if nothing exists there.
+    /// Computes the fingerprint of the tree at `root`; also defined if nothing exists there.
     pub(super) fn of(root: &Path) -> Result<Self, TreeError> {
         let mut nodes = Nodes::default();
         match rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW) {
@@ -53,7 +53,7 @@ impl Fingerprint {
 struct Nodes {
     hash: Sha256,
     descent: Descent,
-    /// As many as the descent is deep, each with the index of its next entry.
+    /// One level per directory of the descent, each with the index of its next entry.
     levels: Vec<(Entries, usize)>,
     dents: Dents,
 }
@@ -67,7 +67,7 @@ impl Nodes {
         self.levels.push((entries, 0));
         while let Some((entries, next)) = self.levels.last_mut() {
             if *next == entries.count() && entries.has_more() {
-                // The memory budget did not suffice for the whole directory.
+                // The memory budget did not suffice for the whole directory: read its next part.
                 entries.read_on(self.descent.innermost()?, &mut self.dents)?;
                 *next = 0;
             }
@@ -98,7 +98,7 @@ impl Nodes {
     }
 }
 
-/// Adds a file. Leaves out the device number, which may change on reboot.
+/// Adds a file to the hash. Leaves out the device number, which may change on reboot.
 fn note(hash: &mut Sha256, name: &[u8], stat: &Stat) {
     hash.update(name);
     hash.update(stat.st_mode.to_le_bytes());
@@ -134,7 +134,7 @@ mod tests {
         is_new("directories", &mut seen);
         fs::write(deep.join("file"), "1").unwrap();
         is_new("a file", &mut seen);
-        // File times have the granularity of the kernel's tick.
+        // Wait: file times have the granularity of the kernel's tick.
         std::thread::sleep(std::time::Duration::from_millis(20));
         fs::write(deep.join("file"), "2").unwrap();
         is_new("contents of the same length", &mut seen);

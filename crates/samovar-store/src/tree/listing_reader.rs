@@ -10,8 +10,8 @@ use super::nar_plan::{NarPlan, Replay};
 use super::walk::{Contents, Step, Walk};
 use crate::daemon::RemoteSteps;
 
-/// Length of the document generated at a time, in bytes. Bounds the memory in use, apart from one
-/// directory entry or one piece of a remote NAR.
+/// Length of the part of the document that is generated at a time, in bytes. Bounds the memory,
+/// together with one directory entry or one piece of a remote NAR.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Reads the `.ls` listing of a tree, version 1, with the NAR offset of every file.
@@ -89,13 +89,14 @@ impl ListingReader {
 }
 
 impl NarPlan {
-    /// The listing: see [`Tree::listing`](super::Tree::listing). Reads no files.
+    /// Generates the listing from the plan: see [`Tree::listing`](super::Tree::listing). Reads no
+    /// files.
     #[must_use]
     pub fn listing(self: &Arc<Self>) -> ListingReader {
         ListingReader::new(Source::Plan(Replay::new(self)))
     }
 
-    /// The length of the listing, in bytes. The first call generates the listing.
+    /// Returns the length of the listing, in bytes. The first call generates the listing.
     ///
     /// # Errors
     ///

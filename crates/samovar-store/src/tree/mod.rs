@@ -5,7 +5,7 @@
 //! * `walk`, `descent`, `directory`: traverse the files in NAR order.
 //! * `segments`, `nar_reader`, `listing_reader`: turn a traversal into bytes.
 //! * `nar_plan`: remembers a traversal in memory, so that a later reader can start at any offset.
-//! * `place`: one file or directory page, without traversing the tree.
+//! * `place`: reads one file or one page of a directory, without traversing the tree.
 //! * `identity`, `fingerprint`: detect changes by metadata. Comparing contents with the registered
 //!   hash is [`verify`](crate::verify()).
 //!
@@ -83,7 +83,7 @@ enum Source {
 }
 
 impl Tree {
-    /// The tree at a local path. Opens nothing yet.
+    /// Creates the tree of the local files at `path`. Opens nothing yet.
     #[must_use]
     pub fn of_files(path: PathBuf) -> Self {
         Self {
@@ -91,14 +91,14 @@ impl Tree {
         }
     }
 
-    /// A tree that a daemon sends as a NAR.
+    /// Creates a tree whose NAR a daemon sends.
     pub(crate) fn of_daemon(nar: RemoteNar) -> Self {
         Self {
             source: Source::Daemon(nar),
         }
     }
 
-    /// The path of the files, if they are local.
+    /// Returns the path of the files, if they are local.
     #[must_use]
     pub fn path(&self) -> Option<&std::path::Path> {
         match &self.source {
@@ -107,7 +107,7 @@ impl Tree {
         }
     }
 
-    /// The identity of the current root, if the files are local.
+    /// Returns the identity of the current root, if the files are local.
     ///
     /// # Errors
     ///
@@ -122,7 +122,8 @@ impl Tree {
         }
     }
 
-    /// The fingerprint of the files, if they are local. Also defined if the root does not exist.
+    /// Returns the fingerprint of the files, if they are local. Also defined if the root does not
+    /// exist.
     ///
     /// # Errors
     ///
@@ -134,8 +135,8 @@ impl Tree {
         }
     }
 
-    /// Whether the parent directory has any entries. If it is empty, the store's file system is not
-    /// mounted, and a missing file says nothing about the path.
+    /// Returns whether the parent directory has any entries. If it is empty, the store's file
+    /// system is not mounted, and a missing file says nothing about the path.
     #[must_use]
     pub fn has_neighbours(&self) -> bool {
         let parent = self.path().and_then(std::path::Path::parent);
@@ -190,7 +191,8 @@ impl Tree {
                 return planner.finish(None);
             }
         };
-        // Taken before the walk: if the root is replaced meanwhile, the plan matches neither.
+        // Read the identity before the walk: if the root is replaced meanwhile, the plan matches
+        // neither the old root nor the new one.
         let root = self.identity()?;
         let mut walk = Walk::new(path);
         while let Some(step) = walk.next(Contents::SizesOnly)? {
@@ -219,8 +221,8 @@ impl Tree {
         Ok(reader)
     }
 
-    /// The `.ls` listing, version 1, with the NAR offset of every file. Reads no contents of local
-    /// files; reads the whole NAR of a daemon.
+    /// Generates the `.ls` listing, version 1, with the NAR offset of every file. Reads no contents
+    /// of local files; reads the whole NAR of a daemon.
     ///
     /// # Errors
     ///

@@ -2,12 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! While contents are in the page cache, each file is opened when it is due. Two reads close
-//! together that would wait for the disk (`RWF_NOWAIT`) turn read-ahead on: the next files, across
-//! directories, are opened and the kernel is asked to fetch them, so that the disk works on many at
-//! once. Read-ahead ends after [`COLD_FILE_COUNT`] files in a row that did not wait. On a cold tree
-//! it is several times as fast as reading file by file; on a warm tree it stays off and costs
-//! nothing.
+//! While contents are in the page cache, a file is opened only when its contents are the next to be
+//! read. If a read would wait for the disk (`RWF_NOWAIT` tells) and another does within a few
+//! files, read-ahead starts: the next files, across directories, are opened and the kernel is asked
+//! to fetch them, so that the disk works on many at once. Read-ahead ends after [`COLD_FILE_COUNT`]
+//! consecutive files that did not wait. On a cold tree it is several times as fast as reading file
+//! by file; on a warm tree it stays off and costs nothing.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -24,38 +24,39 @@ use super::segments::{Segment, Segments};
 use super::steps::Steps;
 use crate::daemon::{RemoteNar, RemoteNarReader};
 
-/// Files opened for read-ahead.
+/// Maximum number of files opened for read-ahead.
 const READAHEAD_FILE_COUNT: usize = 64;
 
-/// Bytes of read-ahead.
+/// Maximum length of the contents read ahead, in bytes.
 const READAHEAD_LEN_MAX: u64 = 16 << 20;
 
-/// Files in a row that must not wait before read-ahead ends. Many, because files that were fetched
-/// by read-ahead do not wait either.
+/// Number of consecutive files that must not wait before read-ahead ends. Large, because files that
+/// read-ahead has fetched do not wait either.
 const COLD_FILE_COUNT: u32 = 256;
 
-/// Maximum distance in files between two waits that turn read-ahead on. A single wait says little:
-/// the kernel reports one every few hundred files in a warm tree too.
+/// Maximum distance, in files, between the two waits that start read-ahead. A single wait is no
+/// evidence of a cold tree: the kernel reports one every few hundred files in a warm tree too.
 const SUSPECT_FILE_COUNT: u32 = 8;
 
-/// A buffer with less free space than this is full if the next contents do not fit: two reads of a
-/// small file cost more than a slightly shorter buffer.
+/// A buffer whose free space is below this length, in bytes, counts as full if the next contents do
+/// not fit: two reads of a small file cost more than a slightly shorter buffer.
 const REST_LEN_MAX: usize = 16 * 1024;
 
-/// The destination of a NAR: memory, and file ranges for sinks that can send them without reading.
+/// The destination of a NAR: memory, or ranges of files for sinks that can send them without
+/// reading.
 pub trait NarSink {
-    /// Memory for the next bytes. Empty to stop.
+    /// Returns the memory for the next bytes. An empty slice stops the reader.
     fn room(&mut self) -> &mut [u8];
 
     /// Marks the first `len` bytes of [`room`](Self::room) as filled.
     fn advance(&mut self, len: usize);
 
-    /// How many of the next `left_len` bytes of a file the sink takes as a range. 0: read them into
-    /// memory.
+    /// Returns how many of the next `left_len` bytes of a file the sink takes as a range. Returns 0
+    /// to have them read into memory.
     fn range_len(&self, left_len: u64) -> u64;
 
-    /// Takes a range of the length that [`range_len`](Self::range_len) returned. The file can be
-    /// truncated afterwards: a sink that cannot read the whole range must fail the NAR.
+    /// Takes a range whose length is what [`range_len`](Self::range_len) returned. The file can be
+    /// truncated afterwards: a sink that then cannot read the whole range must fail the NAR.
     fn range(&mut self, file: Arc<File>, offset: u64, len: u64);
 }
 
@@ -99,7 +100,7 @@ enum Source {
 struct FileSource {
     segments: Segments,
     temperature: Temperature,
-    /// Present while read-ahead is on.
+    /// Reserved descriptors; present while read-ahead is on.
     reservation: Option<Reservation>,
     /// Number of files whose contents were started.
     file_count: u64,
@@ -108,16 +109,16 @@ struct FileSource {
 /// Estimates whether contents are in the page cache.
 #[derive(Debug)]
 struct Temperature {
-    /// Number of further files that must not wait before read-ahead ends; 0 while it is off.
+    /// Number of files without a wait after which read-ahead ends; 0 while it is off.
     cold_count: u32,
-    /// Number of further files among which another wait turns read-ahead on.
+    /// Number of next files in which another wait starts read-ahead.
     suspect_count: u32,
     /// Whether the file system supports `RWF_NOWAIT`.
     can_ask: bool,
 }
 
 impl NarReader {
-    /// Reads the NAR of `steps`, from the start or from the state of a resumed encoder.
+    /// Creates a reader for `steps`, from the start or from the state of a resumed encoder.
     pub(super) fn of_steps(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let position = bookmark.as_ref().map_or(0, Encoder::offset);
         let temperature = Temperature {
@@ -147,13 +148,13 @@ impl NarReader {
         })
     }
 
-    /// Bytes read or skipped.
+    /// Returns the number of bytes read or skipped.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Number of files whose contents were started; 0 if the NAR comes from a daemon.
+    /// Returns the number of files whose contents were started; 0 if the NAR comes from a daemon.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         match &self.source {
@@ -290,7 +291,8 @@ impl FileSource {
                         len as u64
                     }
                 }
-                // Segments are skipped only before the target of a skip.
+                // Segments are skipped only before the target of a skip, so this cannot happen
+                // otherwise.
                 Some(Segment::Skipped(_)) => return Err(TreeError::Changed),
             };
             self.segments.pass(len);
@@ -362,7 +364,8 @@ impl Temperature {
         Ok(())
     }
 
-    /// Reads without waiting. `None` if the read would wait, was interrupted, or is not supported.
+    /// Reads without waiting. Returns `None` if the read would wait, was interrupted, or is not
+    /// supported.
     fn read_now(
         &mut self,
         file: impl AsFd,
@@ -392,7 +395,7 @@ impl Temperature {
     }
 }
 
-/// The first `len_max` bytes of `room`.
+/// Returns the first `len_max` bytes of `room`.
 fn up_to(room: &mut [u8], len_max: u64) -> &mut [u8] {
     let len = usize::try_from(len_max)
         .unwrap_or(usize::MAX)
@@ -407,7 +410,7 @@ fn read(
     temperature: &mut Temperature,
 ) -> Result<usize, TreeError> {
     match temperature.read_now(&file, buffer, offset)? {
-        // End of file: the file was truncated, which the read below reports.
+        // At the end of the file it was truncated, which the read below reports.
         Some(0) | None => {}
         Some(len) => {
             if offset == 0 {

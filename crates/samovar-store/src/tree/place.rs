@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! Each name is opened in the directory above it, and links are never followed, so nothing outside
-//! the tree is opened. The caller resolves a link and looks up its target.
+//! Each name is opened relative to its parent directory, and links are never followed, so no file
+//! outside the tree is opened. The caller resolves a link and looks up its target.
 //!
 //! # Limits
 //!
@@ -42,7 +42,7 @@ pub enum Place {
     Symlink {
         /// Its target; arbitrary bytes.
         target: Vec<u8>,
-        /// Number of names up to the link. If there are more, they were not resolved.
+        /// Number of names up to and including the link. Further names were not resolved.
         depth: usize,
     },
 }
@@ -54,7 +54,7 @@ pub struct Page {
     pub entries: Vec<PageEntry>,
     /// Number of entries of the whole directory.
     pub count_in_all: u64,
-    /// Whether entries follow the last one.
+    /// Whether more entries follow the last one.
     pub has_more: bool,
 }
 
@@ -130,9 +130,9 @@ pub(super) fn find(
     }
 }
 
-/// The type of an entry; `None` if it does not exist or the name is invalid.
+/// Returns the type of an entry; `None` if it does not exist or the name is invalid.
 fn kind_of(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileType>, TreeError> {
-    // Not names of entries, and some lead out of the directory.
+    // These are not names of entries, and some lead out of the directory.
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Ok(None);
     }
@@ -221,7 +221,7 @@ mod tests {
         count_max: usize::MAX,
     };
 
-    /// A tree, and a secret file beside it.
+    /// Creates a tree, and a secret file beside it.
     fn tree() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), "secret").unwrap();

@@ -11,7 +11,7 @@ use rustix::process::Resource;
 
 use super::reservation::Reservation;
 
-/// The assumed limit where the process has none.
+/// The assumed limit for a process without one.
 const UNLIMITED: u64 = 65_536;
 
 static RESERVED: AtomicUsize = AtomicUsize::new(0);

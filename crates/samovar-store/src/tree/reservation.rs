@@ -1,4 +1,4 @@
-//! Shares of a process-wide budget.
+//! Shares of a process-wide budget, such as memory or descriptors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,18 +10,18 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Creates an empty share of the budget whose use is counted in `reserved`.
+    /// Creates an empty share of the budget that `reserved` counts.
     pub(super) fn empty(reserved: &'static AtomicUsize) -> Self {
         Self { reserved, count: 0 }
     }
 
-    /// The size of the share.
+    /// Returns the size of the share.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Adds `count` to the share unless the sum of all shares would exceed `limit`. Returns
-    /// whether it did.
+    /// Adds `count` to the share unless the sum of all shares would exceed `limit`. Returns whether
+    /// the share has grown.
     pub(super) fn try_grow(&mut self, count: usize, limit: usize) -> bool {
         let grow = |reserved: usize| reserved.checked_add(count).filter(|sum| *sum <= limit);
         let is_grown = self
@@ -34,7 +34,7 @@ impl Reservation {
         is_grown
     }
 
-    /// Returns everything above `count` to the budget.
+    /// Reduces the share to `count`; the rest goes back to the budget.
     pub(super) fn shrink_to(&mut self, count: usize) {
         let returned = self.count.saturating_sub(count);
         self.reserved.fetch_sub(returned, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The next segments of a NAR: framing in memory, contents in open files.
+//! The queue of a NAR's next segments: framing in memory, contents in open files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +12,8 @@ use super::TreeError;
 use super::steps::Steps;
 use super::walk::{Contents, Step};
 
-/// Read-ahead per file; beyond it the kernel's own read-ahead has started.
+/// Maximum length that the kernel is asked to fetch per file, in bytes. A reader that gets this far
+/// has started the kernel's own read-ahead.
 const ADVISE_LEN_MAX: u64 = 2 << 20;
 
 /// A contiguous part of the NAR.
@@ -34,12 +35,12 @@ pub(super) enum Segment {
 #[derive(Debug)]
 pub(super) enum OpenFile {
     Own(OwnedFd),
-    /// Small files never get here, which saves an allocation each.
+    /// Not used for small files, which saves an allocation for each.
     Shared(Arc<File>),
 }
 
 impl OpenFile {
-    /// The file as a shared handle.
+    /// Returns the file as a shared handle.
     fn share(self) -> Arc<File> {
         match self {
             Self::Own(file) => Arc::new(File::from(file)),
@@ -62,7 +63,7 @@ impl AsFd for OpenFile {
 pub(super) struct Segments {
     steps: Steps,
     encoder: Encoder,
-    /// Framing bytes; those before `framing_start` were read.
+    /// Framing bytes. Those before `framing_start` have been read.
     framing: Vec<u8>,
     framing_start: usize,
     queue: VecDeque<Segment>,
@@ -72,7 +73,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Starts at the beginning, or at the state of a resumed encoder.
+    /// Starts at the beginning of the NAR, or at the state of a resumed encoder.
     pub(super) fn new(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let is_beginning = bookmark.is_none();
         let mut new = Self {
@@ -94,32 +95,33 @@ impl Segments {
         Ok(new)
     }
 
-    /// The next segment.
+    /// Returns the next segment.
     pub(super) fn front(&self) -> Option<&Segment> {
         self.queue.front()
     }
 
-    /// Whether the walk has ended.
+    /// Returns whether the walk has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Number of open files.
+    /// Returns the number of open files.
     pub(super) fn file_count(&self) -> usize {
         self.file_count
     }
 
-    /// Bytes of the open files not read yet.
+    /// Returns the number of unread bytes of the open files.
     pub(super) fn contents_len(&self) -> u64 {
         self.contents_len
     }
 
     /// Takes one step of the walk. Does not open files whose contents end at or before
-    /// `needed_from`; with `advise`, asks the kernel to fetch the others.
+    /// `needed_from`. With `advise`, asks the kernel to fetch the contents of the others.
     pub(super) fn extend(&mut self, needed_from: u64, advise: bool) -> Result<(), TreeError> {
         let framed = self.framing.len();
         let end = self.encoder.offset();
-        // Every step adds framing, so a file that starts before this offset may not be needed.
+        // Every step adds framing, so the contents of a file that starts before this offset may not
+        // be needed.
         let contents = if end < needed_from {
             Contents::SizesOnly
         } else {
@@ -161,7 +163,7 @@ impl Segments {
         };
         if advise {
             let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
-            // Failed advice is harmless.
+            // A failure of the advice is harmless.
             let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
         }
         self.queue.push_back(Segment::Contents {
@@ -174,13 +176,13 @@ impl Segments {
         Ok(())
     }
 
-    /// The framing at the front, at most `len` bytes.
+    /// Returns the framing at the front, at most `len` bytes.
     pub(super) fn framing(&self, len: usize) -> &[u8] {
         let rest = &self.framing[self.framing_start..];
         &rest[..len.min(rest.len())]
     }
 
-    /// The file at the front, if contents are next, and the offset in it.
+    /// Returns the file at the front and the offset in it, if contents are next.
     pub(super) fn shared_front(&mut self) -> Option<(Arc<File>, u64)> {
         match self.queue.pop_front()? {
             Segment::Contents { file, start, size } => {

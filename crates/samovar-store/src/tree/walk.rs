@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! The stack has a level per directory: its sorted entries, and the index of the next one. The
-//! [`Descent`] keeps their descriptors.
+//! The stack has one level per directory: its sorted entries, and the index of the next entry. The
+//! [`Descent`] holds the descriptors of the directories.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -58,10 +58,10 @@ pub(crate) enum Step<'walk> {
 pub(super) struct Walk {
     root: PathBuf,
     state: State,
-    /// As many as the descent is deep.
+    /// One level per directory of the descent.
     levels: Vec<Level>,
     descent: Descent,
-    /// Entries of a directory that was left, whose buffers are reused.
+    /// Entries of directories that were left; their buffers are reused.
     spare: Vec<Entries>,
     dents: Dents,
     target: Vec<u8>,
@@ -107,11 +107,11 @@ impl Walk {
         }
     }
 
-    /// The next step; `None` at the end. The walk ends after an error.
+    /// Takes the next step; `None` at the end. After an error the walk has ended.
     pub(super) fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self.state {
             State::Root => {
-                // After an error the walk stays at its end.
+                // Set first, so that after an error the walk stays at its end.
                 self.state = State::Done;
                 let node = self.root_node(contents)?;
                 self.step(node, State::Done)
@@ -158,7 +158,7 @@ impl Walk {
             && level.next == level.entries.count()
             && level.entries.has_more()
         {
-            // After an error the walk stays at its end.
+            // Set first, so that after an error the walk stays at its end.
             self.state = State::Done;
             let directory = self.descent.innermost()?;
             level.entries.read_on(directory, &mut self.dents)?;
@@ -249,7 +249,7 @@ impl Walk {
             return Ok(());
         };
         self.descent.leave()?;
-        // One is enough: levels are entered and left in turn.
+        // One spare is enough: levels are entered and left in turn.
         if self.spare.is_empty() && left.entries.is_small() {
             self.spare.push(left.entries);
         }
@@ -280,7 +280,7 @@ fn leaf(
 
 /// Opens a regular file; fails on a symbolic link.
 pub(super) fn open_file(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Node, TreeError> {
-    // Without NONBLOCK opening a FIFO would block for ever.
+    // Without NONBLOCK, opening a FIFO would block forever.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;

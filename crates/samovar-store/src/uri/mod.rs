@@ -62,7 +62,7 @@ pub struct StoreUri {
 /// The kind of store that a URI names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreKind {
-    /// Direct access if the state directory is writable, else the daemon if there is one.
+    /// Direct access if the state directory is writable; else the daemon, if there is one.
     #[default]
     Auto,
     /// Direct access to the database and the files.
@@ -71,7 +71,7 @@ pub enum StoreKind {
     Daemon(Option<PathBuf>),
 }
 
-/// The directories that a URI names; the others follow from the settings.
+/// The directories that a URI names. The settings determine the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parameters {
     /// The directory that holds `nix/store`, `nix/var/nix` and `nix/var/log/nix`.
@@ -146,7 +146,7 @@ impl StoreUri {
         Ok(uri)
     }
 
-    /// The names of unknown parameters, for a warning.
+    /// Returns the names of unknown parameters, for a warning.
     #[must_use]
     pub fn unknown_parameters(&self) -> &[String] {
         &self.unknown
@@ -214,7 +214,7 @@ impl StoreUri {
 ///
 /// A plus sign is not decoded: store URIs are not forms.
 fn decode(text: &str) -> Option<String> {
-    // The decoder would pass an incomplete escape through.
+    // Check the escapes first: the decoder would pass an incomplete escape through.
     let is_escape = |rest: &str| {
         let digits = rest.as_bytes().get(..2);
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))

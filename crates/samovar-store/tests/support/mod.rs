@@ -51,7 +51,7 @@ impl NixStore {
         self.join("var/db/db.sqlite")
     }
 
-    /// The environment variables that select this store.
+    /// Returns the environment variables that select this store.
     pub(crate) fn variables(&self) -> HashMap<String, String> {
         let at = |name: &str| self.join(name).to_str().unwrap().to_owned();
         HashMap::from([
@@ -126,7 +126,7 @@ impl NixStore {
         self.nix("nix-store", &["--delete", &self.full(path)]);
     }
 
-    /// The NAR as written by Nix.
+    /// Makes the NAR with the real Nix.
     #[track_caller]
     pub(crate) fn dump(&self, path: &StorePath) -> Vec<u8> {
         let output = self
@@ -161,7 +161,7 @@ impl Default for NixStore {
     }
 }
 
-/// A hash part of no path.
+/// Returns a hash part that no path has.
 pub(crate) fn absent() -> HashPart {
     HashPart::parse(&[b'0'; 32]).unwrap()
 }

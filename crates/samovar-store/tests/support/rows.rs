@@ -127,7 +127,7 @@ impl Rows {
     }
 }
 
-/// A path with a hash part derived from the number.
+/// Returns a path whose hash part is derived from the number.
 pub(crate) fn path(number: u32) -> StorePath {
     let mut bytes = [0x5a; 20];
     bytes[..4].copy_from_slice(&number.wrapping_mul(0x9e37_79b9).to_be_bytes());
@@ -178,7 +178,7 @@ pub(crate) fn full(number: u32) -> String {
     path(number).full(&samovar_nix::StoreDir::default())
 }
 
-/// A well-formed signature.
+/// Returns a well-formed signature.
 pub(crate) fn signature(number: u8) -> String {
     samovar_nix::Signature::new("test-1", [number; 64])
         .unwrap()

@@ -52,12 +52,12 @@ pub(crate) fn make_deep(dir: &Path) {
     }
 }
 
-/// Number of open descriptors; other tests of this process open some too.
+/// Counts the open descriptors, which include those of other tests in this process.
 pub(crate) fn open_count() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Number of open descriptors below `root`, for trees that are not too deep for names.
+/// Counts the open descriptors below `root`. The tree must not be too deep for path names.
 pub(crate) fn open_count_below(root: &Path) -> usize {
     let files = fs::read_dir("/proc/self/fd").unwrap();
     // A descriptor that was closed meanwhile has no link.

@@ -1,4 +1,4 @@
-//! Scripted daemons of every protocol version.
+//! The client speaks every protocol version, tested against scripted daemons.
 
 use std::io::BufRead;
 use std::thread;
@@ -7,8 +7,8 @@ use super::*;
 
 const NAME: &str = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
 
-/// Acts as a daemon of version 1.`minor` that answers one request. Returns the result of `ask` and
-/// the bytes sent to the daemon.
+/// Plays a daemon of version 1.`minor` that sends one response. Returns the result of `ask` and the
+/// bytes sent to the daemon.
 fn play<T>(
     minor: u64,
     answer: Request,
@@ -38,7 +38,7 @@ fn play<T>(
     (result, server.join().unwrap())
 }
 
-/// The bytes a client sends before its first request.
+/// Returns the bytes that a client sends before its first request.
 fn greeting(minor: u64) -> Vec<u8> {
     let mut request = Request::new()
         .integer(CLIENT_MAGIC)
@@ -123,7 +123,7 @@ fn bytes_nobody_asked_for_leave_the_connection_out_of_step() {
     let path = StorePath::from_base_name(NAME).unwrap();
     let (result, _) = play(34, last().integer(0).integer(0), |connection| {
         let valid = connection.is_valid(&dir, &path);
-        // Wait for the surplus, which may not have arrived yet.
+        // Wait for the surplus bytes, which may not have arrived yet.
         let surplus = connection.stream.fill_buf().map(<[u8]>::len);
         (valid, surplus.unwrap(), connection.is_in_step())
     });

@@ -2,15 +2,15 @@
 //!
 //! # Theory of operation
 //!
-//! A plan is a string of [records](record), one per file, in NAR order, with a checkpoint for every
-//! [`CHECKPOINT_DISTANCE`] of them: the offset in the NAR, the position among the records and the
-//! directory there. To start at an offset, a reader takes the last checkpoint before it, follows
-//! the directory's parents to the root for the names on the path, and reads the records from there
-//! on. Framing is not stored: the encoder writes it again.
+//! A plan is a sequence of [records](record), one per file, in NAR order. Every
+//! [`CHECKPOINT_DISTANCE`] records it has a checkpoint: the offset in the NAR, the position among
+//! the records, and the current directory. To start at an offset, a reader takes the last
+//! checkpoint before the offset, follows the directory's parents to the root for the names on the
+//! path, and reads the records from there on. Framing is not stored: the encoder writes it again.
 //!
-//! A plan is immutable and shared by all readers. They verify it: type, size and mode of every file
-//! opened must match the plan. A reader that finds a difference marks the plan as failed, for the
-//! cache that holds it.
+//! A plan is immutable and shared by all readers, and each reader verifies it: type, size and mode
+//! of every file that it opens must match the plan. A reader that finds a difference marks the plan
+//! as failed, so that the cache that holds the plan drops it.
 //!
 //! # Limits
 //!
@@ -36,7 +36,8 @@ use super::TreeError;
 use super::identity::Identity;
 use super::reservation::Reservation;
 
-/// Records between two checkpoints: a quarter of a byte per file, and microseconds to read.
+/// Number of records between two checkpoints. Checkpoints then cost a quarter of a byte per file,
+/// and reading the records between two takes microseconds.
 const CHECKPOINT_DISTANCE: usize = 64;
 
 /// Memory of all plans of the process, in bytes.
@@ -66,7 +67,7 @@ struct Checkpoint {
     directory: u32,
 }
 
-/// Error of planning.
+/// Why a plan cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -82,31 +83,31 @@ pub enum PlanError {
 }
 
 impl NarPlan {
-    /// The length of the NAR, in bytes.
+    /// Returns the length of the NAR, in bytes.
     #[must_use]
     pub fn nar_size(&self) -> u64 {
         self.nar_size
     }
 
-    /// Number of regular files.
+    /// Returns the number of regular files.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         self.file_count
     }
 
-    /// Memory of the plan, in bytes.
+    /// Returns the memory of the plan, in bytes.
     #[must_use]
     pub fn memory_len(&self) -> usize {
         self.reservation.count()
     }
 
-    /// The identity of the root when planned; `None` for a daemon's NAR.
+    /// Returns the identity of the root when planned; `None` for a daemon's NAR.
     #[must_use]
     pub fn root(&self) -> Option<Identity> {
         self.root
     }
 
-    /// Whether a reader found the tree different from the plan, or could not read it.
+    /// Returns whether a reader found the tree different from the plan, or could not read it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
@@ -116,7 +117,7 @@ impl NarPlan {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// The last checkpoint at or before an offset.
+    /// Returns the last checkpoint at or before an offset.
     fn checkpoint(&self, nar_offset: u64) -> Option<Checkpoint> {
         let count = self
             .checkpoints

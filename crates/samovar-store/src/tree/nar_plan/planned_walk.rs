@@ -1,4 +1,4 @@
-//! Traverses the files of a planned tree.
+//! Walks the files of a planned tree.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(in crate::tree) struct PlannedWalk {
 }
 
 impl PlannedWalk {
-    /// Applies `replay` to the files at `root`. Opens the root if it is a directory.
+    /// Combines `replay` with the files at `root`. Opens the root if it is a directory.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl PlannedWalk {
         Ok(walk)
     }
 
-    /// The next step: see [`Walk::next`](crate::tree::Walk::next).
+    /// Takes the next step: see [`Walk::next`](crate::tree::Walk::next).
     pub(in crate::tree) fn next(
         &mut self,
         contents: Contents,
@@ -125,7 +125,7 @@ impl PlannedWalk {
         }
     }
 
-    /// Marks the plan as failed on an error.
+    /// Marks the plan as failed if `result` is an error.
     fn note<T>(&self, result: Result<T, TreeError>) -> Result<T, TreeError> {
         result.inspect_err(|_error| self.replay.plan().note_failure())
     }

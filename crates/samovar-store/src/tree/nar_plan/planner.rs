@@ -12,7 +12,7 @@ use crate::tree::reservation::Reservation;
 use crate::tree::segments::encode;
 use crate::tree::walk::Step;
 
-/// Granularity of reserving memory, in bytes.
+/// Memory is reserved in steps of this size, in bytes.
 const RESERVED_LEN: usize = 16 * 1024;
 
 /// Memory of all existing plans, in bytes.
@@ -48,7 +48,7 @@ impl Planner {
             name: Vec::new(),
             record_count: 0,
             file_count: 0,
-            // Positions have 32 bits.
+            // Positions are stored in 32 bits.
             memory_len_max: memory_len_max.min(1 << 30),
             reservation: Reservation::empty(&PLANS_LEN),
         })

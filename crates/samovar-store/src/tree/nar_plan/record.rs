@@ -25,7 +25,7 @@ const DIRECTORY: u8 = 4;
 
 const _: () = assert!(NAME_LEN_MAX <= u8::MAX as usize);
 
-/// A record; names and targets are ranges of the records.
+/// A record. Names and targets are given as ranges of the record bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
     File {
@@ -101,7 +101,7 @@ pub(super) fn read(records: &[u8], at: usize) -> Option<(Record, usize)> {
 }
 
 fn put_name(records: &mut Vec<u8>, kind: u8, name: &[u8]) {
-    // The encoder rejects longer names.
+    // The fallback is unreachable: the encoder rejects longer names.
     let len = u8::try_from(name.len()).unwrap_or(u8::MAX);
     records.extend_from_slice(&[kind, len]);
     records.extend_from_slice(&name[..usize::from(len)]);

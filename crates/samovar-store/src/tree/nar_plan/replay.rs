@@ -11,7 +11,7 @@ use super::record::{self, Record};
 use crate::tree::TreeError;
 use crate::tree::walk::Step;
 
-/// Iterates over a plan without reading files.
+/// Iterates over the steps of a plan without reading files.
 #[derive(Debug)]
 pub(in crate::tree) struct Replay {
     plan: Arc<NarPlan>,
@@ -30,17 +30,17 @@ enum State {
     Done,
 }
 
-/// A [`Step`] without borrows: names and targets are ranges of the plan.
+/// A [`Step`] that borrows nothing: names and targets are ranges of the plan.
 #[derive(Debug, Clone)]
 pub(super) enum Move {
-    /// A file, a link, or the beginning or end of a directory.
+    /// A file, a link, or the start or end of a directory.
     Record(Record),
     Entry(Range<usize>),
     EndEntry,
 }
 
 impl Replay {
-    /// Starts with the first step.
+    /// Creates an iterator over all steps.
     pub(in crate::tree) fn new(plan: &Arc<NarPlan>) -> Self {
         Self {
             plan: Arc::clone(plan),
@@ -50,8 +50,8 @@ impl Replay {
         }
     }
 
-    /// Starts at or shortly before an offset of the NAR. Returns the encoder for the steps; `None`
-    /// for the first step.
+    /// Creates an iterator from at or shortly before an offset of the NAR. Returns it with the
+    /// encoder for its steps; the encoder is `None` if it starts with the first step.
     pub(in crate::tree) fn seek(
         plan: &Arc<NarPlan>,
         nar_offset: u64,
@@ -77,13 +77,13 @@ impl Replay {
         &self.plan
     }
 
-    /// The next step; `None` at the end.
+    /// Takes the next step; `None` at the end.
     pub(in crate::tree) fn next(&mut self) -> Result<Option<Step<'_>>, TreeError> {
         let next = self.advance()?;
         Ok(next.map(|next| self.step(next, None)))
     }
 
-    /// The next step, without borrows.
+    /// Takes the next step in the form that borrows nothing.
     pub(super) fn advance(&mut self) -> Result<Option<Move>, TreeError> {
         Ok(Some(match self.state {
             State::Node => self.node()?,
@@ -96,7 +96,7 @@ impl Replay {
         }))
     }
 
-    /// Converts a step, adding the file if it was opened.
+    /// Converts a step into a [`Step`], with its file if that was opened.
     pub(super) fn step(&self, taken: Move, file: Option<OwnedFd>) -> Step<'_> {
         match taken {
             Move::Record(Record::File {
@@ -118,17 +118,17 @@ impl Replay {
         }
     }
 
-    /// Number of open directories.
+    /// Returns the number of open directories.
     pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// The name of an open directory, by depth; the root's is empty.
+    /// Returns the name of an open directory, by depth; the root's is empty.
     pub(super) fn level_name(&self, index: usize) -> &[u8] {
         self.name(self.levels[index])
     }
 
-    /// A name or target of the plan.
+    /// Returns a name or target of the plan.
     pub(super) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.plan.records[place]
     }
