@@ -34,6 +34,9 @@ impl Observer for Recorder {
             Event::PathVerified => "path verified",
             Event::NarCacheFailed(_) => "NAR cache failed",
             Event::BulkLimitReached => "bulk limit reached",
+            Event::LeasesFailed { .. } => "leases failed",
+            Event::LeasesRecovered => "leases recovered",
+            Event::Unleased(_) => "unleased",
             _ => "another event",
         };
         self.0.lock().unwrap().push(name);

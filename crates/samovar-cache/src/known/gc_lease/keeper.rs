@@ -1,5 +1,8 @@
 //! The keeper thread, which obtains GC leases from the daemon.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;

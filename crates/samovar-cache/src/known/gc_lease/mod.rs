@@ -40,6 +40,8 @@
 
 mod keeper;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
