@@ -1,6 +1,7 @@
 //! A site over a store in memory, asked through real connections.
 
 mod answers;
+mod bulk;
 mod hidden;
 pub(crate) mod memory_store;
 mod policies;
@@ -69,9 +70,21 @@ impl TestServer {
 
     /// `fields`: header lines. `None`: the connection broke before the whole response was there.
     fn request(&self, method: &str, path: &str, fields: &str) -> Option<Answer> {
+        self.request_with_body(method, path, fields, "")
+    }
+
+    /// As [`request`](Self::request), with a body whose length is in `fields`.
+    fn request_with_body(
+        &self,
+        method: &str,
+        path: &str,
+        fields: &str,
+        body: &str,
+    ) -> Option<Answer> {
         let mut stream = TcpStream::connect(self.server.local_addrs()[0]).unwrap();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n{body}"
+        );
         stream.write_all(request.as_bytes()).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok()?;
