@@ -27,4 +27,5 @@ pub(crate) mod transport;
 pub(crate) mod upload;
 pub(crate) mod wake;
 mod ws;
+mod ws_clock;
 mod ws_conn;

@@ -9,12 +9,11 @@
 //! | ending | the kernel has the server's close frame | lingering |
 //! | lingering | the client closes, or the time is up | closed |
 
-use std::time::Instant;
-
 use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, Stay};
 use super::sys::Edges;
 use super::transport::Transport;
+use super::ws_clock::{Clock, PING};
 use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
 use crate::observer::Incident;
@@ -22,9 +21,6 @@ use crate::proto::ws::message::{Assembler, Event as Received};
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
 use crate::ws::{Closed, End, Event, Flushed, Owed};
-
-/// Payload of the engine's own pings.
-const PING: &[u8] = b"there?";
 
 impl<S: Service> Context<S> {
     /// Turns a connection into a WebSocket once the kernel has the 101. `None` if there is no
@@ -51,11 +47,7 @@ impl<S: Service> Context<S> {
             readable,
             peer_ended,
             is_told: false,
-            heard: self.now,
-            pinged: None,
-            since: self.now,
-            moved_len: 0,
-            sending_since: self.now,
+            clock: Clock::new(self.now),
         });
         let waker = self.shared.core.waker(self.home, key);
         accepted.socket.start(transport, waker);
@@ -103,7 +95,7 @@ impl<S: Service> Context<S> {
             Ok(Some(0)) => self.lose_socket(conn, "the peer left without a close frame"),
             Err(error) => self.lose_socket(conn, &error.to_string()),
             Ok(Some(len)) => {
-                conn.heard = self.now;
+                conn.clock.heard = self.now;
                 let bytes = &mut buffer[..len];
                 let again = if conn.readable {
                     Stay::Again
@@ -142,7 +134,7 @@ impl<S: Service> Context<S> {
             conn.input = bytes[at..].to_vec();
         }
         if !conn.assembler.is_partial() {
-            conn.restart_clock(self.now);
+            conn.clock.restart(self.now);
         }
         if conn.inline.is_some() || conn.stage == Stage::Ending {
             let flushed = conn.socket.outbound().flush(&mut self.out);
@@ -235,81 +227,16 @@ impl<S: Service> Context<S> {
         }
         conn.stage = Stage::Lingering;
         conn.input = Vec::new();
-        conn.restart_clock(self.now);
+        conn.clock.restart(self.now);
         self.linger_on_socket(conn)
     }
 
     fn linger_on_socket(&mut self, conn: &mut SocketConn) -> Stay {
-        while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+        while conn.readable && conn.clock.moved_len <= LINGER_LEN_MAX {
             if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
                 return Stay::Close;
             }
         }
         Stay::Wait
-    }
-
-    /// Checks the time limits of a socket.
-    pub(super) fn check_socket(&mut self, conn: &mut SocketConn) -> Stay {
-        let (now, limits) = (self.now, &self.shared.limits);
-        let (stall_time, stall_len_min) = (limits.stall_time, limits.stall_len_min);
-        let passed = |since: Instant| now.saturating_duration_since(since);
-        if conn.stage == Stage::Lingering {
-            let is_over = passed(conn.since) >= limits.linger_time;
-            return if is_over { Stay::Close } else { Stay::Wait };
-        }
-        if self.drain.is_some() {
-            conn.socket
-                .close(CloseCode::GOING_AWAY, "the server is stopping");
-        }
-        let own = *conn.socket.limits();
-        let (closing_since, is_blocked) = {
-            let outbound = conn.socket.outbound();
-            (outbound.closing_since, outbound.is_blocked)
-        };
-        if closing_since.is_some_and(|since| passed(since) >= own.close_time) {
-            return self.lose_socket(conn, "the peer did not answer a close frame");
-        }
-        if !is_blocked {
-            conn.sending_since = now;
-        } else if passed(conn.sending_since) >= stall_time {
-            conn.sending_since = now;
-            let moved_len = std::mem::take(&mut conn.socket.outbound().moved_len);
-            if moved_len < stall_len_min {
-                return self.too_slow(conn);
-            }
-        }
-        if conn.stage == Stage::Ending {
-            return Stay::Wait;
-        }
-        if conn.socket.is_paused() {
-            // The handler is slow, not the client.
-            conn.heard = now;
-            conn.restart_clock(now);
-            return Stay::Wait;
-        }
-        if conn.assembler.is_partial() && passed(conn.since) >= stall_time {
-            if conn.moved_len < stall_len_min {
-                return self.too_slow(conn);
-            }
-            conn.restart_clock(now);
-        }
-        match conn.pinged {
-            Some(at) if conn.heard > at => conn.pinged = None,
-            Some(at) if passed(at) >= own.pong_time => {
-                return self.lose_socket(conn, "the peer did not answer a ping");
-            }
-            None if !own.ping_time.is_zero() && passed(conn.heard) >= own.ping_time => {
-                conn.socket.ping(PING);
-                conn.pinged = Some(now);
-            }
-            _ => {}
-        }
-        Stay::Wait
-    }
-
-    fn too_slow(&mut self, conn: &mut SocketConn) -> Stay {
-        let peer = conn.socket.peer();
-        self.incident(&Incident::TooSlow { peer });
-        self.lose_socket(conn, "the peer was too slow")
     }
 }

@@ -1,9 +1,8 @@
 //! The reading side of a WebSocket connection.
 
-use std::time::Instant;
-
 use super::key::Key;
 use super::sys::Edges;
+use super::ws_clock::Clock;
 use crate::proto::ws::deflate::Inflater;
 use crate::proto::ws::message::Assembler;
 use crate::ws::{Handler, Socket};
@@ -33,16 +32,7 @@ pub(crate) struct SocketConn {
     pub(super) peer_ended: bool,
     /// The handler was notified of the end.
     pub(super) is_told: bool,
-    /// When bytes were last received.
-    pub(super) heard: Instant,
-    /// When a ping was sent that is not answered yet.
-    pub(super) pinged: Option<Instant>,
-    /// Start of a throughput window for an incomplete message, or of lingering.
-    pub(super) since: Instant,
-    /// Bytes read since then.
-    pub(super) moved_len: u64,
-    /// Start of a throughput window for sending.
-    pub(super) sending_since: Instant,
+    pub(super) clock: Clock,
 }
 
 impl SocketConn {
@@ -55,13 +45,8 @@ impl SocketConn {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
         let len;
         (len, self.readable) = self.socket.recv(buffer, self.peer_ended)?;
-        self.moved_len += len.unwrap_or(0) as u64;
+        self.clock.moved_len += len.unwrap_or(0) as u64;
         Ok(len)
-    }
-
-    pub(super) fn restart_clock(&mut self, now: Instant) {
-        self.since = now;
-        self.moved_len = 0;
     }
 }
 

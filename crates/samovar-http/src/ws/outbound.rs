@@ -85,7 +85,7 @@ pub(crate) struct Outbound {
     pub(crate) is_blocked: bool,
     /// The I/O thread runs the handler and writes everything afterwards at once.
     pub(crate) is_corked: bool,
-    /// Bytes written in the present throughput window.
+    /// Bytes written so far.
     pub(crate) moved_len: u64,
     /// When our close frame was queued.
     pub(crate) closing_since: Option<Instant>,
