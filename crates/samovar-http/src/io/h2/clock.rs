@@ -2,94 +2,61 @@
 
 use std::time::Instant;
 
-use super::conn::{H2Conn, StreamState};
+use super::conn::{H2Conn, Stream, StreamState};
 use crate::h2::ErrorCode;
 use crate::http::Method;
 use crate::io::context::{Context, Stay};
 use crate::io::sys::Edges;
+use crate::limits::Limits;
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::service::Service;
 
+/// An expired time limit of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overdue {
+    /// `linger_time`, after the end of the session.
+    Lingering,
+    /// `stall_time`: the client has read too little from the socket.
+    Stuck,
+    /// `head_time`: a header block is incomplete.
+    Block,
+    /// `idle_time`, or the server drains: the client must get a GOAWAY.
+    Leave,
+    /// `linger_time`: the client has not even acknowledged the GOAWAY.
+    GoAway,
+}
+
 impl<S: Service> Context<S> {
     /// Checks all time limits of a connection.
     pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
-        let limits = &self.shared.limits;
-        let now = self.now;
-        let waited = |since: Instant| now.saturating_duration_since(since);
-        if conn.is_lingering {
-            return if waited(conn.since) >= limits.linger_time {
-                Stay::Close
-            } else {
-                Stay::Wait
-            };
+        let is_draining = self.drain.is_some();
+        match expired(conn, &self.shared.limits, is_draining, self.now) {
+            Some(Overdue::Lingering) => return Stay::Close,
+            Some(Overdue::Stuck) => {
+                self.incident(&Incident::TooSlow { peer: conn.peer });
+                conn.transport.reset_on_close();
+                return Stay::Close;
+            }
+            Some(Overdue::Block) => {
+                let (peer, refusal) = (conn.peer, Refusal::Timeout);
+                self.incident(&Incident::Refused { peer, refusal });
+                conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
+            }
+            Some(Overdue::Leave) => self.leave(conn),
+            Some(Overdue::GoAway) => conn.session.abort(ErrorCode::NO_ERROR),
+            None => {
+                let has_streams = !conn.is_lingering && conn.session.stream_count() > 0;
+                if !has_streams || !self.drop_stalled(conn) {
+                    return Stay::Wait;
+                }
+            }
         }
-        if self.is_stuck(conn) {
-            self.incident(&Incident::TooSlow { peer: conn.peer });
-            conn.transport.reset_on_close();
-            return Stay::Close;
-        }
-        let (linger_time, idle_time, head_time) =
-            (limits.linger_time, limits.idle_time, limits.head_time);
-        if conn
-            .block_since
-            .is_some_and(|since| waited(since) >= head_time)
-        {
-            let (peer, refusal) = (conn.peer, Refusal::Timeout);
-            self.incident(&Incident::Refused { peer, refusal });
-            conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
-            return self.step_h2(conn, Edges::default());
-        }
-        let is_idle = conn.session.stream_count() == 0;
-        let is_stale = is_idle && waited(conn.since) >= idle_time;
-        // A new client is about to send, even if the server drains, and may not handle a refusal of
-        // its first stream.
-        let is_fresh = conn.opened_count == 0 && waited(conn.since) < linger_time;
-        let is_draining = self.drain.is_some() && !is_fresh;
-        if (is_stale || is_draining) && conn.leaving_since.is_none() {
-            self.leave(conn);
-            return self.step_h2(conn, Edges::default());
-        }
-        // The client has not even acknowledged the GOAWAY.
-        if is_idle
-            && conn
-                .leaving_since
-                .is_some_and(|since| waited(since) >= linger_time)
-        {
-            conn.session.abort(ErrorCode::NO_ERROR);
-            return self.step_h2(conn, Edges::default());
-        }
-        if !is_idle && self.drop_stalled(conn) {
-            return self.step_h2(conn, Edges::default());
-        }
-        Stay::Wait
-    }
-
-    /// Whether the client has read too little from the socket for too long.
-    fn is_stuck(&self, conn: &mut H2Conn) -> bool {
-        let limits = &self.shared.limits;
-        if conn.output.is_empty() {
-            conn.stuck_since = None;
-            return false;
-        }
-        let since = *conn.stuck_since.get_or_insert_with(|| {
-            conn.moved_len = 0;
-            self.now
-        });
-        if self.now.saturating_duration_since(since) < limits.stall_time {
-            return false;
-        }
-        conn.stuck_since = None;
-        conn.moved_len < limits.stall_len_min
+        self.step_h2(conn, Edges::default())
     }
 
     /// Ends streams whose client is too slow; `true` if there were any.
     fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
-        let (stall_time, stall_len_min) = {
-            let limits = &self.shared.limits;
-            (limits.stall_time, limits.stall_len_min)
-        };
-        let now = self.now;
         let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
         let mut has_dropped = false;
         for id in ids {
@@ -97,18 +64,7 @@ impl<S: Service> Context<S> {
             let Some(entry) = conn.session.data(id) else {
                 continue;
             };
-            let moved_len = match entry.state {
-                StreamState::Receiving => entry.body_len,
-                StreamState::Sending => sent_len,
-                // They wait for a worker or the application.
-                StreamState::Away | StreamState::Waiting => continue,
-            };
-            let since = *entry.since.get_or_insert(now);
-            if now.saturating_duration_since(since) < stall_time {
-                continue;
-            }
-            if moved_len.saturating_sub(entry.moved_len) >= stall_len_min {
-                entry.restart_clock(now, moved_len);
+            if !is_stalled(entry, sent_len, &self.shared.limits, self.now) {
                 continue;
             }
             has_dropped = true;
@@ -125,3 +81,68 @@ impl<S: Service> Context<S> {
         has_dropped
     }
 }
+
+/// Returns the time limit of a connection that has expired.
+fn expired(conn: &mut H2Conn, limits: &Limits, is_draining: bool, now: Instant) -> Option<Overdue> {
+    let waited = |since: Instant| now.saturating_duration_since(since);
+    if conn.is_lingering {
+        return (waited(conn.since) >= limits.linger_time).then_some(Overdue::Lingering);
+    }
+    if is_stuck(conn, limits, now) {
+        return Some(Overdue::Stuck);
+    }
+    let block_since = conn.block_since;
+    if block_since.is_some_and(|since| waited(since) >= limits.head_time) {
+        return Some(Overdue::Block);
+    }
+    let is_idle = conn.session.stream_count() == 0;
+    let Some(leaving_since) = conn.leaving_since else {
+        let is_stale = is_idle && waited(conn.since) >= limits.idle_time;
+        // A new client is about to send, even if the server drains, and may not handle a refusal of
+        // its first stream.
+        let is_fresh = conn.opened_count == 0 && waited(conn.since) < limits.linger_time;
+        return (is_stale || is_draining && !is_fresh).then_some(Overdue::Leave);
+    };
+    (is_idle && waited(leaving_since) >= limits.linger_time).then_some(Overdue::GoAway)
+}
+
+/// Whether the client has read too little from the socket for too long.
+fn is_stuck(conn: &mut H2Conn, limits: &Limits, now: Instant) -> bool {
+    if conn.output.is_empty() {
+        conn.stuck_since = None;
+        return false;
+    }
+    let since = *conn.stuck_since.get_or_insert_with(|| {
+        conn.moved_len = 0;
+        now
+    });
+    if now.saturating_duration_since(since) < limits.stall_time {
+        return false;
+    }
+    conn.stuck_since = None;
+    conn.moved_len < limits.stall_len_min
+}
+
+/// Whether the client has sent or read too little of a stream for too long. Starts the first
+/// throughput window, and the next one after each that passed. `sent_len`: bytes of the answer sent
+/// so far.
+fn is_stalled(stream: &mut Stream, sent_len: u64, limits: &Limits, now: Instant) -> bool {
+    let moved_len = match stream.state {
+        StreamState::Receiving => stream.body_len,
+        StreamState::Sending => sent_len,
+        // They wait for a worker or the application.
+        StreamState::Away | StreamState::Waiting => return false,
+    };
+    let since = *stream.since.get_or_insert(now);
+    if now.saturating_duration_since(since) < limits.stall_time {
+        return false;
+    }
+    if moved_len.saturating_sub(stream.moved_len) < limits.stall_len_min {
+        return true;
+    }
+    stream.restart_clock(now, moved_len);
+    false
+}
+
+#[cfg(test)]
+mod tests;
