@@ -138,6 +138,15 @@ impl Fixture {
         read_beginning(&mut client.stream, path);
         (client, waiting)
     }
+
+    /// Waits until the only I/O thread has processed all earlier events, by a request on another
+    /// connection.
+    fn wait_for_io(&self) {
+        let mut client = Reader::new(connect(self.addr));
+        client.send(get("/slow"));
+        assert_eq!(client.next(false).unwrap().body, b"slow");
+        assert_eq!(self.ends.recv().unwrap(), End::Complete);
+    }
 }
 
 /// Reads everything available, so that a close is no reset.
@@ -215,8 +224,7 @@ fn with_half_close_a_waiting_answer_goes_to_a_client_that_only_reads() {
     for path in WAITING {
         let (mut client, waiting) = fixture.ask(path);
         client.stream.shutdown(Shutdown::Write).unwrap();
-        // Longer than the interval between checks of the time limits.
-        std::thread::sleep(Duration::from_millis(600));
+        fixture.wait_for_io();
         assert!(!waiting.is_gone());
         waiting.answer();
         let mut rest = String::new();
@@ -241,11 +249,11 @@ fn ordinary_answers_go_whole_to_clients_that_only_read() {
 
 #[test]
 fn unread_requests_delay_a_departure_until_they_are_read() {
-    let fixture = start(|builder| builder);
+    let fixture = with_limits(Limits::default());
     let (mut client, waiting) = fixture.ask("/later");
     client.send(get("/slow"));
     client.stream.shutdown(Shutdown::Write).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    fixture.wait_for_io();
     assert!(!waiting.is_gone());
     waiting.answer();
     assert_eq!(client.next(false).unwrap().body, b"done");

@@ -309,7 +309,7 @@ fn at_the_limit_of_resets_and_one_past() {
 #[test]
 fn a_window_that_never_opens() {
     let limits = Limits {
-        stall_time: Duration::from_millis(500),
+        stall_time: Duration::from_millis(1),
         ..Limits::default()
     };
     let (server, addr) = start(limits);
@@ -341,7 +341,7 @@ fn a_window_that_never_opens() {
 #[test]
 fn a_body_that_does_not_come() {
     let limits = Limits {
-        stall_time: Duration::from_millis(500),
+        stall_time: Duration::from_millis(1),
         ..Limits::default()
     };
     let (server, addr) = start(limits);
@@ -360,7 +360,7 @@ fn a_body_that_does_not_come() {
 #[test]
 fn a_start_or_a_block_that_takes_too_long() {
     let limits = Limits {
-        head_time: Duration::from_millis(500),
+        head_time: Duration::from_millis(50),
         ..Limits::default()
     };
     let (server, addr) = start(limits);
@@ -379,7 +379,7 @@ fn a_start_or_a_block_that_takes_too_long() {
 #[test]
 fn a_socket_that_is_not_read() {
     let limits = Limits {
-        stall_time: Duration::from_millis(1000),
+        stall_time: Duration::from_millis(100),
         // If the rest of the answers fits into the socket buffers, the connection counts as idle.
         idle_time: Duration::from_millis(1000),
         ..Limits::default()

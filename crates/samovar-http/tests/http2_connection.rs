@@ -241,31 +241,3 @@ fn what_happened_is_told() {
     let cut = told.iter().find(|line| line.ends_with("false")).unwrap();
     assert!(cut.starts_with("GET /pattern/50000000 200 "), "{told:?}");
 }
-
-#[test]
-fn a_peer_that_has_said_all_it_has_to_is_not_late() {
-    let limits = Limits {
-        head_time: Duration::from_millis(300),
-        ..Limits::default()
-    };
-    let (server, addr) = start(limits);
-    let mut raw = Raw::new(addr);
-    let block = [
-        b"\x82\x86\x41\x01a".to_vec(),
-        wire::literal(":path", "/gated"),
-    ]
-    .concat();
-    let settings = frame(wire::SETTINGS, 0, 0, b"");
-    let request = frame(wire::HEADERS, 5, 1, &block);
-    raw.send(&[wire::PREFACE, &settings, &request].concat());
-    wait_until("it has started", || {
-        server.service().started.load(Ordering::SeqCst) == 1
-    });
-    // Longer than the time limit for a request head.
-    std::thread::sleep(Duration::from_millis(900));
-    server.service().gate.open();
-    let data = raw
-        .until(|frame| matches!(frame.kind, wire::DATA | wire::GOAWAY))
-        .unwrap();
-    assert_eq!(data.payload, b"late");
-}

@@ -133,7 +133,7 @@ fn a_pong_waits_for_the_frame_under_way_and_the_last_one_counts() {
 fn a_peer_that_never_reads_is_cut_off() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
-            close_time: Duration::from_millis(300),
+            close_time: Duration::from_millis(1),
             ..Limits::default()
         })
     });
@@ -219,7 +219,7 @@ fn an_incomplete_message_has_a_least_throughput() {
     let app = |request: &mut Request| Upgrade::new(|_: &Socket, _: Message<'_>| {}).accept(request);
     let (_server, addr) = serve(App(app), |builder| {
         builder.limits(samovar_http::Limits {
-            stall_time: Duration::from_millis(300),
+            stall_time: Duration::from_millis(1),
             ..samovar_http::Limits::default()
         })
     });
