@@ -1,17 +1,17 @@
-//! The server of ours that the suites meet, in the process of the tests or as a program.
+//! Our server for the conformance suites; it runs inside the test process or as a program.
 //!
-//! | target | answer |
+//! | target | response |
 //! | --- | --- |
-//! | `/` | what was sent, to any method, or that nothing was, from a worker |
-//! | `/inline` | from the I/O thread |
-//! | `/streamed` | how many bytes came, counted while they came |
-//! | `/chunked` | a body whose length is not known before, with a trailer |
+//! | `/` | echo of the body, for any method, from a worker; `empty` without a body |
+//! | `/inline` | a response from the I/O thread |
+//! | `/streamed` | the length of the body, which is counted while it is received |
+//! | `/chunked` | a body of unknown length, sent in chunks, with a trailer |
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
 //! | `/early` | 103, then 200 |
-//! | `/routed` | 200, to GET alone, from a router |
-//! | `/letters` | 2000 letters, compressed for whom it suits |
-//! | `/file` | [`FILE`], or the range of it that is asked for |
-//! | `/ws` | a WebSocket that sends messages back; knows the subprotocol `echo` |
+//! | `/routed` | 200 from a router, for GET only |
+//! | `/letters` | 2000 letters, compressed if the client accepts it |
+//! | `/file` | [`FILE`], or the requested range of it |
+//! | `/ws` | a WebSocket that echoes messages and supports the subprotocol `echo` |
 //! | anything else | 404 |
 
 use std::io;
@@ -25,13 +25,13 @@ use samovar_http::{
     Router, Server, Service, Source, Turn,
 };
 
-/// What `/file` holds.
+/// Content of `/file`.
 pub(crate) const FILE: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 
-/// The largest body taken in.
+/// Maximum length of a request body, in bytes.
 const BODY_LEN_MAX: u64 = 1 << 20;
 
-/// Starts the server.
+/// Starts the server on these listeners.
 pub(crate) fn start(listeners: Vec<Listener>) -> io::Result<Server<Echo>> {
     let router = Router::new()
         .get("/routed", |_: &mut Request| {
@@ -51,7 +51,7 @@ pub(crate) fn start(listeners: Vec<Listener>) -> io::Result<Server<Echo>> {
     builder.start()
 }
 
-/// The application.
+/// Application of the server.
 pub(crate) struct Echo {
     inline: Prepared,
     router: Router,
@@ -80,7 +80,8 @@ impl Service for Echo {
 
     fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
-            // What OPTIONS asks about as a whole has no path. h2spec wants some content.
+            // `OPTIONS *` is about the server as a whole and has no path. h2spec expects content in
+            // the response.
             b"/" | b"" | b"*" if request.body().is_empty() => Response::text(Status::OK, "empty\n"),
             b"/" | b"" | b"*" => {
                 Response::new(Status::OK, Body::Bytes(request.body().to_vec().into()))
@@ -140,7 +141,7 @@ fn file(head: Head<'_>) -> Response {
         .header("Accept-Ranges", "bytes")
 }
 
-/// So many pieces, and a trailer that says how many.
+/// A body of this number of pieces, with a trailer that contains the number.
 struct Counted(u32);
 
 impl Source for Counted {

@@ -1,5 +1,5 @@
-//! Server for third-party conformance suites. Prints its addresses, plain and with TLS and a
-//! self-signed certificate. Exits at the end of its input.
+//! Echo server for third-party conformance suites. It prints two addresses: one without TLS, one
+//! with TLS and a self-signed certificate. It exits at the end of its standard input.
 
 #![expect(clippy::print_stdout, reason = "says where it listens")]
 

@@ -1,4 +1,4 @@
-//! The cache under test: requests, narinfos, NARs.
+//! The cache under test, with requests for narinfos and NARs.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,19 +11,19 @@ use crate::{Problem, broken, skipped};
 /// The alphabet of Nix's base 32.
 const BASE32: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// A hash part that no store has.
+/// A hash part that no store contains.
 pub(crate) const ABSENT: &str = "00000000000000000000000000000000";
 
-/// A cache, and what it serves.
+/// The cache under test, and the store paths to request.
 pub(crate) struct Cache {
     address: SocketAddr,
     host: String,
     prefix: String,
-    /// Store paths that the cache serves; the first is used where one suffices.
+    /// Store paths that the cache serves; cases that need only one use the first.
     pub(crate) paths: Vec<String>,
-    /// A derivation with a build log, if one is known.
+    /// Base name of a derivation with a build log, if one is known.
     pub(crate) log: Option<String>,
-    /// A store path that the store names and does not have.
+    /// A store path that is known to be absent from the store.
     pub(crate) absent: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Cache {
         self.send("GET", target, "")
     }
 
-    /// Requests a resource that must be there.
+    /// Requests a resource that must exist.
     pub(crate) fn found(&self, target: &str) -> Result<Response, Problem> {
         let response = self.get(target)?;
         match response.status {
@@ -122,7 +122,7 @@ impl Cache {
         Ok(Narinfo(response.text()))
     }
 
-    /// Downloads the NAR of a path over the URL in its narinfo, and decompresses it.
+    /// Downloads the NAR of a path from the URL in its narinfo, and decompresses it.
     pub(crate) fn nar(&self, path: &str) -> Result<Vec<u8>, Problem> {
         let narinfo = self.narinfo(path)?;
         let file = self.found(&narinfo.url()?)?.body;
@@ -137,7 +137,7 @@ impl Cache {
     }
 }
 
-/// The text of a narinfo.
+/// Text of a narinfo.
 pub(crate) struct Narinfo(pub(crate) String);
 
 impl Narinfo {
@@ -155,7 +155,7 @@ impl Narinfo {
         self.get(name).ok_or_else(|| broken(format!("no {name}")))
     }
 
-    /// Returns the target of the NAR, relative to the cache.
+    /// Returns the request target of the NAR.
     pub(crate) fn url(&self) -> Result<String, Problem> {
         Ok(format!("/{}", self.required("URL")?))
     }

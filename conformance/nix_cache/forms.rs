@@ -1,4 +1,4 @@
-//! The forms of NAR URLs that servers hand out and clients keep for weeks.
+//! Forms of NAR URLs. Servers write them into narinfos, which clients cache for weeks.
 
 use crate::Level::{May, Must};
 use crate::cache::{Cache, sha256};

@@ -1,4 +1,4 @@
-//! `/nix-cache-info`.
+//! Cases of `/nix-cache-info`.
 
 use crate::Level::{May, Must, Should};
 use crate::cache::Cache;

@@ -1,4 +1,4 @@
-//! `/HASH.ls` and `/log/DRV`.
+//! Cases of NAR listings (`/HASH.ls`) and build logs (`/log/DRV`).
 
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ fn offsets(cache: &Cache) -> Outcome {
             return Ok(());
         };
         count += 1;
-        // A file's length stands in front of its bytes, as 64 bits, the lowest first.
+        // In a NAR, a file's length precedes its bytes, as 64 bits in little-endian order.
         let length = offset
             .checked_sub(8)
             .and_then(|start| nar.get(start..offset));

@@ -1,8 +1,8 @@
-//! The binary-cache protocol, as a suite that runs against the cache at any URL.
+//! The binary-cache protocol, as a conformance suite for the cache at any URL.
 //!
-//! Each case is one promise with a level. `must`: clients fail without it. `should`: clients or
-//! proxies lose something without it. `may`: an extension that only some servers have. One line per
-//! case goes to standard output, details of failures to standard error.
+//! Each case checks one requirement, which has a level. `must`: clients fail without it. `should`:
+//! clients or proxies work worse without it. `may`: an optional extension. Results go to standard
+//! output, one line per case; details of failures go to standard error.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -37,20 +37,20 @@ Checks the binary cache at URL (http://HOST[:PORT][/PREFIX]).
 Prints `pass`, `fail` or `skip` with level, name and promise of each case.
 Exit code: 0 if no `must` failed, 1 if one did, 2 for a wrong command line.";
 
-/// Weight of a promise.
+/// Level of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     /// Clients fail without it.
     Must,
-    /// Clients or proxies lose something without it.
+    /// Clients or proxies work worse without it.
     Should,
-    /// An extension; clients fall back.
+    /// An optional extension; clients work without it.
     May,
 }
 
 /// Reason why a case did not pass.
 enum Problem {
-    /// The promise is broken.
+    /// The requirement is not met.
     Broken(String),
     /// The case does not apply to this cache.
     Skipped(String),
@@ -58,7 +58,7 @@ enum Problem {
 
 type Outcome = Result<(), Problem>;
 
-/// One promise.
+/// A test of one requirement.
 struct Case {
     level: Level,
     name: &'static str,
@@ -94,7 +94,7 @@ fn skipped(detail: impl Display) -> Problem {
     Problem::Skipped(detail.to_string())
 }
 
-/// Passes if `is_so`; `detail` says what was found instead.
+/// Fails the case unless `is_so`; `detail` describes what was found instead.
 fn ensure(is_so: bool, detail: impl Display) -> Outcome {
     if is_so { Ok(()) } else { Err(broken(detail)) }
 }

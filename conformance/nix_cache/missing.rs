@@ -1,4 +1,4 @@
-//! Resources that are not there.
+//! Cases of resources that do not exist.
 
 use crate::Level::{Must, Should};
 use crate::cache::{ABSENT, Cache, hash_part};

@@ -1,4 +1,4 @@
-//! NARs: their bytes, ranges, compression.
+//! Cases of NARs: bytes, ranges, compression.
 
 use crate::Level::{May, Must, Should};
 use crate::cache::{Cache, sha256};

@@ -1,4 +1,4 @@
-//! `/HASH.narinfo`: fields and their syntax.
+//! Cases of `/HASH.narinfo`: fields and their syntax.
 
 use crate::Level::{May, Must, Should};
 use crate::cache::{Cache, Narinfo, hash_part, is_base_name, is_base32};
@@ -169,7 +169,7 @@ fn url(cache: &Cache) -> Outcome {
 
 fn compression(cache: &Cache) -> Outcome {
     each(cache, |_, narinfo| {
-        // Nix takes a missing field for bzip2.
+        // If the field is missing, Nix assumes bzip2.
         let found = narinfo.get("Compression").unwrap_or("bzip2");
         let known = [
             "none", "xz", "bzip2", "gzip", "zstd", "br", "lzip", "lz4", "lzma", "compress",
@@ -185,7 +185,7 @@ fn nar_hash(cache: &Cache) -> Outcome {
     })
 }
 
-/// Base 32, base 16 and the forms of base 64 are all known to clients.
+/// Clients accept base 32, base 16 and all forms of base 64.
 fn is_sha256(text: &str) -> bool {
     let digits = text.strip_prefix("sha256:");
     let is_hex = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,8 +1,8 @@
-//! Attacks by hostile clients, in one table: each ends its own connection only.
+//! Attacks by hostile clients, in one table. Each attack may end only its own connection.
 
 use crate::client::{Client, close, frame};
 
-/// Returns ten million zeros, compressed twice: as blocks of a kilobyte each.
+/// Returns ten million zeros, compressed with DEFLATE to 65,000 bytes.
 fn bomb() -> Vec<u8> {
     // A stored block cannot expand, so this writes DEFLATE by hand: fixed Huffman codes, one
     // literal zero, and then the match "258 bytes at distance 1" as often as needed. Each match is
@@ -148,7 +148,8 @@ fn every_attack_ends_its_connection_and_no_other() {
     let mut bystander = Client::open();
     for (name, bytes, code) in cases() {
         println!("{name}");
-        // Sent after the handshake, together with it, and byte by byte if short.
+        // The attack is sent after the handshake, together with it, and, if it is short, byte by
+        // byte.
         let mut client = Client::with(OFFER, b"");
         client.send(&bytes);
         client.expect_failure(code);

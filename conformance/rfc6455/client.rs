@@ -64,8 +64,8 @@ impl Client {
         self.response.headers(name).collect()
     }
 
-    /// Expects the server to fail the connection: its end, with or without a close frame with
-    /// `code`.
+    /// Expects the server to fail the connection, that is, to close it with or without a close
+    /// frame with `code`.
     #[track_caller]
     pub(crate) fn expect_failure(&mut self, code: u16) {
         if let Some((first, payload)) = self.next_frame() {

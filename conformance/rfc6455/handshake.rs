@@ -2,7 +2,7 @@
 
 use crate::client::{Client, FIELDS, frame};
 
-/// Sends the handshake with one line replaced.
+/// Sends the handshake with `line` replaced by `by`.
 fn status(line: &str, by: &str) -> Client {
     assert!(FIELDS.contains(line), "{line}");
     let fields = FIELDS.replace(line, by);

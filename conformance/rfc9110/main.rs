@@ -1,8 +1,8 @@
-//! RFC 9110 (HTTP semantics), as far as it concerns a server whose resources belong to an
-//! application.
+//! Tests of RFC 9110 (HTTP semantics), with the requirements on a server whose resources an
+//! application provides.
 //!
-//! Tests of resources that only our server has, such as one that responds with 304, check
-//! [`is_own`]; they verify nothing of other servers.
+//! Tests that need special resources, such as one that responds with 304, run only if [`is_own`]
+//! returns true. For other servers, they verify nothing.
 
 #![expect(
     clippy::unwrap_used,
@@ -78,7 +78,8 @@ fn lines(answer: &Answer) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Requests for tests of responses in general: a successful one, an unknown target, malformed ones.
+/// Requests for tests of all kinds of responses: to a valid request, to an unknown target, and to
+/// malformed requests.
 const PLAIN: [&str; 4] = [
     "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     "GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",

@@ -9,7 +9,7 @@ fn reset_content_has_none() {
     if !is_own() {
         return;
     }
-    // The application generates content for 205.
+    // The application returns content for 205, which the server must not send.
     let given = answer("GET", "/reset", "");
     assert_eq!((given.status, &given.body[..]), (205, &b""[..]));
 }

@@ -128,7 +128,7 @@ fn an_expectation_before_a_switch() {
         text.replace("Host: a", fields) + "x"
     };
     let statuses = handshake("/ws", expecting).statuses();
-    // A refusal to switch is correct too. 10.1.1 permits omitting 100 for a request without
-    // content.
+    // The server may also refuse to switch. According to 10.1.1 it may omit 100 for a request
+    // without content.
     assert!(!statuses.starts_with(&[101]), "{statuses:?}");
 }

@@ -1,4 +1,5 @@
-//! Every MUST is cited by a test or excused. The folder is named after the test.
+//! Every MUST of the RFC is cited in a test or listed as an exception. The module is shared; the
+//! folder with the tests has the name of the test target.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! RFC 9112 (HTTP/1.1), section by section.
+//! Tests of RFC 9112 (HTTP/1.1), section by section.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Messages.
+//! Section 2: messages.
 
 use super::{ask, get, refused, understood};
 

@@ -1,4 +1,4 @@
-//! The request line.
+//! Section 3: the request line.
 
 use super::{ask, refused, understood};
 

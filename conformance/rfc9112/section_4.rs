@@ -1,4 +1,4 @@
-//! The status line.
+//! Section 4: the status line.
 
 use super::{ask, get};
 

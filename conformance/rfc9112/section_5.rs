@@ -1,4 +1,4 @@
-//! Field lines.
+//! Section 5: field lines.
 
 use super::{get, refused, understood};
 

@@ -1,4 +1,4 @@
-//! Message bodies.
+//! Section 6: message bodies.
 
 use samovar_conformance::{End, send};
 

@@ -1,4 +1,4 @@
-//! Transfer codings.
+//! Section 7: transfer codings.
 
 use samovar_conformance::End;
 

@@ -1,4 +1,4 @@
-//! Connections.
+//! Section 9: connections.
 
 use samovar_conformance::{End, send};
 

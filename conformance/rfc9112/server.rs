@@ -1,4 +1,4 @@
-//! Server under test.
+//! The server under test.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
@@ -10,14 +10,14 @@ use samovar_http::{Listener, Server};
 use crate::own::{self, Echo};
 
 enum Target {
-    /// External server.
+    /// External server at this address.
     Url(SocketAddr),
-    /// Child process, which exits at the end of its input.
+    /// Child process, which must exit at the end of its standard input.
     Command(
         SocketAddr,
         #[expect(dead_code, reason = "kept to be seen in a debugger")] Child,
     ),
-    /// Our engine, in this process.
+    /// Our HTTP engine, in this process.
     Own(Server<Echo>),
 }
 
@@ -40,7 +40,7 @@ fn start() -> Target {
         let addr = free.local_addr().unwrap();
         drop(free);
         let command = command.replace("{port}", &addr.port().to_string());
-        // The shell waits for the end of its input, which comes when the tests end, and then kills
+        // The script waits for the end of its input, which comes when the tests end, and then kills
         // the server.
         let script = "sh -c \"exec $1\" & pid=$!; cat > /dev/null; kill $pid";
         let child = Command::new("sh")

@@ -1,5 +1,6 @@
-//! Request smuggling: messages whose end two servers may locate differently. Each gets one refusal
-//! and the end of the connection, and never a response to the hidden request.
+//! Request smuggling: messages whose end two servers may locate differently. The server must refuse
+//! each of them with one response and close the connection. It must never respond to the request
+//! that is hidden in the message.
 
 use super::ask;
 
@@ -8,7 +9,7 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Name, start line, and the rest before the hidden request.
+/// Name, start line, and the part of the request before the hidden request.
 const CASES: &[(&str, &str, &str)] = &[
     (
         "length before coding",

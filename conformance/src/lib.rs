@@ -1,4 +1,4 @@
-//! Requirements of the RFCs on servers, as tests of any server.
+//! Helpers for testing any server against the requirements of the RFCs.
 //!
 //! [`send`] writes bytes unchanged and returns everything that was received. Nothing here depends
 //! on the server under test; see README.md for how to select one.
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use testkit::http1::{Decoder, Event};
 
-/// How long a server may be silent. Only a failing test waits this long.
+/// Maximum time to wait for a server that sends nothing. Only failing tests wait this long.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// A response.
+/// A response, as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Status code.
     pub status: u16,
     /// Status line and header lines, including the empty line.
     pub head: Vec<u8>,
-    /// Content, without chunked framing.
+    /// Content, without the framing of chunks.
     pub body: Vec<u8>,
 }
 
@@ -36,12 +36,12 @@ impl Answer {
     }
 }
 
-/// End of a connection.
+/// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The server closed the connection.
     Closed,
-    /// The server reset the connection, perhaps after responses were read.
+    /// The server reset the connection, possibly after sending responses.
     Reset,
     /// The server left the connection open and sent nothing further.
     Open,
@@ -54,7 +54,7 @@ pub enum End {
 pub struct Outcome {
     /// Responses in order, including interim ones.
     pub answers: Vec<Answer>,
-    /// How the connection ended after them.
+    /// How the connection ended after these responses.
     pub end: End,
 }
 
@@ -64,7 +64,7 @@ impl Outcome {
         self.answers.iter().map(|answer| answer.status).collect()
     }
 
-    /// Returns whether there was a single refusal and then the end of the connection.
+    /// Returns whether the server sent a single refusal and then ended the connection.
     pub fn is_refused(&self) -> bool {
         let [answer] = &self.answers[..] else {
             return false;

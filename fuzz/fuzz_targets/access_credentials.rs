@@ -1,4 +1,5 @@
-//! `Authorization`: what is understood is what the base64 says, split at the first colon.
+//! Parser of `Authorization`: user names contain no colon, no control characters are accepted,
+//! and tokens are the end of the value.
 #![no_main]
 
 use samovar_cache::fuzzing::credentials;
@@ -9,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|value: &[u8]| {
         Some(Ok((user, password))) => {
             assert!(!user.contains(&b':'));
             assert!(!user.iter().chain(&password).any(u8::is_ascii_control));
-            // Three bytes of four letters.
+            // Base64 encodes three bytes as four characters.
             assert!((user.len() + password.len() + 1) * 4 <= value.len() * 3);
         }
         Some(Err(token)) => {

@@ -1,4 +1,5 @@
-//! Files of users and of tokens: a line for each, or the number of one that is wrong.
+//! Parser of user and token files: a valid file has at most one entry per line, and an error
+//! has the number of an existing line.
 #![no_main]
 
 use samovar_cache::fuzzing::secrets;

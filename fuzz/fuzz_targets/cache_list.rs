@@ -1,4 +1,5 @@
-//! The body of `POST /narinfos`: a hash part for every line, and it is the one in the line.
+//! Parser of the body of `POST /narinfos`: it returns one hash part per line, and each is the
+//! prefix of its line.
 #![no_main]
 
 use samovar_cache::fuzzing::list;

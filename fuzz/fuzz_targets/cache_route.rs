@@ -1,4 +1,5 @@
-//! Targets of requests: what they lead to is in them, and leads nowhere else.
+//! Router of the cache: hash parts and log names occur in the request target, and names from
+//! the path contain no `/` and no NUL.
 #![no_main]
 
 use samovar_cache::fuzzing::route;
@@ -20,7 +21,7 @@ libfuzzer_sys::fuzz_target!(|target: &[u8]| {
     if let Some(hash_part) = found.hash_part {
         assert!(holds(&hash_part.to_string()));
     }
-    // These become parts of files' names.
+    // These become parts of file names.
     if let Some(name) = found.log {
         assert!(holds(&name) && name.len() > 33);
         assert!(!name.contains(['/', '\0']) && !name.starts_with('.'));
@@ -28,11 +29,12 @@ libfuzzer_sys::fuzz_target!(|target: &[u8]| {
     if let Some(id) = found.realisation {
         assert!(!id.contains(['/', '\0']));
     }
-    // Nothing is hidden from those who read the path as it is sent.
+    // Known paths contain no encoded slash, so a proxy that does not decode them sees the same
+    // segments.
     if found.is_known {
         let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'/').count();
         assert_eq!(decoded.as_deref().map(count), Some(count(path)));
-        // What was decoded means the same, sent as it is, unless that makes a `%`.
+        // The decoded path has the same route as the encoded one, unless it contains a `%`.
         let again = decoded.as_deref().unwrap_or_default();
         if !again.contains(&b'%') {
             assert_eq!(route(again, query).is_known, true);

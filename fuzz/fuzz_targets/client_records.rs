@@ -1,4 +1,5 @@
-//! An answer to a mass query, as the client reads it: there is one way to write it.
+//! Client's parser of responses to bulk queries: a valid response equals the one encoding of
+//! its records.
 #![no_main]
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! A daemon that says anything: the client believes nothing that does not fit.
+//! Client of the daemon, with arbitrary bytes as the daemon's responses: information that the
+//! client accepts is about the path in its query.
 #![no_main]
 
 use samovar_nix::StorePath;

@@ -1,5 +1,6 @@
-//! An HTTP/2 connection in pieces of any size, with an application that answers, reads and resets.
-//! The first byte selects its behaviour; the rest is a list of pieces, each with its length.
+//! An HTTP/2 connection that receives its input in pieces of any size, with an application that
+//! responds, reads and resets streams. The first byte selects the application's behaviour; the rest
+//! is a list of pieces, each after its length.
 #![no_main]
 
 use std::time::Instant;
@@ -8,7 +9,7 @@ use samovar_http_proto::h2::{ErrorCode, Event, Http2Limits, PREFACE, ResponseHea
 use samovar_http_proto::http::Status;
 use samovar_http_proto::h1::head::HeadLimits;
 
-/// Limit of pending output: 64 KiB, and one frame that exceeds it.
+/// Limit of pending output, in bytes: 64 KiB, plus one frame that exceeds it.
 const OUTPUT_LEN_MAX: usize = 64 * 1024 + 32 * 1024;
 
 fn answer(session: &mut Session<u8>, stream: u32, how: u8) {

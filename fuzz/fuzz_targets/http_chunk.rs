@@ -1,4 +1,5 @@
-//! Chunked bodies give the same data in one piece and in two. The first byte selects the split.
+//! Decoder of chunked bodies: the result does not depend on where the input is split. The first
+//! byte selects the split.
 #![no_main]
 
 use samovar_http_proto::h1::Refusal;

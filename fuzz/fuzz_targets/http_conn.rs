@@ -1,5 +1,5 @@
-//! A connection gives the same requests and bodies in one piece and in two. The first byte selects
-//! the split, and whether responses precede bodies.
+//! HTTP/1.1 connection: requests and bodies do not depend on where the input is split. The first
+//! byte selects the split, and whether responses are sent before the bodies are read.
 #![no_main]
 
 use samovar_http_proto::h1::Refusal;

@@ -1,4 +1,5 @@
-//! Request heads give the same result byte by byte and at once, with small limits.
+//! Parser of request heads: with small limits, it gives the same result for the whole input as
+//! for one byte at a time.
 #![no_main]
 
 use samovar_http_proto::h1::head::{HeadIndex, HeadLimits, parse};

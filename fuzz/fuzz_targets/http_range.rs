@@ -1,4 +1,5 @@
-//! Ranges lie within the body, and percent-encoding is decoded exactly once.
+//! Parsers of ranges and percent-encoding: ranges lie within the body, and each `%` escape is
+//! decoded exactly once.
 #![no_main]
 
 use samovar_http_proto::http::percent;

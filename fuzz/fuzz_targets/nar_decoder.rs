@@ -1,4 +1,5 @@
-//! NAR: in two pieces, with the encoder as the oracle. The first byte says where to cut.
+//! NAR decoder, on input in two pieces: encoding the decoded events gives the input again. The
+//! first byte selects the split.
 #![no_main]
 
 use samovar_nix::nar::{Decoder, Encoder, Event, Listing};

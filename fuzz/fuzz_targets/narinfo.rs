@@ -1,4 +1,4 @@
-//! Narinfo: what is read and can be written reads the same again.
+//! Parser of narinfos: a parsed narinfo that can be written parses to the same value again.
 #![no_main]
 
 use samovar_nix::{StoreDir, narinfo::NarInfo};

@@ -1,4 +1,4 @@
-//! Base-32: whatever is read is written back as it was.
+//! Base-32 decoder: decoded bytes encode to the same text again.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &[u8]| {

@@ -1,4 +1,5 @@
-//! Names of realisations: whatever is read is written back.
+//! Parsers of realisation IDs: a parsed ID is written in its canonical form, without `/`, NUL
+//! and newline.
 #![no_main]
 
 use samovar_store::RealisationId;

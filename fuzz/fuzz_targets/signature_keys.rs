@@ -1,4 +1,5 @@
-//! Signatures and keys: a signature is written back as it was, and a key verifies its own.
+//! Parsers of signatures and keys: a parsed signature is written as the same text, and a public
+//! key verifies what its secret key has signed.
 #![no_main]
 
 use samovar_nix::{PublicKey, SecretKey, Signature};

@@ -1,4 +1,5 @@
-//! Store paths, hashes and content addresses: whatever is read is written back.
+//! Parsers of store paths, hashes, content addresses and store directories: each parsed value,
+//! when written, parses to the same value again.
 #![no_main]
 
 use samovar_nix::{ContentAddress, Hash, StoreDir, StorePath};

@@ -1,4 +1,5 @@
-//! Store URIs, `nix.conf` and the environment: what an operator writes, however it is written.
+//! Parsers of store URIs, `nix.conf` and Nix's environment variables: no input makes them
+//! panic, and the resulting directories are absolute.
 #![no_main]
 
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(uri) = StoreUri::parse(text) {
         assert_eq!(StoreUri::parse(text).ok(), Some(uri));
     }
-    // Files of this machine are not to be read here.
+    // Included files would make the result depend on this machine.
     if text.contains("include") {
         return;
     }

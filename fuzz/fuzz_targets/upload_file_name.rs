@@ -1,4 +1,4 @@
-//! Names of uploaded files: a name that is read is written as the same bytes.
+//! Parser of uploaded files' names: a parsed name is written as the same bytes.
 #![no_main]
 
 use samovar_storage::verify::FileName;

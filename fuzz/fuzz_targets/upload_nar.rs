@@ -1,5 +1,5 @@
-//! Uploaded NARs: the first byte chooses the compression. However the body is split, the result is
-//! the same, and an accepted body is copied as it is.
+//! Receiver of uploaded NARs: the result does not depend on where the body is split, and an
+//! accepted body is stored unchanged. The first byte selects the compression.
 #![no_main]
 
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ const LIMITS: Limits = Limits {
     lzma_dictionary_max: 1 << 20,
 };
 
-/// A reader that returns at most the given number of bytes per call.
+/// A reader that returns at most this number of bytes per call.
 struct Short<'a>(&'a [u8], usize);
 
 impl Read for Short<'_> {
@@ -55,7 +55,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     };
     let suffix = SUFFIXES[usize::from(first) % SUFFIXES.len()];
-    // No body has this hash, so a body that is right is refused by its hash alone.
+    // No body has this hash, so a valid body is refused because of its hash alone.
     match run(body, usize::MAX, &name(&[0; 32], suffix)) {
         Err(Refusal::FileHash { found, .. }) => {
             let name = name(&found, suffix);

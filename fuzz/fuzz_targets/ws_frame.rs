@@ -1,4 +1,5 @@
-//! WebSocket frame headers do not depend on the bytes that follow, and written headers parse.
+//! Parser of WebSocket frame headers: the result does not depend on the bytes after the header,
+//! and written headers parse to the same values.
 #![no_main]
 
 use samovar_http_proto::ws::frame::{self, HEADER_LEN_MAX, OpCode};

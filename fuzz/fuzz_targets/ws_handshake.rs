@@ -1,4 +1,5 @@
-//! WebSocket handshakes never panic, and the response contains only offered parameters.
+//! WebSocket handshake: no request makes it panic, and the response contains only parameters
+//! that the client offered.
 #![no_main]
 
 use samovar_http_proto::http::{Method, Version};

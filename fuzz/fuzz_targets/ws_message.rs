@@ -1,5 +1,5 @@
-//! WebSocket messages give the same events in one piece and in two, within the limits, with and
-//! without compression. The first byte selects the split, and its lowest bit compression.
+//! Decoder of WebSocket messages: events and limits do not depend on where the input is split. The
+//! first byte selects the split; its lowest bit turns compression on.
 #![no_main]
 
 use samovar_http_proto::ws::Failure;

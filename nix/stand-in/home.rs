@@ -1,5 +1,5 @@
-//! What tests of files for Nix have in common: the real Nix with a store and a home of its own, and
-//! the real systemd. A module of more than one crate's tests.
+//! Helpers for tests of Nix files: the real Nix with a temporary store and home, and the real
+//! systemd. Tests of several crates include this module.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ pub(crate) fn repository() -> PathBuf {
     here.canonicalize().unwrap()
 }
 
-/// A store and a home for Nix, so that it finds nothing of this machine's.
+/// Temporary store and home directory for Nix, isolated from this machine's.
 pub(crate) struct Home(pub(crate) tempfile::TempDir);
 
 impl Home {
@@ -39,7 +39,8 @@ impl Home {
         command
     }
 
-    /// What a function of the stand-in makes of an argument, which is written in Nix.
+    /// Calls a function of `nix/stand-in/lib.nix` with `argument`, a Nix expression; returns the
+    /// result, or Nix's error output.
     pub(crate) fn call(&self, function: &str, argument: &str) -> Result<Value, String> {
         let stand_in = repository().join("nix/stand-in/lib.nix");
         let expression = format!("(import {}).{function} {argument}", stand_in.display());
@@ -53,13 +54,14 @@ impl Home {
         Ok(serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Where a path of its store lies.
+    /// Returns the location of a store path in the file system.
     pub(crate) fn real(&self, store_path: &str) -> PathBuf {
         self.0.path().join(store_path.trim_start_matches('/'))
     }
 }
 
-/// Whether systemd could be asked, and has no fault to find with these units.
+/// Asserts that `systemd-analyze verify` has no complaint about these units. Returns `false` if the
+/// program is not installed.
 #[track_caller]
 pub(crate) fn verify(units: &[PathBuf]) -> bool {
     let mut verify = Command::new("systemd-analyze");
@@ -67,7 +69,8 @@ pub(crate) fn verify(units: &[PathBuf]) -> bool {
         println!("SKIPPED: there is no systemd-analyze here");
         return false;
     };
-    // It ends well in spite of keys that it does not know, and has a word on other units, too.
+    // systemd-analyze exits with 0 after warnings, and it also reports other units: search its
+    // output for warnings about these units.
     let complaints = String::from_utf8_lossy(&verified.stderr);
     let names = units.iter().map(|it| it.file_stem().unwrap());
     let is_clean = names.map(|it| it.to_str().unwrap()).all(|name| {

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::command::{build_as_tested, find, in_pairs, progress, repository, run};
 
-/// The suite, and what of its 50 requirements would otherwise come in a version too new.
+/// Python package of the suite. The version is fixed, because later ones may not support Python
+/// 2.7.
 const SUITE: &str = "autobahntestsuite==25.10.1";
 
 /// Runs: name, path on the echo server, and whether compression is tested.
@@ -24,8 +25,8 @@ const RUNS: [(&str, &str, bool); 3] = [
     ("inline", "/inline", false),
     ("plain", "/plain", false),
 ];
-/// Cases without compression. Those with it send two thousand messages each and take ten times as
-/// long.
+/// Groups of cases that need no compression. The other cases send two thousand messages each and
+/// take ten times as long.
 const WITHOUT_COMPRESSION: [&str; 9] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
 ];
@@ -89,7 +90,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a line is about a case of permessage-deflate.
+/// Returns whether a result is of a case of permessage-deflate.
 fn is_about_compression(line: &str) -> bool {
     let case = line.split(' ').nth(1).unwrap_or_default();
     case.starts_with("12.") || case.starts_with("13.")
@@ -127,7 +128,7 @@ fn python() -> Option<PathBuf> {
 
 fn install(python: &Path, tools: &Path) -> Result<()> {
     let packages = tools.join("packages");
-    // Created last, so it marks a complete installation.
+    // Created last, so its presence shows that the installation is complete.
     let mark = packages.join("zope/__init__.py");
     if mark.exists() {
         return Ok(());
@@ -185,8 +186,8 @@ fn run_cases(
     results(name, &serde_json::from_str(&index)?)
 }
 
-/// Returns `NAME CASE BEHAVIOR` for each case, sorted; with the behaviour at the close if it
-/// differs.
+/// Returns a line `NAME CASE BEHAVIOR` for each case, sorted. The behaviour at the closing
+/// handshake is appended if it differs.
 fn results(name: &str, index: &Value) -> Result<Vec<String>> {
     let cases = index[name]
         .as_object()

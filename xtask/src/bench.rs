@@ -14,9 +14,9 @@ const BIG_STORE_PATHS: u64 = 1_000_000;
 /// Folder of the report, relative to the repository.
 const REPORT: &str = ".samovar/measured";
 
-/// Other cache servers, measured if they are in `PATH`: program, and commands without and with a
-/// key. `nix-serve-ng` must be installed under that name, because its program is called
-/// `nix-serve`, as are the original and ours.
+/// Other cache servers, measured if they are in `PATH`: name of the program, and its commands
+/// without and with a signing key. `nix-serve-ng` must be installed under that name, because its
+/// program is called `nix-serve` like the original and ours.
 const PEERS: [(&str, &str, [&str; 2]); 2] = [
     (
         "harmonia-cache",

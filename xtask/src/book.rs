@@ -1,7 +1,7 @@
 //! `book-links`: mdBook preprocessor for the links of the book's pages.
 //!
-//! The book's sources link to documents outside the book, which a rendered book lacks: there, links
-//! are replaced by the documents' names.
+//! The sources of the book link to documents that the rendered book does not contain. There, this
+//! replaces such links by the documents' names.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! `chaos`, `soak` and `leaks`: the tests of `conformance/chaos` with all faults at once, for a
-//! long time, and under valgrind.
+//! `chaos`, `soak` and `leaks`: run the tests of `conformance/chaos` with all faults at once, over
+//! millions of requests, and under valgrind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn build() -> Result<PathBuf> {
     build_as_tested(&["--tests", "--bin", "nix-serve", "--bin", "samovar-chaos"])
 }
 
-/// Returns the folder of logs and results.
+/// Returns the folder of a run's logs and results.
 fn out(name: &str) -> PathBuf {
     repository().join(".samovar").join(name)
 }

@@ -24,14 +24,14 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it wrote to stdout, without the newline at the end. Fails if it
-/// cannot be started or does not exit with 0; it contains standard error.
+/// Runs `command` and returns its standard output without the final newline. Fails if it cannot be
+/// started or does not exit with 0; the error contains its standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     feed(command, |_| Ok(()))
 }
 
-/// Like [`output`], but writes to the command's stdin by `write`. Returns the errors of [`output`];
-/// a failure of the command takes precedence over its closed stdin.
+/// Like [`output`], but also calls `write` with the command's standard input. If the command fails
+/// and has closed its input, the error is that of the command.
 pub(crate) fn feed(
     command: &mut Command,
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send,
@@ -124,7 +124,7 @@ pub(crate) fn in_pairs<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns program and arguments, shortened to about two lines.
+/// Returns program and arguments for error messages, shortened to about two lines.
 fn describe(command: &Command) -> String {
     const LEN_MAX: usize = 200;
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -156,7 +156,7 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns the top directory of the repository, wherever the task was started.
+/// Returns the top directory of the repository, from any working directory.
 pub(crate) fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(back.len(), 1 << 20);
     }
 
-    /// The first item ends only after the second has begun, so both run at once.
+    /// The first item ends only after the second has started, so this ends only if both run at
+    /// once.
     #[test]
     fn two_at_a_time_and_in_order() {
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -108,12 +108,12 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Returns the unit of `contrib/systemd` for `samovar serve`, without the key, which is the
-/// operator's.
+/// Returns the unit of `contrib/systemd` adapted to `samovar serve`. It has no signing key, because
+/// the operator must add one.
 fn service(unit: &str) -> String {
     let mut text = String::new();
     let is_key = |line: &str| line.starts_with("LoadCredential=") || line.contains("KEY_FILE=");
-    // The text above explains manual installation.
+    // The comment above `[Unit]` explains manual installation.
     let lines = unit.lines().skip_while(|line| *line != "[Unit]");
     for line in lines.filter(|line| !is_key(line)) {
         let line = match line.strip_prefix("ExecStart=") {
@@ -175,7 +175,8 @@ mod tests {
         fs::write(root.join("var/lib/dpkg/status"), "").expect("writes");
         let dpkg = |arguments: &[&str]| {
             let mut dpkg = Command::new("dpkg");
-            // That root contains neither a shell nor libraries.
+            // The installation root contains neither a shell nor libraries, so dpkg must run the
+            // package's scripts outside it.
             dpkg.args([
                 "--force-script-chrootless",
                 "--force-not-root",

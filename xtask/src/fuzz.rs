@@ -1,7 +1,7 @@
 //! `fuzz`: runs every target in `fuzz/` for a given time.
 //!
-//! cargo-fuzz requires a nightly compiler for its sanitizers, which would find nothing in code
-//! without `unsafe`. Coverage suffices, and the stable compiler has LLVM's pass for it. So the
+//! cargo-fuzz requires a nightly compiler for its sanitizers, but sanitizers find nothing in code
+//! without `unsafe`. Coverage instrumentation suffices, and the stable compiler supports it. So the
 //! targets are built with cargo-fuzz's flags, without sanitizers.
 
 use std::fs;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{in_pairs, output, progress, repository, run};
 
-/// Coverage instrumentation for libFuzzer, and settings of the targets.
+/// Compiler flags: coverage instrumentation for libFuzzer, `cfg(fuzzing)` and assertions.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

@@ -1,7 +1,7 @@
 //! Repository tasks, run by the Makefile as `cargo run --package xtask -- TASK`.
 //!
-//! `xtask --help` lists them. Each task is in a module of that name, or of a name that begins with
-//! it.
+//! `xtask --help` lists the tasks. Each task is in a module with its name, or with a name that
+//! starts with the task's, such as `test_run` for `test`.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -93,7 +93,7 @@ fn run() -> Result<()> {
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["soak", "--requests", requests] => chaos::run_soak(requests),
-        // mdBook first asks whether a renderer is supported; all are.
+        // mdBook first asks whether the preprocessor supports a renderer; it supports all.
         ["book-links", "supports", _] => Ok(()),
         ["book-links"] => book::preprocess(),
         ["deb", out] => deb::make(Path::new(out)),

@@ -17,7 +17,7 @@ const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
 /// Store to serve, and a path in it.
 struct Served {
-    /// Server arguments for the store; empty for the machine's.
+    /// Arguments that select the store; empty for the machine's store.
     arguments: Vec<String>,
     /// Description for the terminal.
     description: String,
@@ -97,8 +97,9 @@ fn path_of_nix() -> Option<String> {
     Some(format!("{}/{name}", sample::STORE_DIR))
 }
 
-/// Returns any path of the machine's store. A store without paths is left by a single Nix command
-/// on a machine that does not use Nix otherwise, and is not worth serving.
+/// Returns any path of the machine's store, or `None` if the store has no paths. Such a store is
+/// left by a single Nix command on a machine that does not use Nix otherwise, and is not worth
+/// serving.
 fn first_path() -> Option<String> {
     let names = fs::read_dir(sample::STORE_DIR).ok()?.flatten();
     let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -168,7 +169,7 @@ fn netrc(server: &Path, storage: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The command that pushes the example into the storage.
+/// Returns the command that pushes the example path into the storage.
 fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
     let from = match &*served.arguments {
         [_, uri] => format!(" --from '{uri}'"),

@@ -1,7 +1,7 @@
 //! `setup`: installs missing programs for building, serving and testing.
 //!
-//! Checks for programs rather than packages, so that Nix from another source is accepted, and
-//! nothing is started if nothing is missing. The C compiler is not listed, because this program
+//! It checks for programs instead of packages, so that Nix from another source is accepted, and
+//! starts nothing if nothing is missing. The C compiler is not in the list, because this program
 //! could not have been built without one; the Makefile installs it.
 
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::command::{find, progress, repository, run};
 
-/// Purpose of the setup.
+/// Task for which programs are installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
     /// `make serve`.
@@ -25,40 +25,40 @@ pub(crate) enum For {
 /// Program, and the Debian package that contains it.
 type Need = (&'static str, &'static str);
 
-/// Nix creates the sample store and the signing key.
+/// Nix, which creates the sample store and the signing key.
 const SERVING: &[Need] = &[("nix-store", "nix-bin")];
 
 const TESTING: &[Need] = &[
-    // Reference and client of most tests.
+    // Nix: reference and client of most tests.
     ("nix-store", "nix-bin"),
-    // Reverse proxy in front of the server, and reference of the benchmarks.
+    // nginx: reverse proxy in front of the server, and reference of the benchmarks.
     ("nginx", "nginx-light"),
-    // Load generator of the benchmarks.
+    // wrk: load generator of the benchmarks.
     ("wrk", "wrk"),
-    // Changes a database while a server uses it.
+    // SQLite's shell: changes a database while a server uses it.
     ("sqlite3", "sqlite3"),
-    // Independent HTTP client.
+    // curl: an independent HTTP client.
     ("curl", "curl"),
-    // Browser for the chat example and the web interface of a cache.
+    // Chromium: browser for the chat example and the web interface of a cache.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
-    // Installs axe-core.
+    // npm: installs axe-core.
     ("npm", "npm"),
-    // Builds h2spec.
+    // Go: builds h2spec.
     ("go", "golang-go"),
-    // Counts instructions.
+    // valgrind: counts instructions.
     ("valgrind", "valgrind"),
-    // Shows which files a server opens.
+    // strace: shows which files a server opens.
     ("strace", "strace"),
-    // Gives a server a false clock.
+    // faketime: shows a server another time than the machine's clock.
     ("faketime", "faketime"),
-    // Parses our metrics and alert rules like Prometheus.
+    // promtool: parses our metrics and alerting rules as Prometheus does.
     ("promtool", "prometheus"),
-    // Store of the kettles example; tests start servers of their own.
+    // PostgreSQL: store of the kettles example; tests start servers of their own.
     ("pg_ctlcluster", "postgresql"),
-    // Runs the rig and the checks of its dashboards.
+    // Python: runs the rig and the checks of its dashboards.
     ("python3", "python3"),
-    // Builds libFuzzer.
+    // C++ compiler: builds libFuzzer.
     ("c++", "g++"),
 ];
 
@@ -140,7 +140,7 @@ fn apt_get(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Adds formatter and lints, which a minimal toolchain lacks.
+/// Adds the formatter and Clippy, which a minimal toolchain lacks.
 fn add_rust_components() -> Result<()> {
     let works = |tool: &str| {
         let mut version = Command::new("cargo");
@@ -167,8 +167,9 @@ fn add_rust_components() -> Result<()> {
         .args(absent))
 }
 
-/// Installs cargo-deny in the repository's tool folder, once. Unoptimised, it builds in one and a
-/// half minutes instead of four, and runs for a second anyway.
+/// Installs cargo-deny in the repository's tool folder, unless it is there already. It is built
+/// without optimisation, which takes one and a half minutes instead of four; it runs for only a
+/// second.
 fn install_cargo_deny() -> Result<()> {
     const VERSION: &str = "0.20.2";
     let folder = repository().join(".samovar/tools");
@@ -190,7 +191,8 @@ fn install_cargo_deny() -> Result<()> {
         .arg(folder))
 }
 
-/// Installs axe-core, an accessibility checker, in the repository's tool folder, once.
+/// Installs axe-core, an accessibility checker, in the repository's tool folder, unless it is there
+/// already.
 fn install_axe() -> Result<()> {
     const AXE: &str = "axe-core@4.14.1";
     let folder = repository().join(".samovar/tools/axe");

@@ -1,11 +1,11 @@
-//! `suites`: conformance suites against our servers, or against the server at an address.
+//! `suites`: runs conformance suites against our servers, or against the server at an address.
 //!
 //! | suite | contents | origin |
 //! | --- | --- | --- |
 //! | `h2spec` | 145 cases of HTTP/2 | a Go module, built here; versions in `conformance/h2spec/` |
-//! | `h2spec-tls` | the same over TLS | likewise |
-//! | `h1spec` | 33 cases of HTTP/1.1, dropseed's, in Python | by hand, see below |
-//! | `uws-h1spec` | 33 cases of HTTP/1.1, uNetworking's, for Deno | by hand; Deno from npm |
+//! | `h2spec-tls` | the same cases over TLS | likewise |
+//! | `h1spec` | 33 cases of HTTP/1.1 by dropseed, in Python | installed by hand, see below |
+//! | `uws-h1spec` | 33 cases of HTTP/1.1 by uNetworking, for Deno | installed by hand; Deno from npm |
 //! | `nix_cache` | the binary-cache protocol, against nix-serve | `conformance/nix_cache/` |
 //!
 //! The h1spec suites are in no registry. They run if their source is in `.samovar/tools/NAME`;
@@ -23,7 +23,7 @@ use testkit::process::{Process, without_variables};
 
 use crate::command::{build_as_tested, find, progress, repository, run};
 
-/// Deno, which uNetworking's suite is written for.
+/// npm package of Deno, which runs uNetworking's suite.
 const DENO: &str = "deno@2.9.6";
 
 const NAMES: [&str; 5] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec", NIX_CACHE];
@@ -32,11 +32,11 @@ const NIX_CACHE: &str = "nix_cache";
 
 /// Options of a run.
 struct Options<'a> {
-    /// Address of a server other than ours, whose results are printed and not compared.
+    /// Address of another server; its results are printed and not compared.
     address: Option<&'a str>,
     /// Whether to record the results as expected.
     updates: bool,
-    /// Names of the suites; all if empty.
+    /// Names of the suites to run; all if empty.
     names: Vec<&'a str>,
 }
 
@@ -165,7 +165,7 @@ impl Drop for Own {
     }
 }
 
-/// Returns the sample store, which the suite of the cache protocol requests.
+/// Returns the folder of the sample store, which the suite `nix_cache` needs.
 fn sample() -> Result<PathBuf> {
     let store = repository().join(".samovar/sample").canonicalize();
     store.context("no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`")
@@ -231,7 +231,7 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
     }
 }
 
-/// Returns a program's stdout and stderr, whatever its exit status: the results are in there.
+/// Returns stdout and stderr of a suite, even if it exits with an error because cases failed.
 fn said(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command
@@ -274,7 +274,7 @@ fn deno(tools: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Parses lines that begin with a mark, after colours and a number: `✓ 5. name: details`.
+/// Parses lines that start with one of two marks, after colour codes: `✓ 5. name: details`.
 fn marked(said: &str, good: char, bad: char) -> Vec<String> {
     let line = |line: &str| {
         let word = match line.chars().find(|&c| c == good || c == bad)? {

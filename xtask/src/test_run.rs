@@ -115,7 +115,7 @@ fn build() -> Result<Vec<Job>> {
         let (true, Some(program)) = (artifact.profile.test, artifact.executable) else {
             continue;
         };
-        // Tests run in the folder of their package, as under cargo.
+        // Tests run in the folder of their package, as cargo runs them.
         let folder = artifact.manifest_path.parent();
         let folder = folder.context("a manifest is in a folder")?;
         jobs.push(Job {
@@ -143,7 +143,8 @@ impl Job {
     /// Runs the job and prints its output.
     fn run(&self, outputs: &Path) -> Result<Ended> {
         let started = Instant::now();
-        // A file, because a pipe would stay open while a server left behind by a test runs.
+        // Output goes to a file. A pipe would stay open as long as any server that a test has left
+        // running.
         let file = outputs.join(self.name.replace([' ', '/'], "-"));
         let output = fs::File::create(&file)?;
         let status = Command::new(&self.program)

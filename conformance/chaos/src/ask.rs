@@ -1,4 +1,4 @@
-//! Requests of clients, and their outcomes.
+//! Requests that clients send, and the outcomes that the oracle judges.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ pub(crate) enum What {
     Closure(Arc<Facts>),
     Narinfos(Vec<Arc<Facts>>),
     Log,
-    /// Unknown URL.
+    /// URL that the server does not know.
     Nowhere,
 }
 
-/// Request.
+/// A request of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) what: What,
     pub(crate) is_head: bool,
     /// Byte range: start, and exclusive end if given.
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// Header field that must not affect the response.
+    /// Header field that must not change the response.
     pub(crate) idle_field: Option<&'static str>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum End {
     Whole,
     /// Connection or stream failed after the head.
     Cut(String),
-    /// Connection or stream failed before the head.
+    /// Connection or stream failed before a head was received.
     Silent(String),
     /// Aborted by the client.
     Left,
@@ -48,7 +48,7 @@ pub(crate) enum End {
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) via: &'static str,
-    /// Time before the first byte of the request was sent.
+    /// Time just before the first byte of the request was sent.
     pub(crate) sent: Moment,
     /// Time when the head was received.
     pub(crate) head_at: Moment,
@@ -76,7 +76,8 @@ impl Ask {
         }
     }
 
-    /// Adds a random variation that the resource allows: HEAD, a range, or an irrelevant field.
+    /// Creates a request for `what`, possibly with a variation that the resource allows: HEAD, a
+    /// range, or an irrelevant header field.
     pub(crate) fn random(what: What, random: &mut SplitMix64) -> Self {
         const IDLE: [&str; 5] = [
             "If-None-Match: \"x\"",
@@ -103,7 +104,8 @@ impl Ask {
         ask
     }
 
-    /// Returns the facts of the store path, for requests about a single one.
+    /// Returns the facts of the requested store path; `None` if the request is not about a single
+    /// path.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         match &self.what {
             What::Narinfo(facts)
@@ -177,7 +179,7 @@ impl Ask {
         text.into_bytes()
     }
 
-    /// Returns the name under which outcomes are counted.
+    /// Returns the name under which the run counts these requests.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.what {
             What::Info => "cache-info",

@@ -9,20 +9,21 @@ use crate::store::Store;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// The store's contents, present and potential.
+/// All store paths of a run, registered or not.
 #[derive(Debug)]
 pub(crate) struct Stock {
     /// A dependency graph that stays valid for the whole run; the last path references all others.
     pub(crate) graph: Vec<Arc<Facts>>,
-    /// Content-addressed paths that come and go: facts, the only version, and name.
+    /// Content-addressed paths that are added and deleted: facts, the only version, and name.
     pub(crate) pool: Vec<(Arc<Facts>, Arc<Version>, String)>,
     /// Paths that alternate between two contents with files of the same lengths.
     pub(crate) twins: Vec<(Arc<Facts>, [Arc<Version>; 2])>,
     /// Paths whose files are damaged and repaired; they stay registered.
     pub(crate) victims: Vec<(Arc<Facts>, Arc<Version>)>,
-    /// Paths that are registered damaged, then repaired, and re-created with new content.
+    /// Paths that are registered with damaged files, then repaired, and later re-created with new
+    /// content.
     pub(crate) newborn: Vec<Arc<Facts>>,
-    /// Trees of the pool, by name, for `nix-store --add`.
+    /// Folder with the trees of the pool, by name, for `nix-store --add`.
     folder: tempfile::TempDir,
 }
 
@@ -151,7 +152,7 @@ fn twin(random: &mut SplitMix64, number: usize) -> Node {
 /// Adds, deletes, collects, optimises and imports, until the run ends.
 pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "changes");
-    // Source store of imports.
+    // Separate store from which paths are imported.
     let other = tempfile::tempdir()?;
     let other = Store::new(other.path().join("store"), true)?;
     while world.goes_on() {
@@ -163,7 +164,8 @@ pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
                 let _links = world.links.write().unwrap_or_else(PoisonError::into_inner);
                 let _gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
                 world.note("optimising");
-                // Fails on a path whose files are missing at that moment.
+                // `--optimise` fails on a path whose files are missing at that moment, so the exit
+                // status is ignored.
                 store.nix_store().arg("--optimise").output()?;
                 world.count("optimised");
             }
@@ -237,7 +239,7 @@ fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     forget(world, store, &facts, &["--gc"], false)
 }
 
-/// Runs a command that deletes paths, then asks Nix which of them are still valid.
+/// Runs a command that deletes paths, and then asks Nix which of the paths are still valid.
 pub(crate) fn forget(
     world: &World,
     store: &Store,

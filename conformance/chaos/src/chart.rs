@@ -19,11 +19,11 @@ pub(crate) struct Sample {
     pub(crate) held: Holdings,
 }
 
-/// Name, value, and maximum rise of the regression line over the second half of the run.
+/// Name, value, and the maximum rise of the regression line over the second half of the run.
 type Resource = (&'static str, fn(&Sample) -> f64, f64);
 
-/// The panels. Memory: tolerance for the allocator's arenas. Threads: a worker is started when a
-/// job finds a slot but no idle worker, up to two workers per slot.
+/// The panels. The tolerance for memory allows for the allocator's arenas. That for threads allows
+/// for up to two workers per slot: a worker is started when a job has a slot but no worker is idle.
 pub(crate) const RESOURCES: [Resource; 3] = [
     (
         "anonymous memory, MiB",

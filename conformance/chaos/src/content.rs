@@ -104,7 +104,8 @@ impl Node {
         }
     }
 
-    /// Returns `other` in about three of four cases, decided by its first byte instead of a draw.
+    /// Returns `other` in about three of four cases. The first byte of the content decides, so that
+    /// no random number is drawn.
     fn or(self, other: Self) -> Self {
         match &other {
             Self::File { bytes, .. } if bytes.first().is_some_and(|byte| byte % 4 > 0) => other,
@@ -165,7 +166,7 @@ pub(crate) fn added_path(name: &str, nar_hash_hex: &str) -> String {
     format!("/nix/store/{}-{name}", base32(&folded))
 }
 
-/// Encodes Nix's base-32 straight from its definition: five-bit digits, last first.
+/// Encodes bytes in Nix's base-32 according to its definition: five-bit digits, the last one first.
 pub(crate) fn base32(bytes: &[u8]) -> String {
     const LETTERS: &[u8] = b"0123456789abcdfghijklmnpqrsvwxyz";
     let count = (bytes.len() * 8).div_ceil(5);
@@ -242,7 +243,8 @@ fn encode(node: &Node, nar: &mut Vec<u8>) -> Value {
 mod tests {
     use super::*;
 
-    /// `nix-hash --to-base32 --type sha256` of the digest of the empty string.
+    /// The expected value is the output of `nix-hash --to-base32 --type sha256` for the digest of
+    /// the empty string.
     #[test]
     fn hashes_are_spelled_as_nix_does() {
         let digest = Sha256::digest(b"");

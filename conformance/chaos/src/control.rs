@@ -1,4 +1,4 @@
-//! Actors that control the server: signals, key and certificate rotation, stops and starts.
+//! Actors that control the server with signals: key and certificate rotation, stops and starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::server::{Setup, Shared, put};
 use crate::world::{Cause, Key, World, lock};
 use testkit::random::SplitMix64;
 
-/// Last line that the server logs for a reload by HUP.
+/// Last line that the server logs when it reloads after HUP.
 const RELOADED: &str = "the certificate was reloaded";
 
 /// Signing key pair: the secret key's file content and the public key.
@@ -72,7 +72,7 @@ impl Authority {
     }
 }
 
-/// Runs control actions until the run ends.
+/// Performs random control actions until the run ends.
 pub(crate) fn run(
     world: &World,
     server: &Arc<Shared>,
@@ -153,7 +153,7 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
 }
 
 fn renew(world: &World, server: &Shared, authority: &Authority, serial: u64) -> Result<()> {
-    // The DER is known only after installation; the server does not read the file before HUP.
+    // The DER is known only after installation. The server does not read the file before HUP.
     let der = Arc::new(authority.install(&server.setup, serial)?);
     lock(&world.certificates).begin(world.now(), Arc::clone(&der));
     world.note(format_args!("certificate {serial}"));
@@ -176,7 +176,7 @@ fn halt(world: &World, server: &Shared, time: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a freshly started server responds correctly and in time.
+/// Checks that a freshly started server responds correctly within the time limit.
 fn starts_well(world: &World) -> Result<()> {
     use crate::ask::{Ask, What};
     use crate::client::connection::{Connection, Manner};

@@ -126,7 +126,7 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
     let mut random = SplitMix64::for_actor(world.seed, "daemon");
     world.begin(Cause::NoDaemon);
     while world.goes_on() {
-        // Database faults wait while a daemon runs, so leave them some time.
+        // Faults of the database wait while a daemon runs, so this pause gives them time.
         world.pause(random.between(2000, 5000));
         let alone = lock(&world.database_opens);
         let daemon = Daemon::start(store, present)?;
@@ -150,7 +150,7 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
             world.count("daemon's processes killed");
         }
         1 => {
-            // A stopped worker keeps its temporary roots, so this excuses nothing.
+            // A stopped worker process keeps its temporary roots, so a stop excuses no lost lease.
             world.note("the daemon's processes stand still");
             let stopped = present.signal_children(Signal::STOP);
             world.pause(random.between(50, 700));
@@ -164,8 +164,8 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
     }
 }
 
-/// Requests narinfos of paths that are deleted all the time and, a moment later, their NARs, which
-/// it reads slowly; until the run ends.
+/// Requests narinfos of paths that are deleted all the time. A moment later, it requests their NARs
+/// and reads them slowly. Runs until the run ends.
 pub(crate) fn run_client(
     world: &World,
     store: &Store,

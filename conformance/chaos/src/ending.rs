@@ -1,4 +1,5 @@
-//! Final checks after chaos: everything is served correctly, and no resources are left in use.
+//! Final checks after chaos: everything is served correctly, and the server has released its
+//! resources.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,19 +14,21 @@ use crate::client::connection::{Connection, Manner};
 use crate::server::{Holdings, STOP_TIME, Server, Shared};
 use crate::world::{World, lock};
 
-/// Resources that a server after chaos may use beyond a fresh one that answered the same requests.
-/// Descriptors: one database connection for each worker that ever needed one. Threads: workers
-/// started at the peak. Memory: what the allocator retains of the peak, and caches with limits of
-/// their own.
+/// Resources that a server may use after chaos beyond a fresh server that has answered the same
+/// requests. Descriptors: one database connection for each worker that ever needed one. Threads:
+/// workers that were started at peak load. Memory: freed memory that the allocator retains, and
+/// caches with limits of their own.
 const MORE_DESCRIPTORS: usize = 48;
 const MORE_THREADS: usize = 24;
 const MORE_KIB: u64 = 96 * 1024;
 /// Time limit for the server to notice closed connections.
 const REST_TIME: Duration = Duration::from_secs(40);
 
-/// Requests everything once more, without faults, and compares resources with a fresh server's.
+/// Requests everything once more, without faults, and compares the resources in use with those of a
+/// fresh server.
 pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result<()> {
-    // Let the slack of the last causes pass, so that they excuse nothing any more.
+    // Waits until the slack of the last causes is over, so that they excuse no failures from now
+    // on.
     std::thread::sleep(Duration::from_secs(4));
     sweep(world, stock)?;
     let mut held = lock(&server.server);
@@ -70,7 +73,7 @@ fn rest(server: &Server, expected: Holdings) -> Result<Holdings> {
     }
 }
 
-/// Requests every path by every URL, twice, so that cache hits are covered too.
+/// Requests every path by every URL, twice, so that the second response can come from a cache.
 fn sweep(world: &World, stock: &Stock) -> Result<()> {
     let address = lock(&world.addresses).plain.context("no address")?;
     let mut connection = Connection::over(TcpStream::connect(address)?, "the end")?;

@@ -33,7 +33,7 @@ pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Holds a write transaction for `time` milliseconds. Readers are unaffected with a WAL.
+/// Keeps a write transaction open for `time` milliseconds. With a WAL, readers are unaffected.
 fn locked(world: &World, store: &Store, time: u64) -> Result<()> {
     let hold = || -> Result<()> {
         let mut child = Command::new("sqlite3")
@@ -131,8 +131,8 @@ pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<(
         lock(&facts.hidden).begin(world.now());
         let (what, is_hidden) = damage(world, version, &real, &mut random)?;
         if !is_hidden {
-            // Responses in flight may have any of these bytes, because `sendfile` sends from the
-            // page cache.
+            // Responses in flight may contain both damaged and repaired bytes, because `sendfile`
+            // sends from the page cache.
             lock(&facts.hidden).end(world.now());
         }
         world.pause(random.between(20, 600));
@@ -152,7 +152,8 @@ pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<(
     Ok(())
 }
 
-/// Damages a random file; returns what was done, and whether only reading reveals it.
+/// Damages a random file. Returns a description of the damage, and whether it can be found only by
+/// reading the file.
 fn damage(
     world: &World,
     version: &Version,
@@ -299,7 +300,7 @@ pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
 }
 
 fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Result<()> {
-    // Keeps the server from being replaced.
+    // The lock prevents other actors from replacing the server meanwhile.
     let held = lock(&server.server);
     let pid = held.pid();
     let before = getrlimit(Resource::Nofile);
@@ -321,13 +322,13 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
 
 /// Fills the disk of the NAR cache; responses must be unaffected.
 fn full_disk(world: &World, server: &Shared, time: u64) {
-    // Keeps a server from starting, which it would refuse to do now.
+    // The lock prevents other actors from starting a server, which would refuse to start now.
     let held = lock(&server.server);
     let file = server.setup.kept.join("full");
     world.note("the disk of kept NARs is full");
     world.count("disk full");
-    // Fill as far as possible; the error is the purpose. Without a disk of its own, this writes a
-    // few megabytes to no effect.
+    // Fills the disk as far as possible; the error is intended. If the folder is not on a disk of
+    // its own, this only writes a few megabytes.
     fs::write(&file, vec![b'x'; 24 << 20]).ok();
     world.pause(time);
     fs::remove_file(&file).ok();

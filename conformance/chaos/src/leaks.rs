@@ -1,5 +1,5 @@
-//! Leak search: the server runs under valgrind and answers all its routes; at its end no memory may
-//! be lost.
+//! Leak search: the server runs under valgrind and answers requests for all its routes. At its
+//! exit, no memory may be lost.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use crate::server::{STOP_TIME, Shared};
 use crate::world::{World, lock};
 
-/// The server object, leaked on purpose at exit: 344 bytes including what it alone points to.
+/// Maximum number of lost bytes: the server object, leaked on purpose at exit, takes 344 bytes
+/// including the objects that only it points to.
 const LOST_MAX: u64 = 512;
 
 /// Suppressions for valgrind's false reports of uninitialised bytes, each with an explanation.

@@ -1,14 +1,16 @@
-//! Everything at once against one nix-serve, and an oracle that checks every byte.
+//! Runs all clients and all faults at once against one nix-serve; an oracle checks every byte that
+//! it sends.
 //!
 //! `samovar-chaos --server PROGRAM --seconds N [--seed S] [--out FOLDER]`
 //!
-//! With `--requests N` it is the soak instead (`soak.rs`), and with `--valgrind SECONDS` the search
-//! for leaks (`leaks.rs`).
+//! With `--requests N`, it runs the soak instead (`soak.rs`); with `--valgrind SECONDS`, the leak
+//! search (`leaks.rs`).
 //!
-//! Nix creates and changes a store of the run's own. Clients of every kind request from it, while
-//! faults affect the database, the files and the server's limits, and the server reloads, restarts,
-//! is stopped or is killed. All actors run concurrently. Their random decisions derive from the
-//! seed; their interleaving depends on the machine, so a seed reproduces a finding only sometimes.
+//! Nix creates a temporary store and changes it during the run. Clients of every kind send
+//! requests, while faults affect the database, the files and the server's limits, and the server is
+//! reloaded, restarted, stopped or killed. All actors run concurrently. Their random decisions
+//! derive from the seed; their interleaving depends on the machine, so a seed does not always
+//! reproduce a finding.
 //!
 //! Neither the server nor the clients know the injected faults. The oracle knows the expected state
 //! at each moment (`timeline.rs`, `world.rs`) and derives which responses are correct
@@ -83,7 +85,7 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Chaos,
-    /// Soak until this many requests were answered.
+    /// Soak: runs until this number of requests was answered.
     Soak(u64),
     Leaks,
 }
@@ -140,7 +142,7 @@ fn arguments() -> Result<Arguments> {
     Ok(arguments)
 }
 
-/// Everything that a run consists of.
+/// Parts of a run.
 struct Scene {
     world: World,
     store: Store,
@@ -349,7 +351,8 @@ fn soak(scene: &Scene, requests: u64, out: &Path) -> Result<()> {
     soak::report(world, &samples, cpu, out)
 }
 
-/// Runs the leak search: all routes while the store changes, with no faults except hostile clients.
+/// Runs the leak search: requests to all routes while the store changes. The only faults are
+/// hostile clients.
 fn leaks(scene: &Scene) -> Result<()> {
     let Scene {
         world,

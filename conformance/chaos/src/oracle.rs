@@ -1,8 +1,8 @@
 //! Oracle: decides whether a response can be correct.
 //!
 //! A response is correct if its content was true at some moment between the first byte of the
-//! request and the last byte of the response. Failures (503, a broken connection) need a cause that
-//! existed in that time, or shortly before.
+//! request and the last byte of the response. A failure (503, a broken connection) is correct if a
+//! cause of it existed in that time, or shortly before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ const UNAVAILABLE: [Cause; 4] = [
     Cause::Slowed,
 ];
 const GONE: [Cause; 2] = [Cause::Down, Cause::Stopping];
-/// Time for which responses go on after TERM, less a margin for a loaded machine.
+/// Time after TERM in which responses may continue, less a margin for a loaded machine.
 const STOP_TIME: Moment = 8_000_000;
 
-/// The server checks NARs up to this length against their hash on every request (COMPAT.md), and
-/// longer ones on the first request and after their root was replaced.
+/// Maximum length of NARs whose hash the server verifies on every request (COMPAT.md). Longer ones
+/// are verified on the first request, and again after their root was replaced.
 const CHECKED_LEN: usize = 64 * 1024;
 
-/// Minimum length of a NAR whose registration the server must check again before the end: its files
-/// bypass the NAR cache, and half of it exceeds the socket buffers (usually 4 MB on the sending
-/// side).
+/// Minimum length of NARs whose registration the server must check again before it sends the last
+/// bytes. Their files bypass the NAR cache, and half of such a NAR exceeds the socket buffers
+/// (usually 4 MB on the sending side).
 const LONG_LEN: usize = 12_000_000;
 
 type Judgement = Result<(), String>;
@@ -72,7 +72,8 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
     let (from, until) = (outcome.sent, outcome.end_at);
     let had = |causes: &[Cause]| world.had(causes, from, until);
     if let End::Silent(how) = &outcome.end {
-        // RFC 9112, 9.3.1: a request may cross the end of its connection. A new connection may not.
+        // RFC 9112, 9.3.1: a request on an idle connection may be lost because the server closes it
+        // at the same time. On a new connection this cannot happen.
         let was_idle = had(&[Cause::Upgrading]) && outcome.via != "connect";
         return need(
             had(&GONE) || had(&[Cause::FewDescriptors]) || was_idle,
@@ -345,7 +346,7 @@ struct Record<'a> {
 enum Said<'a> {
     Narinfo(&'a [u8]),
     Absent,
-    /// The server suspects damage and has not confirmed it.
+    /// The server suspects damage but has not confirmed it.
     Failed,
 }
 
@@ -401,7 +402,7 @@ fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
     }
 }
 
-/// Takes a line off the start of `bytes`; returns its words.
+/// Removes a line from the start of `bytes` and returns its words.
 fn words<'a>(bytes: &mut &'a [u8]) -> Result<Vec<&'a str>, String> {
     let at = bytes.iter().position(|byte| *byte == b'\n');
     let (line, rest) = bytes.split_at(at.ok_or("a line without an end")?);
@@ -434,7 +435,7 @@ fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement
     Ok(())
 }
 
-/// Returns the union of all closures that the path may have had.
+/// Returns the union of all closures that the path may have had in the interval.
 fn members(world: &World, facts: &Facts, from: Moment, until: Moment) -> BTreeSet<String> {
     let mut found = BTreeSet::from([facts.store_path.clone()]);
     let mut open: Vec<Arc<Version>> = some(facts, from, until).collect();

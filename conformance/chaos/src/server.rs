@@ -1,4 +1,4 @@
-//! The server process, and the operations on it.
+//! The server process, and operations on it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -30,14 +30,14 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 /// Causes that excuse a refused start.
 const STARTLESS: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
 
-/// How to start a server.
+/// Arguments and files with which a server is started.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) program: PathBuf,
     /// Command prefix of the server, such as valgrind; usually empty.
     pub(crate) wrapper: Vec<String>,
     pub(crate) store: PathBuf,
-    /// Folder of signing key, certificate, its key, and logs.
+    /// Folder of the signing key, the certificate with its key, and the logs.
     pub(crate) folder: PathBuf,
     /// Folder of the NAR cache.
     pub(crate) kept: PathBuf,
@@ -47,9 +47,9 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Server {
     pid: Pid,
-    /// Whether the process was reaped, so that its PID may have been reused.
+    /// Whether the process was reaped; from then on, another process may have its PID.
     is_over: bool,
-    /// Predecessors after upgrades, which finish their responses.
+    /// PIDs of predecessors after upgrades, which still finish their responses.
     before: Vec<Pid>,
     lines: Receiver<String>,
     pub(crate) addresses: Addresses,
@@ -87,7 +87,7 @@ impl Setup {
         let mut command = without_variables(first, &["NIX_"]);
         let mut child = command
             .args(words)
-            // The addresses differ because the same address twice would be bound once.
+            // The addresses differ because the server would bind the same address only once.
             .args(["--listen", "127.0.0.2:0", "--listen", "127.0.0.1:0:ssl"])
             .arg("--ssl-cert")
             .arg(certificate)
@@ -110,7 +110,7 @@ impl Setup {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
-                // Lines go to the receiver even if the log cannot be written.
+                // Lines are sent to the receiver even if the log file cannot be written.
                 writeln!(log, "{line}").ok();
                 sender.send(line).ok();
             }
@@ -310,8 +310,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Upgrades the server with USR2: a successor takes over without refusing a connection, or
-    /// fails to start, and the old process continues.
+    /// Upgrades the server with USR2. Either a successor takes over without refusing a connection,
+    /// or it fails to start and the old process continues.
     pub(crate) fn upgrade(&self, world: &World) -> Result<()> {
         let mut server = lock(&self.server);
         let began = world.now();
@@ -338,7 +338,7 @@ impl Shared {
     }
 
     fn replace(&self, server: &mut Server, world: &World) -> Result<()> {
-        // Predecessors go on with their responses.
+        // Predecessors continue with their responses.
         let before = std::mem::take(&mut server.before);
         *server = loop {
             let began = world.now();

@@ -1,4 +1,4 @@
-//! Soak: resources in use by the server over millions of requests.
+//! Soak: measures the server's resources over millions of requests.
 //!
 //! No faults are injected except misbehaving clients. The store changes all the time, the server
 //! reloads, and clients connect and disconnect, sometimes in the middle of a response. The oracle
@@ -27,7 +27,7 @@ use testkit::random::SplitMix64;
 /// Pipelined requests in one batch.
 const BATCH: usize = 32;
 
-/// Requests answered so far, out of those wanted.
+/// Number of requests answered so far, and the number at which the run ends.
 #[derive(Debug)]
 pub(crate) struct Progress {
     done: AtomicU64,
@@ -150,7 +150,7 @@ pub(crate) fn watch(world: &World, server: &Shared, progress: &Progress) -> Resu
     Ok(samples)
 }
 
-/// Writes the samples; reports a finding if the second half rises.
+/// Writes the samples; reports a finding if a resource rises during the second half.
 pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Path) -> Result<()> {
     let mut table = String::from("seconds,requests,anonymous_kib,descriptors,threads\n");
     for sample in samples {

@@ -17,7 +17,7 @@ use crate::world::Facts;
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) root: PathBuf,
-    /// Whether SQLite uses a WAL; with its rollback journal, writers lock readers out.
+    /// Whether SQLite uses a WAL. With a rollback journal, writers lock readers out.
     pub(crate) has_wal: bool,
 }
 
@@ -107,7 +107,7 @@ impl Store {
         Ok(())
     }
 
-    /// Registers paths whose files are in place.
+    /// Registers paths whose files already exist.
     pub(crate) fn load(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
         let mut rows = String::new();
         for (facts, version) in paths {
@@ -125,7 +125,7 @@ impl Store {
         self.feed("--load-db", rows.as_bytes())
     }
 
-    /// Runs `nix-store` with an argument and this standard input.
+    /// Runs `nix-store` with an argument and `input` as standard input.
     fn feed(&self, argument: &str, input: &[u8]) -> Result<()> {
         let mut child = self
             .nix_store()

@@ -1,4 +1,4 @@
-//! Histories of states with the uncertainty of an outside observer.
+//! Histories of states as an outside observer knows them, with uncertain times of change.
 //!
 //! A command takes effect at some moment between its start and its end, which only the store knows.
 //! While it runs, both the old and the new state are possible.

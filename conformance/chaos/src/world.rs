@@ -17,7 +17,8 @@ use crate::timeline::{Moment, Spans, Timeline};
 
 /// Time after a cause's end in which it still excuses a failure.
 pub(crate) const SLACK: Moment = 1_000_000;
-/// The same for damage: the server only rechecks from time to time whether it was repaired.
+/// The same for damaged files: the server rechecks only from time to time whether they were
+/// repaired.
 pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
 /// Time limit of a response head when nothing delays it, on a loaded machine.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -48,7 +49,7 @@ pub(crate) enum Cause {
     FewDescriptors,
     /// There is no daemon, or its worker processes were killed: no path is leased.
     NoDaemon,
-    /// The server runs under a tool that slows it down many times, so that it takes the disk for
+    /// The server runs under a tool that makes it many times slower, so that it considers the disk
     /// hung.
     Slowed,
 }
@@ -60,8 +61,8 @@ pub(crate) struct Facts {
     pub(crate) registered: Mutex<Timeline<Option<Arc<Version>>>>,
     /// Times in which the files differed from the registered content.
     pub(crate) damage: Mutex<Spans>,
-    /// The part of `damage` that only reading reveals: below an unchanged root, with an unchanged
-    /// NAR size.
+    /// Those times of `damage` in which only reading reveals the damage, because the root is the
+    /// same and the NAR size is unchanged.
     pub(crate) hidden: Mutex<Spans>,
 }
 
@@ -90,7 +91,7 @@ pub(crate) struct World {
     time: Duration,
     /// Whether the database uses a WAL, in which readers and writers do not block each other.
     has_wal: bool,
-    /// End of the run; set when actors begin, because the setup does not count.
+    /// End of the run; set when the actors start, because the time for the setup does not count.
     end: OnceLock<Instant>,
     paths: RwLock<Arc<Vec<Arc<Facts>>>>,
     /// Narinfos whose signatures were verified, with the verifying key.
@@ -335,7 +336,7 @@ impl World {
         self.had_within(any, from, until, SLACK)
     }
 
-    /// The same with `slack` instead of [`SLACK`].
+    /// Like [`Self::had`], with `slack` instead of [`SLACK`].
     pub(crate) fn had_within(
         &self,
         any: &[Cause],

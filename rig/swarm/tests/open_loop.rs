@@ -1,4 +1,4 @@
-//! //! Tests the load generator against servers that stall, fail, close connections or are full:
+//! Tests the load generator against servers that stall, fail, close connections or are full:
 //! every request that was due is counted, with its latency from the due time or under the right
 //! failure.
 

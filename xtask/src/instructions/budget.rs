@@ -10,17 +10,18 @@ use super::server::Counts;
 /// Maximum excess over the budget, in percent. Runs of the same program differ by 2 %.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// The same with another compiler, C library or processor.
+/// The same for another compiler, C library or processor than the recorded one.
 const TOLERANCE_ELSEWHERE_PERCENT: u64 = 25;
 
 /// Saving below the budget that is worth recording, in percent.
 const BELOW_PERCENT: u64 = 10;
 
-/// Calls that a thread also makes without requests: it wakes up four times a second, and for
-/// messages from other threads. Tolerated excess per hundred requests, for a busy machine.
+/// System calls that a thread makes without requests too, because it wakes up four times a second
+/// and for messages from other threads. For each, the tolerated excess per hundred requests on a
+/// busy machine.
 const CLOCKED: [(&str, u64); 3] = [("clock_gettime", 50), ("epoll_pwait", 25), ("read", 25)];
 
-/// Tolerated excess of other calls per hundred requests: their numbers are nearly exact.
+/// Tolerated excess of any other system call per hundred requests: these counts are nearly exact.
 const CALL_TOLERANCE: u64 = 1;
 
 const HEADER: &str = "\

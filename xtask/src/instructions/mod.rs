@@ -1,15 +1,15 @@
 //! `instructions`: cost of requests, counted in instructions instead of time.
 //!
-//! nix-serve runs under callgrind on one core, hence with one I/O thread, and serves one
-//! connection. A figure is the difference between 2 N and N requests, which excludes one-time work.
-//! Only the I/O thread's instructions and system calls count; the kernel's work, which is most of
-//! the cost of a small response, does not.
+//! nix-serve runs under callgrind on one core, and hence with one I/O thread, and serves one
+//! connection. A figure is the cost of 2 N requests less the cost of N, which excludes one-time
+//! work. It includes only instructions and system calls of the I/O thread, and not the kernel's
+//! work, which is most of the cost of a small response.
 //!
-//! A second run with `--admin`, in which requests are counted in metrics, yields the rows that end
-//! in `-counted`.
+//! A second run with `--admin`, which makes the server count requests in its metrics, gives the
+//! rows whose names end in `-counted`.
 //!
-//! A row cycles through 50 targets, because the position of a single one in hash tables with random
-//! seeds causes a difference of 6 % between runs.
+//! Each row requests 50 targets in turn. With a single target, its position in randomly seeded hash
+//! tables would change the figure by 6 % between runs.
 
 mod budget;
 mod server;
@@ -29,7 +29,7 @@ use crate::{sample, serve};
 /// Number of targets of a row.
 const TARGET_COUNT: usize = 50;
 
-/// Requests of the first measurement: whole cycles of all targets.
+/// Number of requests of the first measurement, a multiple of the number of targets.
 const REQUEST_COUNT: u64 = 500;
 
 /// Maximum number of attempts; the minimum counts, because disturbances only add cost.
@@ -174,7 +174,7 @@ fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
         let url = field("URL: ").context("a narinfo has a URL")?;
         nars.push(format!("/{url}"));
         hits.push(hit);
-        // As random as a hash part, but absent.
+        // Reversed, so it looks like a random hash part, but no path has it.
         let absent: String = hash_part.chars().rev().collect();
         misses.push(format!("/{absent}.narinfo"));
     }

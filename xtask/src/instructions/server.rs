@@ -12,12 +12,13 @@ use testkit::http1::Connection;
 
 use crate::command::{find, output, progress, repository};
 
-/// Maximum number of instructions of all threads in [`REST`] while idle, for periodic wake-ups.
+/// Maximum number of instructions that all threads execute in [`REST`] while idle; periodic
+/// wake-ups cause some.
 const RESTING_INSTRUCTIONS_MAX: u64 = 200_000;
 const REST: Duration = Duration::from_millis(500);
 const REST_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Work of the I/O thread.
+/// Instructions and system calls of the I/O thread.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) instructions: u64,
@@ -123,8 +124,8 @@ impl Server {
         Ok(Mark(fs::metadata(self.log())?.len()))
     }
 
-    /// Returns the work of the I/O thread since `mark`. Fails if another thread has responded too,
-    /// whose work would not be counted.
+    /// Returns the work of the I/O thread since `mark`. Fails if another thread has sent a
+    /// response, because its work is not counted.
     pub(super) fn since(&self, mark: Mark) -> Result<Counts> {
         let instructions = self.take()?;
         let mut log = fs::File::open(self.log())?;
@@ -136,7 +137,7 @@ impl Server {
             let threads = calls.keys().filter(|(_, call)| call == name);
             threads.map(|&(thread, _)| thread).collect()
         };
-        // The thread of the metrics server waits too, but receives no requests.
+        // The thread of the metrics server also waits with epoll, but it receives no requests.
         let waiting = of("epoll_pwait");
         let mut sending: Vec<u64> =
             [of("sendto"), of("sendmsg"), of("writev"), of("sendfile")].concat();

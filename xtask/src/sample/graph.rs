@@ -1,4 +1,5 @@
-//! Dependency graphs of packages: their derivations, and imports in place of builds.
+//! Dependency graphs of packages: writes their derivations, and imports outputs instead of building
+//! them.
 
 use std::fmt::Write as _;
 
@@ -15,11 +16,12 @@ pub(crate) struct Recipe {
     pub(crate) inputs: Vec<usize>,
 }
 
-/// Generates `layers` layers of `width` packages. Each refers to three of the layer below; `top`,
-/// at the end, refers to the whole last layer and so reaches all.
+/// Generates `layers` layers of `width` packages. Each package refers to three packages of the
+/// layer below. The last package, `top`, refers to the whole last layer, so its closure contains
+/// all packages.
 ///
-/// Layers rather than one chain: a client discovers paths through narinfos, so a chain would allow
-/// no concurrent requests, unlike real closures.
+/// The graph has layers instead of one chain because a client discovers paths through narinfos: in
+/// a chain it could never send concurrent requests, unlike with real closures.
 pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for layer in 0..layers {
@@ -48,7 +50,7 @@ pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
     recipes
 }
 
-/// Generates `count` packages with up to 20 references each, to packages shortly before them.
+/// Generates `count` packages with up to 20 references each to packages that shortly precede them.
 pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
     let mut random = SplitMix64::new(seed);
     (0..count)

@@ -1,7 +1,8 @@
-//! `sample-store`: creates a store with the real Nix, for machines without one.
+//! `sample-store`: creates a sample store with the real Nix, for machines that have no store.
 //!
-//! Contents and names are the same in every run and on every machine. `sample.json` beside the
-//! store lists the interesting paths; see [`test_store`], [`bench_store`] and [`rows`].
+//! Contents and names are the same in every run and on every machine. The manifest `sample.json`
+//! beside the store lists the paths that tests and benchmarks use; see [`test_store`],
+//! [`bench_store`] and [`rows`].
 
 mod graph;
 mod nar;
@@ -33,11 +34,11 @@ pub(crate) const MANIFEST: &str = "sample.json";
 /// Kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Small, with all special cases: for tests and for a first try.
+    /// Small store with all special cases, for tests and for trying out the server.
     Test,
-    /// Large and ordinary: for benchmarks.
+    /// Large store with ordinary contents, for benchmarks.
     Bench,
-    /// This many valid paths, nearly all without files; see [`rows::fill`].
+    /// Store with this number of valid paths, nearly all without files; see [`rows::fill`].
     Rows(u64),
 }
 

@@ -1,7 +1,8 @@
 //! Pseudo-random contents that are the same on every machine and in every run.
 //!
-//! Integer arithmetic only: another machine's mathematics library may round a logarithm
-//! differently, and a file that differs by one byte changes the hashes of all paths above it.
+//! Only integer arithmetic is used: the mathematics library of another machine could round a
+//! logarithm differently, and one changed byte in a file would change the hashes of all paths that
+//! depend on it.
 
 use std::io::{self, Write};
 
@@ -73,7 +74,7 @@ pub(super) fn write_prose(mut random: SplitMix64, len: u64, out: &mut dyn Write)
             .get((choice & 15) as usize)
             .copied()
             .unwrap_or_default();
-        // A number after some words, because the words alone would compress to almost nothing.
+        // Adds a number after some words, because words alone would compress to almost nothing.
         let number = if choice & 0x30 == 0 {
             format!("{:x} ", choice >> 40)
         } else {

@@ -1,7 +1,7 @@
-//! Store with a large database: rows as Nix would write them, without files.
+//! Store with a large database, whose rows are those that Nix would write, but without files.
 //!
-//! Nix itself creates the database, so columns, indexes and settings are its own. Rows bypass Nix
-//! because registering a million paths one by one would take hours.
+//! Nix creates the database, so that tables, indexes and settings are its own. This module inserts
+//! the rows, because Nix would take hours to register a million paths one by one.
 
 use std::io::{self, Write};
 
@@ -19,13 +19,15 @@ use crate::command::{feed, progress};
 /// Number and width of the layers of both closures; each also has a top.
 const CLOSURES: [(&str, usize, usize); 2] = [("closure_400", 21, 19), ("closure_10000", 99, 101)];
 
-/// Minimum number of rows for the large closure, which would otherwise be most of the store.
+/// Minimum number of rows for which the large closure is written; in a smaller store it would be
+/// most of the contents.
 const LARGE_CLOSURE_MIN: u64 = 20_000;
 
-/// Minimum number of rows: the small closure and some paths besides.
+/// Minimum number of rows: the small closure and some other paths.
 const PATH_COUNT_MIN: u64 = 1000;
 
-/// Maximum number of paths in the manifest, evenly distributed. A million would take 60 MB.
+/// Maximum number of paths in the manifest, selected at equal distances. A manifest of a million
+/// paths would take 60 MB.
 const NAMED_COUNT: u64 = 10_000;
 
 /// Rows per statement: more would not be faster.
@@ -37,8 +39,8 @@ const BATCH_COUNT: usize = 200;
 /// | --- | --- |
 /// | `empty`, `small`, `big`, `folder` | paths with files: an empty file, a line, 1 MB, 300 files |
 /// | `closure_400`, `closure_10000` | tops of closures with exactly this many rows |
-/// | `rows` | up to 10,000 of the rows, evenly spread |
-/// | `path_count` | how many valid paths there are |
+/// | `rows` | up to 10,000 of the paths, at equal distances |
+/// | `path_count` | number of valid paths |
 pub(super) fn fill(store: &Store, path_count: u64) -> Result<Manifest> {
     if path_count < PATH_COUNT_MIN {
         bail!("at least {PATH_COUNT_MIN} paths");
@@ -153,7 +155,7 @@ impl Rows {
         Ok(last)
     }
 
-    /// Writes packages that refer to some shortly before them and to a few popular ones.
+    /// Writes packages that each refer to some recent packages and to a few popular ones.
     fn mass(&mut self, out: &mut dyn Write) -> io::Result<()> {
         const NEAR: usize = 2000;
         const POPULAR: usize = 5;
@@ -162,7 +164,7 @@ impl Rows {
             let mut inputs = Vec::new();
             if packages.len() > POPULAR {
                 let near = packages.len().min(NEAR);
-                // Six on average, nineteen at most.
+                // The number of references: six on average, nineteen at most.
                 let wanted = self.random.index(20).min(self.random.index(20));
                 for _ in 0..wanted {
                     let place = match self.random.between(0, 4) {
@@ -239,7 +241,8 @@ impl Rows {
         let ultimate = if row.is_built { "1" } else { "null" };
         let content_address = row
             .content_address
-            // 52 digits of five bits hold 260 bits for a hash of 256: so the first digit is 0 or 1.
+            // A hash of 256 bits has 52 base-32 digits of five bits, 260 bits in all, so the first
+            // digit is 0 or 1.
             .map(|kind| format!("{kind}1{}", self.text(BASE_32, 51)));
         let line = format!(
             "{id},'{}','sha256:{hash}',{time},{},{nar_size},{ultimate},{},{}",

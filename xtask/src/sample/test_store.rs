@@ -1,4 +1,5 @@
-//! The store for tests: all features of real stores, including those that have broken servers.
+//! The store for tests. It contains every feature of real stores, including those that have broken
+//! servers.
 
 use std::io::Write;
 
@@ -24,23 +25,23 @@ const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 /// | key | value |
 /// | --- | --- |
 /// | `top`, `closure` | the top of a graph; the list of the 331 paths in its closure |
-/// | `graph` | the list of those derivations' outputs, the lowest first |
+/// | `graph` | the list of those derivations' outputs, in the order of the layers |
 /// | `tree` | 5,200 small files in folders |
 /// | `big`, `empty` | 10 MB, incompressible; an empty file; both are sources without deriver |
-/// | `odd`, `kinds` | odd names; empty folders, links of every kind, programs |
+/// | `odd`, `kinds` | unusual file names; empty folders, all kinds of links, programs |
 /// | `deep63`, `deep64` | a file nested 63 or 64 levels deep; newer clients refuse the second, and newer Nix cannot add it: then it is null |
 /// | `fixed`, `text` | content-addressed the other two ways: flat hash; text with a reference (`text_reference`) |
 /// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to another path; its log as text |
-/// | `built_really` | false where this machine does not let Nix build; `built` and `multi` were then made by hand |
+/// | `built_really` | whether Nix could build on this machine; if not, `built` and `multi` were made without Nix |
 /// | `multi_out`, `multi_dev`, `multi_drv` | a derivation with two outputs, one referring to the other |
 /// | `ca`, `ca_drv` | output of a content-addressed derivation, with a realisation; null where Nix may not build |
 /// | `signed`, `signed_by` | a path with two stored signatures; the public key of one |
-/// | `self_reference` | one of the graph that refers to itself |
-/// | `single_file` | one of the graph that is a file and has references |
-/// | `deriver_gone` | its deriver is not in the store |
-/// | `no_references` | one with a deriver and no references |
-/// | `not_valid` | on disk but not in the database, as garbage collection leaves it |
-/// | `absent` | neither on disk nor in the database |
+/// | `self_reference` | a path of the graph that refers to itself |
+/// | `single_file` | a path of the graph that is a file and has references |
+/// | `deriver_gone` | a path whose deriver is not in the store |
+/// | `no_references` | a path with a deriver and no references |
+/// | `not_valid` | a path on disk but not in the database, as garbage collection leaves it |
+/// | `absent` | a path that is neither on disk nor in the database |
 /// | `logs` | objects of `drv`, `kind`, `text`: one for each way a log is stored. `orphan` belongs to a derivation that is not in the store. `bytes` (text null) holds all 256 byte values in order. `growing` (text null) is cut inside bzip2: lines `compiling unit N` from 0 to 59,999, of which a part decodes |
 /// | `valid_paths` | the list of all valid paths, sorted |
 pub(crate) fn fill(store: &Store) -> Result<Manifest> {
@@ -124,7 +125,7 @@ fn describe_graph(store: &Store, packages: &[Derivation], manifest: &mut Manifes
 }
 
 /// Lets Nix build three derivations. This requires a mount namespace, which many containers forbid;
-/// then the results of the first two are made by hand.
+/// in those, this function makes the results of the first two itself.
 fn build(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
     let output = |of: &Derivation, name: &str| -> Result<String> {
         of.outputs
@@ -229,7 +230,7 @@ fn buildable(needed: &str) -> String {
     )
 }
 
-/// Returns what the script of `built` in [`buildable`] produces.
+/// Returns the output of the script of `built` in [`buildable`].
 fn built_by_hand(own_path: &str, needed: &str) -> Node {
     Node::dir([
         (
@@ -314,7 +315,7 @@ fn bzip2(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(encoder.finish()?)
 }
 
-/// Creates files that a real store directory contains besides valid paths.
+/// Creates files that real store directories contain besides valid paths.
 fn leave_garbage(store: &Store, manifest: &mut Manifest) -> Result<()> {
     let not_valid = format!("{STORE_DIR}/00000000000000000000000000000004-not-valid");
     Node::dir([("half", Node::file("the rest is gone\n"))]).write_tree(&store.real(&not_valid))?;

@@ -1,4 +1,4 @@
-//! Contents of the paths in a sample store.
+//! File trees of the paths in a sample store.
 
 use testkit::random::SplitMix64;
 
@@ -65,8 +65,8 @@ pub(crate) fn noise(len: u64, seed: u64) -> Node {
     }
 }
 
-/// Generates legal file names that have broken software: non-UTF-8 bytes, newlines, the maximum
-/// length.
+/// Generates file names that are legal but have broken software: non-UTF-8 bytes, newlines, the
+/// maximum length.
 pub(crate) fn odd_names() -> Node {
     let names: [&[u8]; 14] = [
         b"\x01ctrl",
@@ -87,8 +87,8 @@ pub(crate) fn odd_names() -> Node {
     Node::dir(names.map(|name| (name, Node::file(name))))
 }
 
-/// Generates everything but plain readable files: empty folders, symbolic links of every kind,
-/// executables.
+/// Generates all kinds of files except plain readable ones: empty folders, all kinds of symbolic
+/// links, executables.
 pub(crate) fn kinds() -> Node {
     Node::dir([
         ("empty-dir", Node::dir::<&str>([])),
@@ -118,8 +118,8 @@ pub(crate) fn deep(components: u32) -> Node {
 }
 
 /// Generates the contents of a small package: an executable and a manual that mention its
-/// references, a link to the first reference, and text. One in three mentions itself too; one in
-/// seven is a single file.
+/// references, a link to the first reference, and text. One in three packages mentions itself too;
+/// one in seven is a single file.
 pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     let mut random = SplitMix64::new(index ^ 0x5a5a_0000);
     let mut text = format!("package {index}\n");

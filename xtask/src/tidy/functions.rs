@@ -1,12 +1,12 @@
-//! Functions that fit on a screen.
+//! Rule for the length of functions, which must fit on a screen.
 
 use super::modules::{self, Module};
 use super::{Finding, Text};
 
-/// Lines of a function, signature and braces included.
+/// Maximum number of lines of a function, including signature and braces.
 const LINES_MAX: usize = 70;
 
-/// The remark that explains a longer one.
+/// Start of the comment that gives the reason for a longer function.
 const REMARK: &str = "Long:";
 
 /// Checks all production files.
@@ -35,7 +35,7 @@ fn too_long(module: &Module<'_>) -> Vec<Finding> {
 fn begins_function(code: &str) -> bool {
     let mut words = code.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     let has_keyword = words.any(|word| word == "fn");
-    // A function pointer or a bound is in the middle of something else.
+    // A function pointer or a trait bound has the keyword in the middle of a line.
     has_keyword && {
         let before = code.split("fn ").next().unwrap_or_default();
         let known = [
@@ -46,7 +46,7 @@ fn begins_function(code: &str) -> bool {
     }
 }
 
-/// Lines from `start` to the end of the body that opens behind it; 0 for a declaration.
+/// Returns the number of lines from `start` to the end of the function's body; 0 for a declaration.
 fn len(module: &Module<'_>, start: usize) -> usize {
     let (mut depth, mut brackets) = (0_usize, 0_usize);
     for (index, line) in module.lines.iter().enumerate().skip(start) {

@@ -1,8 +1,9 @@
-//! Imports between the files of one crate: no large circles, and no import of a higher floor.
+//! Rules for imports between the files of one crate: no large import cycles, and no import from a
+//! higher floor.
 //!
-//! An import counts for the file that defines the name, however often it is re-exported on the way;
-//! a re-export itself does not count. ARCHITECTURE.md may list the floors of a crate, from the top
-//! down:
+//! An import counts for the file that defines the name, even if the name is imported through
+//! re-exports; a re-export itself does not count. ARCHITECTURE.md may list the floors of a crate,
+//! from the top down:
 //!
 //! ````text
 //! ```floors crates/samovar-cache
@@ -23,7 +24,8 @@ use super::{Finding, Text, modules};
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const FENCE: &str = "```floors ";
 
-/// Files that may import each other in a circle: a parent and its children at most.
+/// Maximum number of files that may import each other in a cycle, such as a parent and its
+/// children.
 const CIRCLE_LEN_MAX: usize = 3;
 
 /// Checks all crates against `document`, the text of ARCHITECTURE.md.
@@ -65,7 +67,7 @@ struct Import {
     is_export: bool,
 }
 
-/// Which module imports names that are defined in which others.
+/// Returns which modules import names that are defined in which others.
 fn arrows(modules: &Modules<'_>) -> Arrows {
     let all: BTreeMap<&ModulePath, Vec<Import>> = modules
         .iter()
@@ -78,7 +80,8 @@ fn arrows(modules: &Modules<'_>) -> Arrows {
             let target = defined_in(&import.path, modules, |module, name| {
                 exported(all.get(module)?, name)
             });
-            // Everybody may use what the crate's root holds: it is seldom more than re-exports.
+            // Every module may import what the crate's root defines; the root seldom has more than
+            // re-exports.
             if !target.is_empty() && target != **from {
                 targets.insert(target);
             }
@@ -87,20 +90,20 @@ fn arrows(modules: &Modules<'_>) -> Arrows {
     arrows
 }
 
-/// The path that an import of a module gives to `name`.
+/// Returns the path that the imports of a module give to `name`.
 fn exported(imports: &[Import], name: &str) -> Option<ModulePath> {
     let found = imports.iter().find(|import| import.name == name);
     found.map(|import| import.path.clone())
 }
 
-/// The module in which the last name of `path` is defined; follows re-exports.
+/// Returns the module that defines the last name of `path`; follows re-exports.
 fn defined_in(
     path: &[String],
     modules: &Modules<'_>,
     import: impl Fn(&ModulePath, &str) -> Option<ModulePath>,
 ) -> ModulePath {
     let mut path = path.to_vec();
-    // A chain of re-exports is short; a bound keeps a wrong one from lasting for ever.
+    // Chains of re-exports are short. The bound stops a circular chain.
     for _ in 0..8 {
         let known = (0..=path.len())
             .rev()
@@ -124,7 +127,7 @@ fn defined_in(
     path
 }
 
-/// The imports of one file from its own crate.
+/// Returns the imports of one file from its own crate.
 fn imports(path: &ModulePath, module: &Module<'_>, modules: &Modules<'_>) -> Vec<Import> {
     let mut imports = Vec::new();
     for (is_export, text) in use_items(module) {
@@ -159,7 +162,7 @@ fn imports(path: &ModulePath, module: &Module<'_>, modules: &Modules<'_>) -> Vec
     imports
 }
 
-/// The text of each `use` item, and whether it is public.
+/// Returns the text of each `use` item, and whether it is public.
 fn use_items(module: &Module<'_>) -> Vec<(bool, String)> {
     let mut items = Vec::new();
     let mut open: Option<(bool, String)> = None;
@@ -189,7 +192,7 @@ fn use_items(module: &Module<'_>) -> Vec<(bool, String)> {
     items
 }
 
-/// `a::{b, c::{d, e}}` becomes `a::b`, `a::c::d`, `a::c::e`.
+/// Expands nested imports: `a::{b, c::{d, e}}` becomes `a::b`, `a::c::d`, `a::c::e`.
 fn write_out(prefix: &str, tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((head, group)) = tree.split_once('{') else {
@@ -221,7 +224,8 @@ fn write_out(prefix: &str, tree: &str) -> Vec<String> {
         .collect()
 }
 
-/// A path in `module` from the crate's root; `None` where it leads to another crate.
+/// Resolves a path in `module` to a path from the crate's root; `None` if it leads to another
+/// crate.
 fn absolute(module: &ModulePath, path: &[String], modules: &Modules<'_>) -> Option<ModulePath> {
     let (first, rest) = path.split_first()?;
     let mut base = module.clone();
@@ -250,7 +254,7 @@ fn absolute(module: &ModulePath, path: &[String], modules: &Modules<'_>) -> Opti
     Some(base)
 }
 
-/// Groups of files that reach each other by imports.
+/// Returns the groups of files that import each other, directly or indirectly.
 fn circles<'a>(modules: &Modules<'a>, arrows: &Arrows) -> Vec<Vec<&'a str>> {
     let reach: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> = arrows
         .keys()
@@ -279,7 +283,7 @@ fn reachable<'a>(from: &'a ModulePath, arrows: &'a Arrows) -> BTreeSet<&'a Modul
     found
 }
 
-/// Each crate with floors in the document, and its floors from the top down.
+/// Parses the floors of each crate in the document, from the top down.
 fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     let mut found = Vec::new();
     let mut lines = document.lines();
@@ -293,7 +297,7 @@ fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     found
 }
 
-/// Imports from the same floor or a higher one, and modules without a floor.
+/// Reports imports from the same floor or a higher one, and modules without a floor.
 fn upward(folder: &str, floors: &[Vec<String>], modules: &Modules<'_>) -> Vec<Finding> {
     let floor = |name: &str| {
         let mut all = floors.iter();
@@ -359,7 +363,7 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("4 files"), "{found:?}");
         assert!(messages(&circle[..4], "").is_empty());
-        // In a comment, a string or a test nothing is imported.
+        // Imports in comments, strings and tests do not count.
         let mut harmless = circle;
         harmless[4].1 = "// use crate::a::A;\nconst S: &str = \"use crate::a::A;\";\n\
             #[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n";

@@ -11,7 +11,7 @@ const SUMMARY: &str = "docs/book/SUMMARY.md";
 /// Documents whose paths in backquotes are checked too.
 const OVERVIEWS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "COMPAT.md"];
 
-/// Beginnings of such paths.
+/// Prefixes that mark text in backquotes as a path.
 const FOLDERS: [&str; 9] = [
     "crates/",
     "docs/",
@@ -86,7 +86,7 @@ pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Findin
 fn targets(content: &str) -> Vec<(usize, &str)> {
     let mut targets = Vec::new();
     for (line, text) in prose(content) {
-        // Text in backquotes is code, except that a link's text may contain such.
+        // Text in backquotes is code, unless it is within the text of a link.
         let mut rest = text;
         while let Some(at) = rest.find("](") {
             let before = &text[..text.len() - rest.len() + at];
@@ -102,7 +102,7 @@ fn targets(content: &str) -> Vec<(usize, &str)> {
     targets
 }
 
-/// Returns the paths in backquotes. Patterns and commands are no paths.
+/// Returns the paths in backquotes, except patterns and commands.
 fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split('`').skip(1).step_by(2);
     quoted

@@ -5,9 +5,9 @@
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
 //! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
 //! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
-//! | [`sleeps`] | tests wait for events; their sleeps are a list that only shrinks |
-//! | [`words`] | texts for users are free of the project's private words |
-//! | [`sources`] | `proto/` is pure, `unsafe` stays where it is, width, size, `TODO` |
+//! | [`sleeps`] | tests wait for events; the list of their sleeps may only become shorter |
+//! | [`words`] | texts for users do not contain the project's private words |
+//! | [`sources`] | `proto/` is pure; `unsafe` in one place only; line width; file size; `TODO` |
 //! | [`manifests`] | each direct dependency has a reason beside it |
 //! | [`links`] | links and paths in documents have targets, and the book links all its pages |
 //!
@@ -31,7 +31,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Broken rule at a place.
+/// Violation of a rule, with its position.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// Path relative to the repository.

@@ -17,7 +17,7 @@ pub(super) struct Module<'a> {
     pub(super) lines: Vec<Line>,
 }
 
-/// The modules of each crate, by the crate's folder.
+/// Returns the modules of each crate, by the crate's folder.
 pub(super) fn by_crate(texts: &[Text]) -> BTreeMap<&str, BTreeMap<ModulePath, Module<'_>>> {
     let mut crates: BTreeMap<&str, BTreeMap<ModulePath, Module<'_>>> = BTreeMap::new();
     for text in texts {

@@ -1,4 +1,5 @@
-//! Tests wait for events: the calls of `sleep` in test files are listed, and the list only shrinks.
+//! Rule that tests wait for events: calls of `sleep` in tests are listed, and the list may only
+//! become shorter.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,8 @@ use super::{Finding, Text, lexer};
 
 const LIST: &str = "xtask/sleeps.txt";
 
-/// Compares the tests with `list`, which has a line `PATH COUNT` for each file with sleeps.
+/// Compares the tests with `list`, which has a line `PATH COUNT` for each file with calls of
+/// `sleep`.
 pub(super) fn check(texts: &[Text], list: &str) -> Vec<Finding> {
     let mut listed: BTreeMap<&str, usize> = list
         .lines()

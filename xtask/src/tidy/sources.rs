@@ -3,7 +3,7 @@
 use super::lexer::{self, Line};
 use super::{Finding, Text};
 
-/// Only place for `unsafe`, a file or folder.
+/// The only file or folder in which `unsafe` is allowed.
 const UNSAFE: &str = "crates/samovar-http/src/io/sys";
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 600;
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Checks on which lines a file breaks a rule.
+    /// Checks that a file breaks a rule on exactly these lines.
     #[track_caller]
     fn check_lines(path: &str, content: &str, expected: &[usize]) {
         let found = check(&[text(path, content)]);

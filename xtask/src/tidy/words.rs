@@ -1,8 +1,8 @@
-//! Words that must not stand in what a user reads: private ones that have a common name.
+//! Rule for texts that users read: no private words of this project where a common term exists.
 
 use super::{Finding, Text};
 
-/// A word of this project's past, and what to write.
+/// Private word, and its replacement.
 const WORDS: &[(&str, &str)] = &[
     ("mend", "fix"),
     ("mended", "fixed"),
@@ -23,7 +23,7 @@ const WORDS: &[(&str, &str)] = &[
     ("number of the process", "PID"),
 ];
 
-/// Documents for users, beside the text in quotes of the programs.
+/// Documents for users; strings of the programs are checked too.
 const DOCUMENTS: &[&str] = &[
     "README.md",
     "COMPAT.md",
@@ -65,10 +65,10 @@ fn of_text(text: &Text) -> Vec<Finding> {
     findings
 }
 
-/// The text between quotes, and lines that continue a string of several lines.
+/// Returns the text between quotes, and the whole line if it continues a multi-line string.
 fn quoted(line: &str) -> String {
     if !line.contains('"') {
-        // The middle of a string of several lines ends in a backslash.
+        // A line within a multi-line string ends in a backslash.
         return if line.ends_with('\\') {
             line.to_owned()
         } else {

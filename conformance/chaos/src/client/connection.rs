@@ -25,12 +25,12 @@ pub(crate) struct Connection {
     via: &'static str,
 }
 
-/// How a client reads a response body.
+/// Speed at which a client reads a response body, and where it aborts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Manner {
     /// Reads at most this many bytes after each pause of this length.
     pub(crate) pace: Option<(usize, Duration)>,
-    /// Drops the pace for the second half of the body.
+    /// Whether to read the second half of the body at full speed.
     pub(crate) is_quick_at_last: bool,
     /// Aborts after this many bytes of the body.
     pub(crate) leave_at: Option<usize>,
@@ -54,7 +54,7 @@ impl Connection {
         Ok(Self { connection, via })
     }
 
-    /// Starts TLS on `stream` and checks the server's certificate. `began`: see [`handshake`].
+    /// Starts TLS on `stream` and checks the server's certificate. For `began` see [`handshake`].
     pub(crate) fn tls(
         world: &World,
         stream: TcpStream,
@@ -74,8 +74,8 @@ impl Connection {
         self.connection.try_send(bytes)
     }
 
-    /// Sends a request, reads its response and has the oracle judge it. Returns also whether the
-    /// connection can be reused.
+    /// Sends a request, reads the response, and has the oracle judge it. Returns the outcome, and
+    /// whether the connection can be reused.
     pub(crate) fn exchange(&mut self, world: &World, ask: &Ask, manner: Manner) -> (Outcome, bool) {
         let sent = world.now();
         let (outcome, goes_on) = match self.send(&ask.bytes()) {
@@ -86,8 +86,8 @@ impl Connection {
         (outcome, goes_on)
     }
 
-    /// Sends requests at once and has the oracle judge the responses. Aborts before the response
-    /// with the index `leave_at`. Returns whether the connection can be reused.
+    /// Sends all requests at once and has the oracle judge the responses. Aborts before the
+    /// response with the index `leave_at`. Returns whether the connection can be reused.
     pub(crate) fn pipeline(
         &mut self,
         world: &World,
@@ -171,7 +171,7 @@ impl Connection {
         outcome: &mut Outcome,
         manner: Manner,
     ) -> io::Result<bool> {
-        // A chunked body has no known middle.
+        // The length of a chunked body is not known in advance, and hence not its middle.
         let half = match framing {
             Framing::Length(len) => usize::try_from(len / 2).ok(),
             Framing::Chunked => None,
@@ -210,7 +210,7 @@ fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Returns the outcome of a request whose response has not begun.
+/// Returns the outcome of a request whose response has not started.
 pub(crate) fn pending(world: &World, via: &'static str, sent: Moment) -> Outcome {
     Outcome {
         head_at: 0,

@@ -121,7 +121,7 @@ fn talk(
     }
     let how = ended.unwrap_or_else(|| "closed".to_owned());
     for stream in &mut streams {
-        // Drain what was received before the connection ended.
+        // Reads what was received before the connection ended.
         while !stream.is_done && stream.step(world, &mut context) {}
         if !stream.is_done {
             stream.end(world, Some(&how));
@@ -137,7 +137,7 @@ fn start(
 ) -> Result<Stream, h2::Error> {
     let mut ask = anything(world, random);
     if matches!(ask.what, What::Narinfos(_)) {
-        // A request body needs flow control, which other tests cover.
+        // The request body would need flow control, which other tests cover.
         ask.what = What::Info;
     }
     let mut request = http::Request::builder()

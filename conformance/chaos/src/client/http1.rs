@@ -18,7 +18,7 @@ use testkit::random::SplitMix64;
 /// Behaviour of a client on one connection.
 #[derive(Debug, Clone, Copy)]
 enum Habit {
-    /// Sends a request after the previous response.
+    /// Sends each request after the previous response.
     Polite,
     /// Sends several requests at once.
     Pipelined,

@@ -1,4 +1,4 @@
-//! Clients of every kind, well behaved and not.
+//! Clients of all kinds, well-behaved and misbehaving.
 
 pub(crate) mod connection;
 pub(crate) mod h2;
@@ -31,7 +31,8 @@ pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let what = match random.weighted(&kinds) {
         0 => What::Narinfo(facts),
         1 => {
-            // The latest version may be gone when the request arrives; an absent path has no hash.
+            // The latest version may be deleted before the request arrives. An absent path has no
+            // hash.
             let hash = facts.latest().map(|version| version.nar_hash.clone());
             let hash = hash.unwrap_or_else(|| "0".repeat(52));
             let hash = random.percent(70).then_some(hash);

@@ -10,7 +10,7 @@ use crate::store::nix;
 use crate::world::{Cause, Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// Copies and substitutes until the run ends. `authority` is the CA file that Nix trusts.
+/// Copies and substitutes paths until the run ends. `authority` is the CA file that Nix trusts.
 pub(crate) fn run(world: &World, name: &str, keys: &str, authority: &Path) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
