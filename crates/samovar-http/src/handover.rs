@@ -1,10 +1,10 @@
 //! Handover: passing listening sockets to a new process, for zero-downtime upgrades.
 //!
 //! The old process [gives](give) its sockets through one end of a socket pair; the new process
-//! [takes](take) copies of them from the other. Both accept from the same queues, so no waiting
-//! connection is lost. When the new process serves, it [releases](Predecessor::release) the old
-//! one, which drains. If the new process fails before that, the old one continues. Sockets are only
-//! given to a process of the same user.
+//! [takes](take) copies of them from the other end. Both processes then accept from the same
+//! queues, so no pending connection is lost. Once the new process serves, it
+//! [releases](Predecessor::release) the old one, which drains. If the new process fails earlier,
+//! the old one continues to serve. Sockets are given only to a process of the same user.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -53,23 +53,22 @@ use crate::io::listener::Listener;
 use crate::server::Server;
 use crate::service::Service;
 
-/// The kernel's limit of descriptors in one message (`SCM_MAX_FD`).
+/// Kernel limit of descriptors in one message (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
-/// The first byte of the message: its version.
+/// First byte of the message: the version of its format.
 const VERSION: u8 = 1;
-/// The message of a successor that serves.
+/// Sent by the successor once it serves.
 const READY: u8 = b'R';
-/// Time limit for steps of the other process that need no work.
+/// Time limit for each step that the other process can do at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until it
-/// [serves](Predecessor::release); `false` if it has given up. The server continues meanwhile; the
-/// caller drains it afterwards.
-///
+/// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until the
+/// successor [serves](Predecessor::release). Returns `false` if the successor ends without serving.
+/// The server continues meanwhile; the caller drains it afterwards.
 /// # Errors
 ///
-/// Those of the system; `WouldBlock` if `stream` has a time limit for reading and the successor is
-/// not ready by then.
+/// System errors; `WouldBlock` if `stream` has a read timeout and it expires before the successor
+/// is ready.
 pub fn give<S: Service>(stream: &UnixStream, server: &Server<S>) -> io::Result<bool> {
     hand_over(stream, &server.listening()?)
 }
@@ -98,7 +97,7 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
         &mut ancillary,
         SendFlags::NOSIGNAL,
     );
-    // A successor may take any time to start. If it dies, the stream ends.
+    // A successor may take any time to start. If it dies, the stream ends and the read returns.
     let mut answer = [0];
     match sent
         .map_err(io::Error::from)
@@ -106,7 +105,7 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
     {
         Ok(len) => Ok(len == 1 && answer == [READY]),
         Err(error) => match error.kind() {
-            // The successor has closed its end, before there was a message or without reading it.
+            // The successor has closed its end before or without reading the message.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(false),
             _ => Err(error),
         },
@@ -120,28 +119,28 @@ fn too_many() -> io::Error {
     )
 }
 
-/// The process that has served until now; made by [`take`]. Dropping it without
-/// [`release`](Self::release) lets that process continue.
+/// The process that has served until now, returned by [`take`]. Dropping this value without
+/// [`release`](Self::release) lets that process continue to serve.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// Reports that the new process serves, so that the old one drains.
+    /// Reports to the old process that the new one serves, so that the old one drains.
     ///
     /// # Errors
     ///
-    /// If the old process is gone already, which can be ignored.
+    /// If the old process has already ended; this error can be ignored.
     pub fn release(mut self) -> io::Result<()> {
         self.0.write_all(&[READY])
     }
 }
 
 /// Takes the sockets that a predecessor [gives](give) at the other end of `stream`. The listeners
-/// are in the order in which that process has added them to its builder.
+/// have the order in which that process added them to its builder.
 ///
 /// # Errors
 ///
-/// If the predecessor does not hand over.
+/// If the predecessor refuses, ends, takes too long, or uses another message format.
 pub fn take(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut message = [0; DESCRIPTORS_MAX + 1];

@@ -1,4 +1,4 @@
-//! Request heads and clients.
+//! Request heads, and the identity of the client.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
 
-/// The client of a connection.
+/// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP client, by address.
+    /// Address of a TCP client.
     Tcp(SocketAddr),
-    /// A client on a unix socket, without an address; the kernel may know its process.
+    /// A client on a unix socket, which has no address; its credentials, if the kernel knows them.
     Unix(Option<UnixPeer>),
 }
 
-/// Credentials of a client on a unix socket when it connected (`SO_PEERCRED`).
+/// Credentials of the process that connected to a unix socket, as of that time (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnixPeer {
     /// Effective user ID.
@@ -25,20 +25,20 @@ pub struct UnixPeer {
     pub gid: u32,
 }
 
-/// A name in a client certificate.
+/// A name of the client, from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PeerName {
-    /// The common name of the subject, if it has exactly one.
+    /// The common name of the subject, if there is exactly one.
     CommonName(Box<str>),
-    /// A DNS name of the subject's alternative names, in lower case.
+    /// A DNS name among the subject's alternative names, in lower case.
     Dns(Box<str>),
-    /// A URI of the subject's alternative names.
+    /// A URI among the subject's alternative names.
     Uri(Box<str>),
 }
 
 impl PeerName {
-    /// The name without its kind, for logs. A DNS name and a common name with the same text are not
-    /// equal.
+    /// Returns the name without its kind, for logs. A DNS name and a common name with the same text
+    /// are different names.
     pub fn as_str(&self) -> &str {
         match self {
             Self::CommonName(name) | Self::Dns(name) | Self::Uri(name) => name,
@@ -47,7 +47,7 @@ impl PeerName {
 }
 
 impl fmt::Display for Peer {
-    /// The address without the port, as access logs write it; `-` for a unix socket.
+    /// Writes the IP address without the port, as in access logs; `-` for a unix socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(addr) => addr.ip().to_canonical().fmt(f),
@@ -56,12 +56,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Client certificates of a TLS connection.
+/// Certificates that a client has presented on a TLS connection.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    /// As DER, the end-entity certificate first.
+    /// The certificates as DER, the end-entity certificate first.
     pub(crate) certificates: Vec<Box<[u8]>>,
-    /// Names in the first certificate.
+    /// The names in the end-entity certificate.
     pub(crate) names: Vec<PeerName>,
 }
 
@@ -84,51 +84,52 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The same head, with the TLS session of its connection.
+    /// Adds the TLS session of the connection to the head.
     pub(crate) fn with_session(self, session: Option<&'a Arc<Session>>) -> Self {
         Self { session, ..self }
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> Method {
         self.index.method
     }
 
-    /// The method's token, as sent.
+    /// Returns the method's token, as sent.
     pub fn method_name(&self) -> &'a [u8] {
         self.index.method_name.of(self.raw)
     }
 
-    /// The request target, as sent: printable ASCII.
+    /// Returns the request target, as sent: printable ASCII.
     pub fn target(&self) -> &'a [u8] {
         self.index.target.of(self.raw)
     }
 
-    /// The path of the target, percent-encoded as sent. Empty if an absolute-form target has none.
-    /// [`Request::param`](crate::Request::param) and
-    /// [`param_path`](crate::Request::param_path) return decoded parts.
+    /// Returns the path of the target, percent-encoded as sent. Empty if an absolute-form target
+    /// has no path. For decoded parts use [`Request::param`](crate::Request::param) and
+    /// [`param_path`](crate::Request::param_path).
     pub fn path(&self) -> &'a [u8] {
         self.index.path.of(self.raw)
     }
 
-    /// The query: everything after the first `?`, as sent.
+    /// Returns the query, as sent: everything after the first `?`.
     pub fn query(&self) -> Option<&'a [u8]> {
         self.index.query.map(|query| query.of(self.raw))
     }
 
-    /// The protocol version.
+    /// Returns the protocol version.
     pub fn version(&self) -> Version {
         self.index.version
     }
 
-    /// The value of the first header field with this name; the case of letters is ignored.
+    /// Returns the value of the first header field with this name, compared case-insensitively.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value)
     }
 
-    /// The value of the first header field with this name, as text; `None` if it is not UTF-8.
+    /// Returns the value of the first header field with this name, as text; `None` if it is not
+    /// UTF-8.
     ///
     /// ```
     /// # use samovar_http::Request;
@@ -140,7 +141,8 @@ impl<'a> Head<'a> {
         std::str::from_utf8(self.header(name)?).ok()
     }
 
-    /// All header fields in order: name as sent, value without surrounding white space.
+    /// Iterates over all header fields in order: name as sent, value without surrounding white
+    /// space.
     pub fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         let raw = self.raw;
         self.index
@@ -149,31 +151,31 @@ impl<'a> Head<'a> {
             .map(move |field| (field.name.of(raw), field.value.of(raw)))
     }
 
-    /// The client that sent it.
+    /// Returns the client that sent the request.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Whether the connection uses TLS.
+    /// Returns whether the connection uses TLS.
     pub fn is_secure(&self) -> bool {
         self.session.is_some()
     }
 
-    /// The verified client certificates, as DER, the end-entity certificate first. Empty if none
-    /// was requested, or none was sent and none required.
+    /// Returns the verified client certificates as DER, the end-entity certificate first. Empty if
+    /// the server requests none, or if they are optional and the client has sent none.
     pub fn peer_certificates(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let session = self.session.into_iter();
         session.flat_map(|session| session.certificates.iter().map(|der| &**der))
     }
 
-    /// The names in the first of [`peer_certificates`](Self::peer_certificates): the common name,
-    /// then DNS names and URIs.
+    /// Returns the names in the first of [`peer_certificates`](Self::peer_certificates): the common
+    /// name, then DNS names, then URIs.
     pub fn peer_names(&self) -> &'a [PeerName] {
         self.session.map_or(&[], |session| &session.names)
     }
 
-    /// Whether the client accepts trailers. Others may drop them, so they are sent none (RFC 9110,
-    /// 10.1.4).
+    /// Returns whether the client accepts trailers. Other clients receive none, because they may
+    /// discard them (RFC 9110, 10.1.4).
     pub(crate) fn takes_trailers(self) -> bool {
         self.version() != Version::Http10
             && self.headers().any(|(name, value)| {
@@ -186,7 +188,7 @@ impl<'a> Head<'a> {
 }
 
 impl fmt::Debug for Head<'_> {
-    /// The request line only: header fields may hold credentials.
+    /// Writes only the request line: header fields may contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,4 +1,4 @@
-//! Return values of handlers.
+//! Conversion of handlers' return values to responses.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub trait IntoResponse {
     ///
     /// # Errors
     ///
-    /// An error, which the router's error handler answers.
+    /// An [`Error`], from which the router's error handler creates the response.
     fn into_response(self) -> Result<Response, Error>;
 }
 
@@ -102,7 +102,7 @@ impl<R: IntoResponse> IntoResponse for Result<R, Error> {
     }
 }
 
-/// The default answer to an error.
+/// Creates the default response to an error.
 pub(crate) fn of_error(error: &Error) -> Response {
     Response::text(error.status(), format!("{}\n", error.message()))
 }

@@ -8,11 +8,11 @@ use crate::io::wake::Waker;
 use crate::response::{Body, Response};
 use crate::sync::Lock;
 
-/// A deferred response, shared by the connection that waits and the [`Responder`].
+/// State of a deferred response, shared by the waiting connection and the [`Responder`].
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     state: Mutex<State>,
-    /// The client has left.
+    /// Set when the client has disconnected.
     is_abandoned: AtomicBool,
 }
 
@@ -23,13 +23,13 @@ struct State {
 }
 
 impl Later {
-    /// Takes the response if the handler has provided it and `fits` accepts it.
+    /// Takes the response if it is complete and `fits` accepts it.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.locked();
         state.response.take_if(|response| fits(response))
     }
 
-    /// Calls `waker` when the response is there.
+    /// Calls `waker` when the response is complete; at once if it already is.
     pub(crate) fn watch(&self, waker: Waker) {
         let mut state = self.state.locked();
         if state.response.is_none() {
@@ -40,7 +40,7 @@ impl Later {
         waker.wake();
     }
 
-    /// Marks the response as abandoned by the client.
+    /// Records that the client has disconnected.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
     }
@@ -56,8 +56,8 @@ impl Later {
     }
 }
 
-/// Completes a deferred response; made by [`Response::later`](crate::Response::later). It can be
-/// sent to any thread. If it is dropped without a response, the client gets 500.
+/// Completes a deferred response; created by [`Response::later`](crate::Response::later). It can be
+/// moved to any thread. If it is dropped without a response, the client gets 500.
 #[derive(Debug)]
 pub struct Responder {
     later: Option<Arc<Later>>,
@@ -68,16 +68,16 @@ impl Responder {
         Self { later: Some(later) }
     }
 
-    /// Sends the response. Never blocks.
+    /// Completes the response, which wakes the connection. Never blocks.
     pub fn respond(mut self, response: Response) {
         if let Some(later) = self.later.take() {
             later.put(response);
         }
     }
 
-    /// Whether the client has left, so that no response is needed: it closed the
-    /// connection, or its sending side (see [`Limits::half_close`](crate::Limits::half_close)). A
-    /// client whose machine or network fails is not noticed.
+    /// Returns whether the client has disconnected, so that no response is needed: it closed the
+    /// connection, or its sending side (see [`Limits::half_close`](crate::Limits::half_close)). The
+    /// failure of a client's machine or network is not detected.
     pub fn is_abandoned(&self) -> bool {
         self.later
             .as_ref()

@@ -1,5 +1,5 @@
 //! A multi-threaded HTTP server for plain blocking handlers, without `async`. No *client* can stall
-//! the others; a handler holds one worker thread while it runs, nothing else.
+//! the others. A running handler occupies one worker thread and nothing else.
 //!
 //! ```no_run
 //! use samovar_http::{Error, Request, Router};
@@ -18,26 +18,27 @@
 //! }
 //! ```
 //!
-//! The folder `examples` has a program for each subject; the [`manual`] starts with a
+//! The folder `examples` has a program for each topic; the [`manual`] starts with a
 //! [guide](manual::guide). Central types: [`Router`] and [`Route`], [`Request`] and its [`Head`],
 //! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and [`Limits`];
 //! the modules [`ws`], [`tls`] and [`compress`].
 //!
 //! # Threading model
 //!
-//! *I/O threads* answer what is in memory; *workers* run handlers and all other code that may
-//! block. A connection belongs to exactly one thread at any time: it moves, in the sense of Rust,
-//! to a worker with the request and back with the response, so no lock guards it. A slow client
-//! holds no worker slot; it holds a thread only where a handler, a [`Body::reader`] or a
-//! [`Response::push`] waits for it. See [`manual::threads`].
+//! *I/O threads* send responses that are in memory; *workers* run handlers and all other code that
+//! may block. A connection belongs to exactly one thread at any time: it moves, in the sense of
+//! Rust, to a worker with the request and back with the response, so it needs no lock. A slow
+//! client occupies no worker slot. It occupies a thread only while a handler, a [`Body::reader`] or
+//! a [`Response::push`] waits for it. See [`manual::threads`].
 //!
 //! # Services
 //!
-//! A [`Router`] is one [`Service`]. A program that finds its responses in another way, such as a
-//! proxy or a file server, implements the trait itself. A service answers in one of two places:
+//! A [`Router`] is one implementation of [`Service`]. A program that finds its responses in another
+//! way, such as a proxy or a file server, implements the trait itself. A service can respond in one
+//! of two methods:
 //!
 //! * [`Service::inline`], on the I/O thread, for responses from memory. It must not block. It may
-//!   decline.
+//! decline a request, which a worker then handles.
 //! * [`Service::handle`], on a worker, for everything else.
 //!
 //! ```
@@ -65,16 +66,16 @@
 //!
 //! # Scope
 //!
-//! HTTP/1.1 and 1.0 for servers (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSockets (RFC 6455,
-//! RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux; bodies of any
-//! size in both directions within stated limits; back-pressure.
+//! The server side of HTTP/1.1 and 1.0 (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSocket (RFC
+//! 6455, RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. Bodies in
+//! both directions can have any size within configured limits, with back-pressure.
 //!
-//! The Cargo features `compression`, `http2` and `tls` are on by default; each adds libraries.
+//! The Cargo features `compression`, `http2` and `tls` are on by default; each adds dependencies.
 //!
 //! # Out of scope
 //!
-//! Clients, HTTP/3, templates, JSON, sessions, databases. Logs and metrics: the engine reports
-//! events to an [`Observer`].
+//! The crate has no client, HTTP/3, templates, JSON, sessions or database access. For logs and
+//! metrics, it reports events to an [`Observer`].
 
 #![forbid(unsafe_code)]
 
@@ -141,7 +142,7 @@ pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
 pub use upload::BodyError;
 
-/// The examples of the README are compiled with the documentation's.
+/// Compiles the examples of the README together with those of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,4 +1,4 @@
-//! All limits of the engine.
+//! All configurable limits of the engine.
 
 use std::time::Duration;
 
@@ -9,60 +9,62 @@ use crate::proto::head::HeadLimits;
 /// Limits of a server. The defaults suit a server on the public internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Limits of a request head, more than browsers send; beyond them 414 or 431.
+    /// Limits of a request head, larger than browsers need; a larger head gets 414 or 431.
     pub head: HeadLimits,
-    /// Open connections, over all I/O threads. At the limit a new connection evicts one that waits
-    /// for its client, or gets 503. Default: 16384. Never more than the process may have
-    /// descriptors, less 256, or half of them if they are fewer than 4096: bodies hold files open.
+    /// Maximum number of open connections over all I/O threads. At the limit, a new connection
+    /// evicts an idle or slow one, or gets 503. Default: 16384. The process's limit of descriptors
+    /// reduces it further: at least 256 descriptors, and at least half if there are fewer than
+    /// 4096, stay reserved for files such as those of bodies.
     pub connections_max: usize,
-    /// How long a connection must be idle before it may be evicted; five times as long in the
-    /// middle of a slow request or answer, and not at all if its address has more than half of all
-    /// connections. Applies at `connections_max` only. Default: 1 s; [`Duration::MAX`] turns
-    /// eviction off.
+    /// Minimum time for which a connection must have been idle before it may be evicted; five times
+    /// as long in the middle of a slow request or response. If an address has more than half of all
+    /// connections, its idle ones may be evicted at once. Applies only at `connections_max`.
+    /// Default: 1 s; [`Duration::MAX`] turns eviction off.
     pub rest_time_min: Duration,
-    /// Requests that wait for a worker in one lane; beyond them 503. Default: 4096; clients give up
-    /// before a longer queue is served.
+    /// Maximum number of requests that wait for a worker in one lane; further requests get 503.
+    /// Default: 4096, because clients give up before a longer queue is served.
     pub queue_len_max: usize,
-    /// Handlers that wait for their client in the middle of a body without occupying a worker slot;
-    /// beyond them a request with a streamed body gets 503. Each costs a thread. Default: 512.
+    /// Maximum number of handlers that wait for their client in the middle of a body. They occupy
+    /// no worker slot, but a thread each. Beyond the limit, a request with a streamed body gets
+    /// 503. Default: 512.
     pub waiting_handlers_max: usize,
-    /// Time from accepting a connection to the end of its TLS handshake; then the connection is
-    /// closed. Default: 10 s.
+    /// Maximum time from accepting a connection to the end of its TLS handshake; then the
+    /// connection is closed. Default: 10 s.
     pub handshake_time: Duration,
-    /// TLS handshakes in progress, each some milliseconds for a worker; beyond them a new
-    /// connection is closed. Default: 4096.
+    /// Maximum number of TLS handshakes in progress, each of which needs some milliseconds of a
+    /// worker; a new connection beyond the limit is closed. Default: 4096.
     pub handshakes_max: usize,
-    /// Time from the first to the last byte of a head; then 408. Default: 10 s, for what fits into
-    /// one or two packets.
+    /// Maximum time from the first to the last byte of a request head; then the client gets 408.
+    /// Default: 10 s; a head fits into one or two packets.
     pub head_time: Duration,
-    /// Time between two requests on a connection; then the connection is closed. Default: 60 s,
-    /// shorter than the keep-alive time of most proxies.
+    /// Maximum time between two requests on a connection; then the connection is closed. Default:
+    /// 60 s, shorter than the keep-alive time of most proxies.
     pub idle_time: Duration,
-    /// Window over which the minimum throughput of a client is measured. Default: 30 s.
+    /// Length of the window in which the minimum throughput of a client is measured. Default: 30 s.
     pub stall_time: Duration,
-    /// Minimum throughput: bytes of a body that a client must send, or of an answer that it must
-    /// read, within one `stall_time`. Slower clients are disconnected. Default: 4096, slower than a
-    /// modem.
+    /// Minimum throughput: number of bytes of a body that a client must send, or of a response that
+    /// it must read, within each `stall_time`. A slower client is disconnected. Default: 4096,
+    /// slower than a modem.
     pub stall_len_min: u64,
-    /// Whether a client that shuts down its sending side can still wait for an answer that the
-    /// application [defers](crate::Response::later) or writes to a
-    /// [channel](crate::Body::channel). Default: false: such an answer ends as
-    /// [`Left`](crate::End::Left), because a client that closes its connection looks the same, and
-    /// would otherwise keep the connection open for as long as the application is silent.
+    /// Whether a client that shuts down its sending side can still wait for a response that the
+    /// application [defers](crate::Response::later) or writes to a [channel](crate::Body::channel).
+    /// Default: false, so such a response ends as [`Left`](crate::End::Left). The reason: a client
+    /// that closes its connection looks the same, and would otherwise keep the connection open
+    /// until the application sends something.
     ///
-    /// Requests that are still unread delay this end, by one `stall_time` at most. Answers that do
-    /// not wait for the application are sent whole in either case.
+    /// Unread requests of the client delay this end, by one `stall_time` at most. Responses that do
+    /// not wait for the application are sent completely in either case.
     pub half_close: bool,
-    /// How long a closing connection is still read, so that the client can see the last answer.
-    /// Default: 2 s.
+    /// Maximum time for which a closing connection is still read, so that the client can receive
+    /// the last response. Default: 2 s.
     pub linger_time: Duration,
-    /// Memory for response bodies in progress, in bytes; beyond it they leave in pieces of 16 KiB.
-    /// Default: 64 MiB.
+    /// Memory for response bodies in progress, in bytes; when it is used up, further bodies are
+    /// sent in pieces of 16 KiB. Default: 64 MiB.
     pub body_memory_max: usize,
-    /// Memory for request bodies that are received before their handlers start, in bytes for all of
-    /// them; beyond it 503. Default: 64 MiB.
+    /// Memory for all request bodies that are received before their handlers start, in bytes; when
+    /// it is used up, further bodies get 503. Default: 64 MiB.
     pub request_memory_max: usize,
-    /// Answers on one connection before it is closed. Default: 0, no limit.
+    /// Maximum number of responses on one connection, which is then closed. Default: 0, no limit.
     pub requests_per_connection_max: u64,
     /// Limits specific to HTTP/2.
     #[cfg(feature = "http2")]

@@ -1,4 +1,4 @@
-//! Reports to the application: exchanges and incidents.
+//! Reports of exchanges and incidents to the application.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use crate::http::Status;
 use crate::proto::Refusal;
 use crate::proto::ws::Failure;
 
-/// Receives reports for logs, metrics and alerts. No method may block, because some run on I/O
-/// threads. A panic in a method closes the connection that the report is about.
+/// Receives reports for logs, metrics and alerts. No method may block, because some are called on
+/// I/O threads. If a method panics, the connection in question is closed.
 ///
 /// `()` ignores all reports.
 pub trait Observer: Send + Sync {
-    /// Whether to call [`exchanged`](Self::exchanged). Called once per request.
+    /// Returns whether to call [`exchanged`](Self::exchanged). Called once per request.
     fn observes(&self) -> bool {
         false
     }
 
-    /// Reports an answer of the application, or the engine's 500 or 503 in place of one: when the
-    /// kernel has its last byte, or when it failed. A request that the engine refuses before the
-    /// application sees it, such as a malformed one, is reported as
+    /// Reports a response of the application, or a 500 or 503 that the engine sent instead. Called
+    /// when the kernel has accepted the last byte, or when the response has failed. A request that
+    /// the engine refuses before the application sees it, such as a malformed one, is reported as
     /// [`Incident::Refused`] instead.
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let _unused = exchange;
     }
 
-    /// Reports an event that may interest an operator.
+    /// Reports an event that may matter to an operator.
     fn incident(&self, incident: &Incident<'_>) {
         let _unused = incident;
     }
@@ -35,20 +35,20 @@ pub trait Observer: Send + Sync {
 
 impl Observer for () {}
 
-/// A request and its answer.
+/// A request and its response.
 #[derive(Debug)]
 pub struct Exchange<'a> {
     /// The request.
     pub head: Head<'a>,
-    /// Status of the answer.
+    /// Status of the response.
     pub status: Status,
-    /// Bytes of the body that the kernel has taken.
+    /// Number of body bytes that the kernel has accepted.
     pub body_len: u64,
-    /// How the answer ended.
+    /// Outcome of the response.
     pub end: End,
-    /// Whether the I/O thread answered without a worker.
+    /// Whether the response was sent by the I/O thread, without a worker.
     pub is_inline: bool,
-    /// Time from receiving the end of the request to the end of the answer.
+    /// Time from the end of the request to the end of the response.
     pub duration: Duration,
 }
 
@@ -61,7 +61,8 @@ pub enum Incident<'a> {
         /// The request.
         head: Head<'a>,
     },
-    /// A handler returned an error that the client did not cause, and a [`Router`] answered it.
+    /// A handler returned an error that the client did not cause. A [`Router`] has converted it to
+    /// a response.
     ///
     /// [`Router`]: crate::Router
     HandlerFailed {
@@ -70,15 +71,15 @@ pub enum Incident<'a> {
         /// The error, with its cause.
         error: &'a Error,
     },
-    /// A response body failed, or did not have its announced length. The connection was reset, or
-    /// the answer replaced by a 503 if none of it was sent.
+    /// A response body failed, or differed from its announced length. The connection was reset, or
+    /// the client got 503 if no byte of the response was sent.
     BodyFailed {
         /// The cause.
         error: &'a std::io::Error,
-        /// Whether part of the answer was sent, so that it was aborted.
+        /// Whether a part of the response was sent, so that the response was aborted.
         is_cut_off: bool,
     },
-    /// A client broke the protocol or exceeded a limit.
+    /// A client violated the protocol or exceeded a limit.
     Refused {
         /// The client.
         peer: Peer,
@@ -91,8 +92,8 @@ pub enum Incident<'a> {
         /// The client.
         peer: Peer,
     },
-    /// A TLS handshake failed: the client broke the protocol, did not trust the server, or was not
-    /// trusted. Clients that leave or take too long are not reported.
+    /// A TLS handshake failed: the client violated the protocol, did not trust the server, or was
+    /// not trusted. Clients that disconnect or exceed the time limit are not reported.
     HandshakeFailed {
         /// The client.
         peer: Peer,
@@ -104,15 +105,14 @@ pub enum Incident<'a> {
         /// The client.
         peer: Peer,
     },
-    /// A client broke the WebSocket protocol or exceeded a limit.
+    /// A client violated the WebSocket protocol or exceeded a limit.
     SocketFailed {
         /// The client.
         peer: Peer,
         /// The reason.
         failure: Failure,
     },
-    /// An HTTP/2 client broke the protocol, or caused more work than it may; its connection is
-    /// closed.
+    /// An HTTP/2 client violated the protocol or exceeded a rate limit; its connection is closed.
     #[cfg(feature = "http2")]
     Abused {
         /// The client.
@@ -120,30 +120,32 @@ pub enum Incident<'a> {
         /// The reason.
         abuse: crate::h2::Abuse,
     },
-    /// The connection limit is reached; a connection was evicted for a new one.
+    /// A connection was evicted for a new one, because the connection limit is reached.
     GaveWay {
         /// The client of the evicted connection.
         peer: Peer,
     },
-    /// The connection limit is reached; a new connection was answered 503.
+    /// A new connection got 503, because the connection limit is reached and none could be evicted.
     ConnectionsFull,
-    /// A lane's queue is full; a request was answered 503.
+    /// A request got 503, because the queue of its lane is full.
     WorkersFull,
-    /// No connection can be accepted for lack of descriptors or memory; tried again shortly.
+    /// A connection could not be accepted for lack of descriptors or memory; the server retries
+    /// soon.
     AcceptFailed {
         /// The cause.
         error: &'a std::io::Error,
     },
 }
 
-/// How an answer ended.
+/// Outcome of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Complete: the kernel has all of it.
+    /// Complete: the kernel has accepted all bytes.
     Complete,
-    /// Aborted by the client. An endless answer, such as server-sent events, always ends so.
+    /// Aborted by the client. An endless response, such as server-sent events, always ends this
+    /// way.
     Left,
-    /// Aborted by the server: the body failed, the client was too slow, a drain ended, or the
+    /// Aborted by the server: the body failed, the client was too slow, a drain timed out, or the
     /// connection was evicted.
     Cut,
 }

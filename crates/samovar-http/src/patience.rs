@@ -1,4 +1,4 @@
-//! Minimum throughput of a client that a handler waits for.
+//! Minimum throughput of the client while a handler waits for it.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::limits::Limits;
 use crate::proto::Refusal;
 use crate::upload::BodyError;
 
-/// How often a waiting handler checks whether the server is stopping.
+/// Interval at which a waiting handler checks whether the server is stopping.
 pub(crate) const GLANCE_TIME: Duration = Duration::from_millis(200);
 
-/// The window over which throughput is measured. Only time spent waiting counts: the client does
-/// not answer for what the handler does between two reads.
+/// Measurement window of the throughput. Only time spent waiting counts, not the time that the
+/// handler needs between two reads.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     waited: Duration,
@@ -18,14 +18,14 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Counts received bytes.
+    /// Counts received bytes towards the current window.
     pub(crate) fn moved(&mut self, len: usize) {
         self.moved_len += len as u64;
     }
 
-    /// Counts time spent waiting, even if bytes arrived at its end: otherwise a client that sends
-    /// byte by byte would never be late. Fails with [`Refusal::Timeout`] if the window is over and
-    /// too few bytes were received in it.
+    /// Adds time spent waiting, even if the wait ended because bytes arrived: otherwise a client
+    /// that sends single bytes would never fail. Fails with [`Refusal::Timeout`] if the window is
+    /// over and too few bytes were received in it.
     pub(crate) fn waited(&mut self, time: Duration, limits: &Limits) -> Result<(), BodyError> {
         self.waited += time;
         if self.waited >= limits.stall_time {
@@ -54,7 +54,7 @@ mod tests {
             assert_eq!(patience.waited(almost, &limits), Ok(()));
             assert_eq!(patience.waited(Duration::from_nanos(1), &limits), expected);
         }
-        // The next window starts with nothing.
+        // The next window starts with zero bytes.
         let mut patience = Patience::default();
         patience.moved(least_len);
         assert_eq!(patience.waited(limits.stall_time, &limits), Ok(()));

@@ -1,4 +1,4 @@
-//! The protocols without I/O, from `samovar-http-proto`.
+//! Re-exports of the protocols without I/O from `samovar-http-proto`.
 
 pub(crate) use samovar_http_proto::h1::{Refusal, conn, encode, head};
 pub(crate) use samovar_http_proto::ws;

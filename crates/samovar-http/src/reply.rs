@@ -1,4 +1,4 @@
-//! Answers on the I/O thread.
+//! Responses sent by the I/O thread.
 
 use crate::exec::Lane;
 use crate::fields;
@@ -6,18 +6,18 @@ use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
 use crate::response::Response;
 
-/// Number of a turn of an I/O thread: one batch of requests that were all read before the first of
-/// them is answered. Data that a service finds current for one request of a turn is current for the
-/// others, because none of them was sent after the check.
+/// Number of a round of an I/O thread. In each round, the thread reads a batch of requests before
+/// it responds to the first. If a service checks that its data is current for one request, the data
+/// is current for all requests of the round, because all of them were received before the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn(pub(crate) u64);
 
-/// A response rendered once and sent many times: status line, header fields and body.
+/// A response that is rendered once and sent many times: status line, header fields and body.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     bytes: Box<[u8]>,
-    /// Invariant: `body_start <= bytes.len()`. The head is before it, without the fields that
-    /// [`Reply`] adds.
+    /// Invariant: `body_start <= bytes.len()`. The head precedes this index, without the fields
+    /// that [`Reply`] adds.
     body_start: usize,
     status: Status,
 }
@@ -45,17 +45,17 @@ impl Prepared {
         }
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> &[u8] {
         &self.bytes[self.body_start..]
     }
 
-    /// The status.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// Memory used, in bytes.
+    /// Returns the memory used, in bytes.
     pub fn memory_len(&self) -> usize {
         size_of::<Self>() + self.bytes.len()
     }
@@ -65,20 +65,20 @@ impl Prepared {
     }
 }
 
-/// The result of [`Service::inline`](crate::Service::inline). Only a [`Reply`] creates one, so a
-/// request is either answered or dispatched, never both and never neither.
+/// The result of [`Service::inline`](crate::Service::inline). Only the methods of [`Reply`] create
+/// one, so each request is either answered or dispatched, and never both.
 #[derive(Debug)]
 #[must_use]
 pub struct Inline(pub(crate) Outcome);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
-    /// Answered, with this status and length of the body.
+    /// The response was sent, with this status and body length in bytes.
     Sent(Status, u64),
     Dispatch(Lane),
 }
 
-/// Answers or dispatches one request.
+/// Responds to one request, or dispatches it to a worker.
 #[derive(Debug)]
 pub struct Reply<'a> {
     pub(crate) out: &'a mut Vec<u8>,
@@ -102,13 +102,13 @@ impl Reply<'_> {
         Inline(Outcome::Sent(prepared.status, body.len() as u64))
     }
 
-    /// Sends a response whose body is in memory. It is not compressed: that would delay the other
-    /// connections of the thread.
+    /// Sends a response whose body is in memory. The response is not compressed, because that would
+    /// delay the other connections of the thread.
     ///
     /// # Panics
     ///
     /// If the body is a [`Source`](crate::Source), or the response is deferred or a WebSocket
-    /// upgrade: those are for workers.
+    /// upgrade: only workers can send those.
     pub fn response(self, response: Response) -> Inline {
         assert!(
             response.is_in_memory(),
@@ -136,23 +136,23 @@ impl Reply<'_> {
         Inline(Outcome::Sent(status, body.len() as u64))
     }
 
-    /// Dispatches the request to a worker, in the prompt lane.
+    /// Dispatches the request to a worker in the prompt lane.
     pub fn dispatch(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Prompt))
     }
 
-    /// Dispatches the request to a worker, in the slow lane, for handlers or bodies that read
-    /// files. That lane has worker slots of its own, [`Builder::workers`](crate::Builder::workers)
-    /// of them: if a disk hangs and they are all occupied, requests [dispatched](Self::dispatch) to
-    /// the prompt lane are still answered.
+    /// Dispatches the request to a worker in the slow lane, for handlers or bodies that read files.
+    /// That lane has [`Builder::workers`](crate::Builder::workers) worker slots of its own. If a
+    /// disk hangs and blocks all of them, requests [dispatched](Self::dispatch) to the prompt lane
+    /// are still served.
     pub fn dispatch_slow(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Slow))
     }
 
-    /// Dispatches the request to a worker, in the costly lane, for handlers that compute for long,
-    /// such as to hash a password. Few run at the same time: one for sixteen
-    /// [workers](crate::Builder::workers), which is half the cores by default. A handler can move
-    /// to another lane afterwards: [`Response::requeue`].
+    /// Dispatches the request to a worker in the costly lane, for handlers with long computations
+    /// such as hashing a password. Few of them run at the same time: one per sixteen
+    /// [workers](crate::Builder::workers), which is half the number of cores by default. After the
+    /// computation, a handler can move the request to another lane with [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Costly))
     }

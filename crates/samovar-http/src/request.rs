@@ -1,4 +1,4 @@
-//! Owned requests, as handlers get them.
+//! Owned requests, which handlers receive.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,31 +15,31 @@ use crate::proto::head::HeadIndex;
 use crate::route::Matched;
 use crate::upload::Link;
 
-/// A request: its head, its body, and values that middleware has attached.
+/// A request: its head, its body, and values attached by middleware.
 pub struct Request {
     raw: Box<[u8]>,
     index: HeadIndex,
     peer: Peer,
     pub(crate) session: Option<Arc<Session>>,
-    /// The body, if it was received before the handler started.
+    /// The body; empty if the handler reads it as a stream.
     pub(crate) body: Vec<u8>,
-    /// The share of `body` in the budget for request bodies.
+    /// The part of the request body budget that `body` uses.
     held: Option<Held>,
-    /// Bytes of `body` that a reader has taken.
+    /// Number of bytes of `body` that a reader has consumed.
     pub(crate) read_len: usize,
-    /// Its connection or stream, while a handler has the request.
+    /// The connection or stream of the request, while a handler has the request.
     pub(crate) link: Option<Box<dyn Link>>,
     extensions: Extensions,
-    /// The lane in which it is handled.
+    /// The lane in which the request is handled.
     pub(crate) lane: Lane,
-    /// Whether the I/O thread calls the handler.
+    /// Whether the handler runs on the I/O thread.
     pub(crate) is_inline: bool,
-    /// The matched route, once it is known.
+    /// The matched route; `None` before routing.
     pub(crate) matched: Option<Box<Matched>>,
 }
 
 impl Request {
-    /// An owned copy of a request head, to be handled in `lane`.
+    /// Creates an owned copy of a request head, to be handled in `lane`.
     pub(crate) fn of(head: Head<'_>, lane: Lane) -> Self {
         Self {
             raw: head.raw.into(),
@@ -57,7 +57,7 @@ impl Request {
         }
     }
 
-    /// Adds to the body; `false` if the budget is exhausted.
+    /// Appends bytes to the body; returns `false` if the budget is exhausted.
     pub(crate) fn add_body(&mut self, bytes: &[u8], budget: &Arc<Budget>) -> bool {
         let held = self.held.get_or_insert_with(|| Held::new(budget));
         let has_room = held.grow(bytes.len());
@@ -67,34 +67,34 @@ impl Request {
         has_room
     }
 
-    /// The head.
+    /// Returns the head.
     pub fn head(&self) -> Head<'_> {
         Head::new(&self.raw, &self.index, self.peer).with_session(self.session.as_ref())
     }
 
-    /// The complete body. Empty if there is none, or if it is
-    /// [streamed](crate::Intake::Streamed); then [`reader`](Self::reader) returns it.
+    /// Returns the complete body. Empty if the request has none, or if the body is
+    /// [streamed](crate::Intake::Streamed); use [`reader`](Self::reader) in that case.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// A reader of the body, for streamed and complete bodies alike. Reading a streamed body waits
-    /// for the client, and the first read sends `100 Continue` if the client [expects] it. The rest
-    /// of a body that is not read to its end is discarded after the answer, or the connection is
-    /// closed if it is too long.
+    /// Returns a reader of the body, for streamed and complete bodies. Reading a streamed body
+    /// waits for the client, and the first read sends `100 Continue` if the client [expects] it. If
+    /// the handler does not read the whole body, the rest is discarded after the response; if the
+    /// rest is too long, the connection is closed.
     ///
     /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     pub fn reader(&mut self) -> BodyReader<'_> {
         BodyReader { request: self }
     }
 
-    /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for an HTTP/1.0
-    /// client, which does not know them.
+    /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for HTTP/1.0
+    /// clients, which do not support interim responses.
     ///
     /// # Errors
     ///
-    /// If the connection is broken; [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
-    /// outside 102 to 199, or an invalid header field. The engine sends 100 and 101 itself.
+    /// If the connection has failed; [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
+    /// outside 102 to 199, or an invalid header field. Only the engine itself sends 100 and 101.
     pub fn inform(&mut self, code: u16, fields: &[(&str, &str)]) -> io::Result<()> {
         let status = Status::interim(code)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an interim status"))?;
@@ -120,17 +120,17 @@ impl Request {
         link.inform(status, &lines)
     }
 
-    /// Values that middleware has attached to the request.
+    /// Returns the values that middleware has attached to the request.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// Values attached to the request, to add or change some.
+    /// Returns the attached values for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
 
-    /// Whether the handler may have to wait for the rest of the body.
+    /// Returns whether the handler may have to wait for the rest of the body.
     #[cfg(feature = "http2")]
     pub(crate) fn is_streamed(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_streamed())
@@ -143,7 +143,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Reads the body of a request; made by [`Request::reader`].
+/// Reads the body of a request; created by [`Request::reader`].
 #[derive(Debug)]
 pub struct BodyReader<'a> {
     request: &'a mut Request,

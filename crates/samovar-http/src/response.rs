@@ -20,22 +20,22 @@ use crate::ws::Upgraded;
 pub enum Body {
     /// No body.
     Empty,
-    /// Bytes of this response alone, or static ones.
+    /// Bytes owned by this response, or static bytes.
     Bytes(Cow<'static, [u8]>),
-    /// Bytes shared by many responses.
+    /// Bytes shared with other responses.
     Shared(Arc<[u8]>),
-    /// Produced piece by piece while the client reads.
+    /// A source that produces the bytes while the client reads.
     Source(Box<dyn Source>),
 }
 
 impl Body {
-    /// A whole file, at its present length. Unless its bytes have to be changed, the kernel sends
-    /// it from the page cache.
+    /// Creates a body from a whole file of its current length. The kernel sends the bytes from the
+    /// page cache, unless they have to be transformed, for example compressed.
     ///
     /// # Errors
     ///
-    /// If its length cannot be read, or it is not a regular file: a pipe could block a worker for
-    /// ever.
+    /// If the file's length cannot be read, or if it is not a regular file: a pipe could block a
+    /// worker forever.
     pub fn file(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -47,24 +47,26 @@ impl Body {
         Ok(Self::file_range(file, 0..metadata.len()))
     }
 
-    /// A range of a file. If the file turns out to be shorter, the connection is reset.
+    /// Creates a body from a range of a file. If the file is shorter, the connection is reset.
     pub fn file_range(file: impl Into<Arc<File>>, range: Range<u64>) -> Self {
         Self::Source(Box::new(sources::FileRange::new(file.into(), range)))
     }
 
-    /// The bytes of a reader, until its end. It is read on workers as fast as the client reads, so
-    /// it may block on a disk; use a [`channel`](Self::channel) for one that waits for long.
+    /// Creates a body from all bytes of a reader. Workers read it as fast as the client accepts
+    /// bytes, so it may block on disk I/O. For a reader that waits longer use a
+    /// [`channel`](Self::channel).
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }
 
-    /// The bytes of a reader whose length is known. If it yields more or fewer bytes, the
+    /// Creates a body from a reader of known length. If the reader yields more or fewer bytes, the
     /// connection is reset.
     pub fn reader_of_len(reader: impl Read + Send + 'static, len: u64) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader.take(len), Some(len))))
     }
 
-    /// The pieces of an iterator, each produced when the client has read the one before.
+    /// Creates a body from the pieces of an iterator. Each piece is produced after the client has
+    /// read the previous one.
     ///
     /// ```
     /// use samovar_http::Body;
@@ -79,14 +81,14 @@ impl Body {
         Self::Source(Box::new(sources::Pieces::new(pieces.into_iter())))
     }
 
-    /// A body written by any thread, for server-sent events and the like. It occupies no thread
-    /// while it waits.
+    /// Creates a body that any thread can write through the [`Sender`], for example for server-sent
+    /// events. It occupies no thread while it waits for data.
     pub fn channel() -> (Sender, Self) {
         let (sender, receiver) = channel::channel();
         (sender, Self::Source(Box::new(receiver)))
     }
 
-    /// The length in bytes, if known.
+    /// Returns the length in bytes, if known.
     pub fn len(&self) -> Option<u64> {
         match self {
             Self::Source(source) => source.len(),
@@ -94,7 +96,7 @@ impl Body {
         }
     }
 
-    /// The bytes of a body in memory.
+    /// Returns the bytes of a body in memory; `None` for a source.
     pub(crate) fn in_memory(&self) -> Option<&[u8]> {
         match self {
             Self::Empty => Some(&[]),
@@ -117,7 +119,7 @@ impl Body {
         }
     }
 
-    /// Whether the body is known to be empty.
+    /// Returns whether the body is known to be empty.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -164,8 +166,8 @@ impl fmt::Debug for Body {
 
 /// A response: status, header fields and body.
 ///
-/// The engine adds `Content-Length` or `Transfer-Encoding`, `Date` and `Connection`; a handler
-/// cannot set these. A HEAD request gets the same head without the body.
+/// The engine adds `Content-Length` or `Transfer-Encoding`, `Date` and `Connection`; handlers
+/// cannot set these fields. The response to a HEAD request has the same head and no body.
 #[derive(Debug)]
 pub struct Response {
     pub(crate) status: Status,
@@ -174,20 +176,20 @@ pub struct Response {
     /// Length of the body in bytes, if known.
     pub(crate) body_len: Option<u64>,
     pub(crate) has_trailers: bool,
-    /// Never compressed.
+    /// Whether the body must not be compressed.
     pub(crate) is_uncompressed: bool,
-    /// Set for a deferred response; everything else is ignored.
+    /// Set for a deferred response, for which all other fields are ignored.
     pub(crate) later: Option<Arc<Later>>,
-    /// The WebSocket that the connection becomes once the head is sent.
+    /// The WebSocket that takes over the connection once the head is sent.
     pub(crate) upgrade: Option<Box<Upgraded>>,
-    /// Writes the body once the head is sent.
+    /// Function that writes the body once the head is sent.
     pub(crate) producer: Option<Producer>,
-    /// Set if the handler is to be called again, in this lane; everything else is ignored.
+    /// Set if the handler must be called again, in this lane; all other fields are then ignored.
     pub(crate) requeue: Option<Lane>,
 }
 
 impl Response {
-    /// A response without header fields.
+    /// Creates a response without header fields.
     pub fn new(status: Status, body: impl Into<Body>) -> Self {
         let body = body.into();
         Self {
@@ -204,11 +206,12 @@ impl Response {
         }
     }
 
-    /// Requeues the request: the handler is called once more with it, as if it had been
-    /// [dispatched](crate::Reply::dispatch). For a handler that has finished its
-    /// [costly](crate::Reply::dispatch_costly) part. If the queue is full, the client gets 503.
+    /// Requeues the request: the handler is called again with it in the prompt lane, as if the
+    /// request had just been [dispatched](crate::Reply::dispatch). For handlers that have finished
+    /// the [costly](crate::Reply::dispatch_costly) part of their work. If the queue is full, the
+    /// client gets 503.
     ///
-    /// No part of a [streamed](crate::Intake::Streamed) body may have been read.
+    /// The handler must not have read any part of a [streamed](crate::Intake::Streamed) body.
     pub fn requeue() -> Self {
         Self::requeue_in(Lane::Prompt)
     }
@@ -224,8 +227,8 @@ impl Response {
         response
     }
 
-    /// Defers the response. The handler returns the placeholder at once, so no thread waits; any
-    /// thread can complete it later through the [`Responder`].
+    /// Defers the response. The handler returns this placeholder at once, so no thread waits. Any
+    /// thread can complete the response later through the [`Responder`].
     pub fn later() -> (Responder, Self) {
         let later = Arc::new(Later::default());
         let mut response = Self::new(Status::OK, Body::Empty);
@@ -233,10 +236,10 @@ impl Response {
         (Responder::new(later), response)
     }
 
-    /// A response whose body is written by a function, after the head is sent. The function runs on
-    /// a worker and may block; while the client is slow, its worker slot is lent to others. If it
-    /// returns an error or panics, the connection is reset, so that the client does not take a part
-    /// for the whole.
+    /// Creates a response whose body a function writes after the head is sent. The function runs on
+    /// a worker and may block; while the client reads slowly, the worker slot is lent to other
+    /// jobs. If the function fails or panics, the connection is reset, so that the client does not
+    /// mistake a truncated body for a complete one.
     ///
     /// ```
     /// use std::io::Write;
@@ -259,10 +262,10 @@ impl Response {
         response
     }
 
-    /// Plain text, in UTF-8.
+    /// Creates a plain text response in UTF-8.
     pub fn text(status: Status, text: impl Into<Cow<'static, str>>) -> Self {
         let text = text.into();
-        // ASCII is read the same by all clients without a charset; anything else is not.
+        // All clients decode ASCII alike without a charset, so only other text declares one.
         let media_type = if text.is_ascii() {
             "text/plain"
         } else {
@@ -271,19 +274,21 @@ impl Response {
         Self::of_type(status, media_type, text_bytes(text))
     }
 
-    /// A page of HTML, in UTF-8.
+    /// Creates an HTML response in UTF-8.
     pub fn html(status: Status, page: impl Into<Cow<'static, str>>) -> Self {
         Self::of_type(status, "text/html; charset=utf-8", text_bytes(page.into()))
     }
 
-    /// Serialized JSON, such as from `serde_json::to_string(&value)?`.
+    /// Creates a response from serialized JSON, such as the result of
+    /// `serde_json::to_string(&value)?`.
     pub fn json(status: Status, json: impl Into<Cow<'static, str>>) -> Self {
         Self::of_type(status, "application/json", text_bytes(json.into()))
     }
 
-    /// A redirect: 301 or 308 is permanent, 302 or 307 temporary, 303 leads to the result of a
-    /// POST. `location` is a URL or a path, in ASCII, percent-encoded. A path from untrusted input
-    /// must start with exactly one slash: `//host` and `/\host` lead to other sites.
+    /// Creates a redirect. Status 301 or 308 is permanent, 302 or 307 temporary, and 303 leads to
+    /// the result of a POST. `location` is a percent-encoded URL or path in ASCII. A path from
+    /// untrusted input must start with exactly one slash: `//host` and `/\host` lead to other
+    /// sites.
     ///
     /// # Panics
     ///
@@ -297,14 +302,14 @@ impl Response {
         Self::new(status, Body::Bytes(bytes)).header("Content-Type", media_type)
     }
 
-    /// Adds a header field. An existing field of the same name stays, as `Set-Cookie` needs it;
-    /// [`set_header`](Self::set_header) replaces it.
+    /// Adds a header field. It keeps existing fields of the same name, as needed for `Set-Cookie`;
+    /// [`set_header`](Self::set_header) replaces them.
     ///
     /// # Panics
     ///
-    /// If the name is not a token, the value has a control character, or the engine writes the
-    /// field itself. On a worker a panic becomes a 500, so a hostile value cannot split a response;
-    /// check untrusted values before.
+    /// If the name is not a token, the value contains a control character, or the field is written
+    /// by the engine itself. On a worker, the panic becomes a 500 response, so a hostile value
+    /// cannot split a response. Check untrusted values before the call.
     #[must_use]
     #[track_caller]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
@@ -312,8 +317,8 @@ impl Response {
         self
     }
 
-    /// Sets a header field; replaces all fields of this name, which is compared without case. For
-    /// another `Content-Type` than that of [`text`](Self::text), or in middleware.
+    /// Sets a header field and removes all others of the same name, compared case-insensitively.
+    /// Use it to change the `Content-Type` of [`text`](Self::text), or in middleware.
     ///
     /// ```
     /// use samovar_http::{Response, http::Status};
@@ -334,9 +339,9 @@ impl Response {
         self.header(name, value)
     }
 
-    /// Announces trailer fields, which are known only after the body, such as a digest. The body's
-    /// [`Source::trailers`](crate::Source::trailers) yields them. They are sent to clients that
-    /// accept them (`TE: trailers`).
+    /// Announces trailer fields, for values such as digests that are known only at the end of the
+    /// body. The values come from the body's [`Source::trailers`](crate::Source::trailers). They
+    /// are sent only to clients that accept trailers (`TE: trailers`).
     ///
     /// # Panics
     ///
@@ -352,31 +357,31 @@ impl Response {
         response
     }
 
-    /// Excludes the body from [compression](crate::Builder::compression). For a body with both a
-    /// secret and text that an attacker can choose: the compressed length would leak the secret.
+    /// Excludes the body from [compression](crate::Builder::compression). For bodies that contain
+    /// both a secret and text chosen by an attacker: their compressed length would leak the secret.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.is_uncompressed = true;
         self
     }
 
-    /// Whether a header field of this name is set; the case of letters is ignored.
+    /// Returns whether a header field of this name is set; names are compared case-insensitively.
     pub fn has_header(&self, name: &str) -> bool {
         let mut lines = self.fields.split(|byte| *byte == b'\n');
         lines.any(|line| is_field_of(line, name))
     }
 
-    /// Whether the whole response is in memory.
+    /// Returns whether the whole response is in memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         !matches!(self.body, Body::Source(_)) && self.later.is_none() && self.upgrade.is_none()
     }
 
-    /// The status.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> &Body {
         &self.body
     }
@@ -389,7 +394,7 @@ fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
     }
 }
 
-/// Whether a header line has this name.
+/// Returns whether a header line has this name.
 fn is_field_of(line: &[u8], name: &str) -> bool {
     let field = line.split(|byte| *byte == b':').next();
     field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))

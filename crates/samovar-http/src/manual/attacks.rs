@@ -1,37 +1,40 @@
-//! Past attacks on HTTP servers, and the countermeasures here.
+//! Past attacks on HTTP servers, and the countermeasures of this server.
 //!
-//! Tests are named where they exist: `tests/` is in this crate, `conformance/` is the workspace's
-//! suite, which runs against any server.
+//! Tests are named where they exist: `tests/` is in this crate; `conformance/` is the workspace's
+//! test suite, which can run against any server.
 //!
-//! # One message, two readings
+//! # Ambiguous messages
 //!
 //! *Request smuggling* (Linhart et al., 2005; Kettle, 2019) needs two servers in a chain that
-//! disagree about the end of a message. Here an ambiguous message is refused with 400 and the
-//! connection is closed:
+//! disagree about the end of a message. This server refuses an ambiguous message with 400 and
+//! closes the connection. It refuses:
 //!
-//! * `Content-Length` together with `Transfer-Encoding`, repeated fields, lists, signs, white
-//!   space, lengths of more than 64 bits, transfer codings other than one `chunked` at the end;
-//! * bare LF or CR anywhere, obs-fold, white space before a colon, NUL and other controls;
-//! * chunk sizes with anything but hexadecimal digits, or that overflow; chunk data without CRLF;
-//!   trailers that name a length, a coding or a host;
-//! * no `Host`, two, or one that differs from an absolute-form target;
-//! * a body with an HTTP/1.0 `Transfer-Encoding`.
+//! * `Content-Length` together with `Transfer-Encoding`; a `Content-Length` that is repeated, a
+//! list, signed, contains white space or exceeds 64 bits; transfer codings other than one `chunked`
+//! at the end;
+//! * bare LF or CR anywhere, obs-fold, white space before a colon, NUL and other control
+//! characters;
+//! * chunk sizes that overflow or contain anything but hexadecimal digits; chunk data without CRLF;
+//! * trailers with a length, a coding or a host;
+//! * no `Host`, two of them, or one that differs from an absolute-form target;
+//! * `Transfer-Encoding` in an HTTP/1.0 request.
 //!
-//! Nothing is rewritten and forwarded. The next request is parsed when the previous response is
-//! complete, so responses cannot be out of order. `conformance/rfc9112/smuggling.rs` has the cases.
+//! This server forwards no messages. It parses the next request after the previous response is
+//! complete, so responses keep their order. The test cases are in
+//! `conformance/rfc9112/smuggling.rs`.
 //!
 //! *HTTP/2 downgrades* (Kettle, 2021): names and values from HTTP/2 are checked against HTTP/1's
-//! grammar before a handler sees them; connection fields and a `Content-Length` that the frames
-//! contradict are stream errors.
+//! grammar before a handler sees them. Connection-specific fields, and a `Content-Length` that
+//! contradicts the frames, are stream errors.
 //!
 //! # Slowness
 //!
 //! *Slowloris* (2009), *slow POST* (2010), *slow read* (2012): a head must be complete
 //! [`head_time`](crate::Limits::head_time) after its first byte. A body, in either direction, must
 //! transfer [`stall_len_min`](crate::Limits::stall_len_min) bytes in every
-//! [`stall_time`](crate::Limits::stall_time). Meanwhile a slow client costs a few hundred bytes and
-//! the bytes read so far, but no worker slot: see [`threads`](super::threads). An HTTP/2 window
-//! that stays closed counts as slow reading.
+//! [`stall_time`](crate::Limits::stall_time). Meanwhile a slow client costs a few hundred bytes of
+//! memory and the bytes received so far, but no worker slot: see [`threads`](super::threads). An
+//! HTTP/2 client that keeps its flow-control window closed counts as a slow reader.
 //!
 //! # Floods
 //!
@@ -58,13 +61,14 @@
 //!
 //! # Truncated responses
 //!
-//! A body that fails, has not its announced length, or whose writer panics, ends with a connection
-//! reset: never with a last chunk, never padded. Dropping a [`Sender`](crate::Sender) counts as a
-//! failure. If nothing was sent yet, the client gets 503 instead.
+//! If a body fails, differs from its announced length, or its writer panics, the connection is
+//! reset. The server never ends such a body with a last chunk and never pads it. Dropping a
+//! [`Sender`](crate::Sender) before `finish` counts as a failure. If no byte was sent yet, the
+//! client gets 503 instead.
 //!
-//! *Responses destroyed by a close*: closing a socket with unread bytes makes the kernel send RST,
-//! which can overtake the response. So the server shuts down its writing side first and discards
-//! input until the peer closes, for at most [`linger_time`](crate::Limits::linger_time)
+//! *Responses destroyed by a close*: if a socket is closed with unread bytes, the kernel sends RST,
+//! which can overtake the response. So the server first shuts down its writing side, and then
+//! discards input until the peer closes, for at most [`linger_time`](crate::Limits::linger_time)
 //! (RFC 9112, 9.6).
 //!
 //! # Compression and secrets
@@ -84,10 +88,12 @@
 //!
 //! A path is split first and decoded segment by segment, so an encoded slash never separates
 //! segments. [`param_path`](crate::Request::param_path) refuses paths that lead out of a directory.
-//! Redirects of trailing slashes stay on the host: there is none for `//evil.example/`.
+//! Redirects for trailing slashes never lead to another host: a path such as `//evil.example/` is
+//! not redirected.
 //!
 //! # Code
 //!
-//! `#![forbid(unsafe_code)]`. Parsers do no I/O (`samovar-http-proto`), so they are fuzzed
-//! (`fuzz/`), and property tests split every input at any byte. Ciphers, HPACK and compression come
-//! from established libraries: rustls, h2, flate2, brotli, zstd.
+//! The crate has no `unsafe` code (`#![forbid(unsafe_code)]`). Parsers do no I/O
+//! (`samovar-http-proto`), so they are fuzzed (`fuzz/`), and property tests split every input at
+//! any byte. Ciphers, HPACK and compression come from established libraries: rustls, h2, flate2,
+//! brotli, zstd.

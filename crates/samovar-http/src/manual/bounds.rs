@@ -1,13 +1,13 @@
-//! Where the limits are; the fixed ones; the memory of an idle connection.
+//! Limits without an option, where to find the others, and the memory of an idle connection.
 //!
-//! Memory grows with the number of clients by a stated number of bytes each. It does not depend on
-//! the size of requests or responses.
+//! Memory grows with the number of clients, by a documented number of bytes for each. It does not
+//! depend on the size of requests or responses.
 //!
-//! [`Limits`](crate::Limits) has the limits that a server can set, with their defaults and reasons;
-//! [`HeadLimits`](crate::HeadLimits), [`Http2Limits`](crate::Http2Limits),
+//! [`Limits`](crate::Limits) contains the configurable limits of a server, with their defaults and
+//! reasons. [`HeadLimits`](crate::HeadLimits), [`Http2Limits`](crate::Http2Limits),
 //! [`AbuseLimits`](crate::AbuseLimits), [`ws::Limits`](crate::ws::Limits) and
-//! [`Compression`](crate::compress::Compression) have those of one protocol. Queries and cookies
-//! are bounded by the head. The others are:
+//! [`Compression`](crate::compress::Compression) contain those of one protocol or feature. The
+//! limits of the head also bound queries and cookies. The other limits are:
 //!
 //! | limit | default | when exceeded | reason |
 //! |---|---|---|---|
@@ -21,14 +21,14 @@
 //!
 //! # Memory of a connection
 //!
-//! Sockets are read into a buffer of the thread; only the bytes of an incomplete request are kept.
-//! An idle HTTP/1.1 connection takes less than a kilobyte (tested by `tests/idle_memory.rs`), and
-//! so does an idle WebSocket without compression context. TLS adds about 4 KiB
+//! Sockets are read into a buffer that the connections of a thread share; a connection keeps only
+//! the bytes of an incomplete request. An idle HTTP/1.1 connection takes less than a kilobyte
+//! (tested by `tests/idle_memory.rs`), and so does an idle WebSocket. TLS adds about 4 KiB
 //! (`tests/tls_memory.rs` allows 6).
 //!
 //! An idle HTTP/2 connection takes about 15 KiB, mostly tables and buffers of `h2`. A stream whose
-//! response is not read holds a piece of the body, 16 KiB to 256 KiB depending on their number, and
-//! 32 KiB within `h2` (`tests/http2_memory.rs`).
+//! response the client does not read takes one piece of the body, 16 KiB to 256 KiB depending on
+//! the number of streams, and 32 KiB within `h2` (`tests/http2_memory.rs`).
 //!
-//! A response body in progress takes one buffer: 256 KiB within the budget, 16 KiB beyond. A file
-//! sent with `sendfile` takes none.
+//! A response body in progress takes one buffer: 256 KiB within the memory budget, 16 KiB beyond
+//! it. A file sent with `sendfile` takes no buffer.

@@ -1,4 +1,4 @@
-//! Terms of Mummy, axum and actix-web, and the ones used here.
+//! Terms of Mummy, axum and actix-web, and the corresponding terms of this crate.
 //!
 //! |  | samovar-http | Mummy 0.4 (Nim) | axum 0.8 | actix-web 4 |
 //! |---|---|---|---|---|

@@ -7,9 +7,9 @@
 //! database, a file or a lock. [`with`](crate::with) passes shared state to it; closures can
 //! capture state, too.
 //!
-//! [`Error`](crate::Error) is made from any other error with `?`: the client gets a bare 500, the
-//! error handler and the log get the cause. An error of the client needs a status of its own, as
-//! for a malformed number here:
+//! `?` converts any other error to an [`Error`](crate::Error): the client gets a bare 500; the
+//! error handler and the log get the cause. A client error needs a status of its own, such as 400
+//! for a malformed number in this example:
 //!
 //! ```no_run
 //! use std::collections::HashMap;
@@ -59,13 +59,13 @@
 //!
 //! [`Router`](crate::Router) documents the patterns, [`Route`](crate::Route) the settings of a
 //! single route, such as the length limit of its body, and [`Router::wrap`](crate::Router::wrap)
-//! middleware.
+//! the middleware.
 //!
 //! # JSON
 //!
-//! Use any serializer over [`Request::body`](crate::Request::body) and
-//! [`Response::json`](crate::Response::json). Answer malformed JSON with 400; with a bare `?` it is
-//! a 500 and a line in the log:
+//! Use any serializer with [`Request::body`](crate::Request::body) and
+//! [`Response::json`](crate::Response::json). Respond to malformed JSON with 400; with a bare `?`
+//! the client would get 500, and the log an entry:
 //!
 //! ```
 //! use samovar_http::http::Status;
@@ -80,16 +80,16 @@
 //!
 //! # Large bodies
 //!
-//! Requests: the handler of a [`streaming`](crate::Route::streaming) route starts when the head has
-//! arrived and reads the body from [`Request::reader`](crate::Request::reader). An upload of any
-//! size takes constant memory, and a slow client holds no worker slot.
+//! Requests: the handler of a [`streaming`](crate::Route::streaming) route starts once the head has
+//! arrived, and reads the body from [`Request::reader`](crate::Request::reader). An upload of any
+//! size takes constant memory, and a slow client occupies no worker slot.
 //!
 //! Responses: [`Body::file`](crate::Body::file) sends files, [`Body::reader`](crate::Body::reader)
 //! any reader, [`Body::pieces`](crate::Body::pieces) an iterator.
 //! [`Response::push`](crate::Response::push) runs a function that writes the body. A
-//! [`Source`](crate::Source) controls every detail. All of them are pulled as the client reads, so
-//! memory does not depend on the size. `reader` and `push` occupy a thread each while the client
-//! reads, the others do not.
+//! [`Source`](crate::Source) gives full control. All of them produce bytes as the client reads, so
+//! memory does not depend on the size of the body. `reader` and `push` occupy one thread each while
+//! the client reads; the others do not.
 //!
 //! # Deferred responses
 //!
@@ -121,17 +121,17 @@
 //!
 //! # WebSockets
 //!
-//! A handshake is an ordinary request to an ordinary route, so ordinary code decides who may open a
-//! socket. The handler answers with [`ws::Upgrade`](crate::ws::Upgrade), see the
-//! [`ws`](crate::ws) module.
+//! A handshake is an ordinary request on an ordinary route, so ordinary code can decide who may
+//! open a socket. The handler returns the response of a [`ws::Upgrade`](crate::ws::Upgrade), see
+//! the [`ws`](crate::ws) module.
 //!
 //! # Graceful shutdown
 //!
 //! [`Router::serve`](crate::Router::serve) serves until the process is killed. To end on a signal,
 //! start a [`Server`](crate::Server), wait for the signal (for example with the crate
-//! `signal-hook`), and [drain](crate::Server::drain) it: it accepts no more connections, completes
-//! the responses in progress and closes WebSockets with 1001. The example `metrics` shows how
-//! handlers reach the server's [load](crate::Server::load).
+//! `signal-hook`), and [drain](crate::Server::drain) the server: it accepts no more connections,
+//! completes the responses in progress and closes WebSockets with 1001. The example `metrics` shows
+//! how handlers access the server's [load](crate::Server::load).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -151,10 +151,10 @@
 //!
 //! # Inline responses
 //!
-//! An [inline route](crate::Route::inline) answers on the I/O thread, without the switch to a
-//! worker. Use it for responses from memory only: it must never block. It may decline a request,
-//! which then goes to a worker. [`inline_body`](crate::Route::inline_body) does the same for a
-//! handler that needs the request body.
+//! An [inline route](crate::Route::inline) responds on the I/O thread, without the switch to a
+//! worker. Use it only for responses from memory: it must never block. It may decline a request,
+//! which is then handled by a worker. [`inline_body`](crate::Route::inline_body) does the same for
+//! a handler that needs the request body.
 //!
 //! # Configuration
 //!
@@ -166,8 +166,8 @@
 //! receives events for logs and metrics; [`Server::load`](crate::Server::load) returns the current
 //! load.
 //!
-//! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy. `X-Forwarded-For` is a header
-//! like any other: the engine does not interpret it.
+//! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy's address. The engine does not
+//! interpret `X-Forwarded-For`; handlers can read it like any other header.
 //!
-//! HTTP/2 needs no configuration: clients choose it during the TLS handshake, or without TLS by
+//! HTTP/2 needs no configuration. Clients choose it during the TLS handshake, or, without TLS, by
 //! starting with the HTTP/2 preface.
