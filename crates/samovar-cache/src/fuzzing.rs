@@ -1,4 +1,4 @@
-//! Private parsers, for the targets in `fuzz/` alone.
+//! Private parsers, exported only for the fuzz targets in `fuzz/`.
 #![allow(
     missing_docs,
     clippy::allow_attributes,
@@ -11,7 +11,7 @@ use crate::access;
 use crate::answer::bulk;
 use crate::route::{self, Route};
 
-/// The destination of a URL: the hash part that is looked up, and the name that becomes part of a
+/// The result of routing a URL: the hash part to look up, and the name that becomes part of a
 /// file's path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Destination {
@@ -39,7 +39,7 @@ pub fn route(path: &[u8], query: Option<&[u8]>) -> Destination {
     }
 }
 
-/// The hash parts in the body of `POST /narinfos`; `None` if it is refused.
+/// Parses the body of `POST /narinfos` into hash parts; `None` if it is refused.
 #[must_use]
 pub fn list(body: &[u8], count_max: usize) -> Option<Vec<HashPart>> {
     bulk::parse(body, &StoreDir::default(), count_max).ok()
@@ -48,23 +48,23 @@ pub fn list(body: &[u8], count_max: usize) -> Option<Vec<HashPart>> {
 /// User name and password of HTTP Basic.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// What an `Authorization` field means: a pair, or a token.
+/// Parses an `Authorization` value into a pair or a token; `None` if it is invalid.
 #[must_use]
 pub fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
     access::fuzzing::credentials(value)
 }
 
-/// Whom a trusted proxy at 10.0.0.1 was asked by; proxies are 10.0.0.0/8.
+/// Returns the client's address behind a proxy at 10.0.0.1, where 10.0.0.0/8 are trusted proxies.
 #[must_use]
 pub fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<std::net::IpAddr> {
     access::fuzzing::forwarded(values, is_rfc7239)
 }
 
-/// How many users or tokens a file has; the error is the line that is wrong.
+/// Returns the number of users or tokens in a file.
 ///
 /// # Errors
 ///
-/// The number of the line, counted from one.
+/// The number of the first wrong line, starting at 1.
 pub fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
     access::fuzzing::secrets(text, is_users)
 }

@@ -1,23 +1,23 @@
-//! A Nix binary cache as an application: routes, answers, signing.
+//! A Nix binary cache as an HTTP application: routing, responses, signing.
 //!
-//! It maps URLs to the contents of a store. The engine (`samovar-http`) speaks HTTP, the store
-//! (`samovar-store`) reads rows and files, and `samovar-nix` has the formats.
+//! It maps URLs to the contents of a store. The engine (`samovar-http`) implements HTTP,
+//! `samovar-store` reads rows and files, and `samovar-nix` implements the formats.
 //!
 //! `ARCHITECTURE.md` lists the modules and what each may import.
 //!
-//! # Two types to know
+//! # Main types
 //!
 //! * [`Site`] is the service to give to a server.
 //! * [`samovar_metrics::Observer`] receives its events, for logs and metrics.
 //!
 //! # In scope
 //!
-//! Every URL that Nix clients ask a binary cache for, in the forms of nix-serve, nix-serve-ng and
-//! harmonia; PUT by stock clients, into a `samovar-storage`.
+//! All URLs that Nix clients request from a binary cache, in the forms of nix-serve, nix-serve-ng
+//! and harmonia. PUT requests of stock clients, which are stored in a `samovar-storage`.
 //!
 //! # Out of scope
 //!
-//! Command lines, log files, processes: those are the binaries'.
+//! Command lines, log files and processes, which belong to the binaries.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,7 @@ pub use narinfo::signing::{Sign, Signing, Stored};
 pub use pages::{PagesConfig, admin};
 pub use reader::policy::{PolicyConfig, Rule};
 pub use route::classify;
-/// The keys that a cache signs with, and those that clients and policies trust.
+/// Keys for signing (secret), and for clients and policies to verify signatures (public).
 pub use samovar_nix::{PublicKey, SecretKey};
 pub use site::cache::CacheConfig;
 pub use site::current::Clients;

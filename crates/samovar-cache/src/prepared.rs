@@ -1,13 +1,13 @@
-//! Answers that are prepared in memory.
+//! Responses that are prepared in memory.
 //!
-//! An I/O thread sends such an answer as one piece; a worker sends the same head with a body that
-//! is pulled. Both heads are made of one [`AnswerHead`].
+//! An I/O thread sends such a response as one piece. A worker sends the same status and header
+//! fields, and generates the body while it is sent. Both are made from one [`AnswerHead`].
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | a body sent by an I/O thread | 16 KiB | a client that does not read keeps it in memory |
+//! | body sent by an I/O thread | 16 KiB | while a client does not read, the body stays in memory |
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Prepared, Progress, Response, Source};
 
-/// Bytes of the longest body that an I/O thread sends: longer ones go through buffers that are
-/// bounded in sum.
+/// Maximum length in bytes of a body sent by an I/O thread. Longer bodies go through buffers whose
+/// total size is limited.
 const INLINE_LEN_MAX: usize = 16 * 1024;
 
-/// Whether an I/O thread may send this answer.
+/// Whether an I/O thread may send this response.
 pub(crate) fn may_go_inline(prepared: &Prepared) -> bool {
     prepared.body().len() <= INLINE_LEN_MAX
 }
@@ -29,7 +29,7 @@ pub(crate) fn may_go_inline(prepared: &Prepared) -> bool {
 /// A header field, name and value.
 pub(crate) type Field = (&'static str, &'static str);
 
-/// Status and header fields of an answer that is sent both prepared and as a response.
+/// Status and header fields of a response that exists in both forms.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerHead {
     pub(crate) status: Status,
@@ -37,12 +37,12 @@ pub(crate) struct AnswerHead {
 }
 
 impl AnswerHead {
-    /// For I/O threads.
+    /// Makes the response for I/O threads.
     pub(crate) fn prepared(self, body: &[u8]) -> Prepared {
         Prepared::new(self.status, self.fields, body)
     }
 
-    /// For workers.
+    /// Makes the response for workers.
     pub(crate) fn response(self, body: Body) -> Response {
         let response = Response::new(self.status, body);
         let add = |response: Response, (name, value): &Field| response.header(name, value);
@@ -50,7 +50,7 @@ impl AnswerHead {
     }
 }
 
-/// The body of a prepared answer, or a range of it. A slow reader holds no copy.
+/// The body of a prepared response, or a range of it. It is shared, so a slow client holds no copy.
 #[derive(Debug)]
 pub(crate) struct PreparedBody<P> {
     of: Arc<P>,
@@ -67,7 +67,7 @@ where
         Self::range(of, (0, end))
     }
 
-    /// Bytes `at..end`.
+    /// Returns the bytes `at..end` of a prepared response's body.
     pub(crate) fn range(of: Arc<P>, (at, end): (usize, usize)) -> Body {
         Body::Source(Box::new(Self { of, at, end }))
     }

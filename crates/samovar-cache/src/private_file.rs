@@ -1,4 +1,4 @@
-//! Reading files of secrets.
+//! Reads files that contain secrets.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,14 +8,14 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
-/// Reads a file of secrets of at most `len_max` bytes. Returns its text, which is wiped when
+/// Reads a secret file of at most `len_max` bytes. Returns its text, which is zeroized when
 /// dropped, and its mode.
 ///
 /// # Errors
 ///
 /// Errors of the file; `FileTooLarge`; `InvalidData` if it is not UTF-8.
 pub(crate) fn read(path: &Path, len_max: u64) -> io::Result<(Zeroizing<String>, u32)> {
-    // Opening a pipe without a writer would block forever, at a reload as well.
+    // Without `NONBLOCK`, opening a pipe that has no writer would block forever, at a reload too.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
@@ -26,7 +26,8 @@ pub(crate) fn read(path: &Path, len_max: u64) -> io::Result<(Zeroizing<String>, 
         let text = format!("it is larger than {} MiB", len_max >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
-    // Never reallocated, which would leave a copy behind.
+    // The buffer must never be reallocated, because that would leave a copy of the secret in
+    // memory.
     let capacity = usize::try_from(metadata.len()).unwrap_or(0) + 1;
     let mut text = Zeroizing::new(String::with_capacity(capacity));
     file.take(len_max).read_to_string(&mut text)?;

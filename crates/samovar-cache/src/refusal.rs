@@ -1,9 +1,9 @@
-//! Why a request is refused, and the answers with fixed words.
+//! Reasons for refusing a request, and responses with a fixed text.
 //!
-//! Every function that looks for a path answers with a [`Refusal`] where it cannot go on, and `?`
-//! passes it on. What the client gets for it is decided once, by [`Refusal::answer`]. Every answer
-//! with fixed words is one row of [`Fixed`]: a worker sends it as a [`Response`], an I/O thread as
-//! the [`Prepared`] that was made of the same row at start.
+//! A function that looks for a path returns a [`Refusal`] if it cannot continue, and `?` passes it
+//! on. [`Refusal::answer`] alone decides which response the client gets. Each response with a fixed
+//! text is one variant of [`Fixed`]: a worker sends it as a [`Response`], an I/O thread as the
+//! [`Prepared`] that was made from the same variant at start.
 
 use samovar_http::http::Status;
 use samovar_http::{Prepared, Response};
@@ -14,19 +14,19 @@ use crate::prepared::{AnswerHead, Field};
 /// Reason why a path is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The database has no such path.
+    /// The database has no row for the path.
     Absent,
     /// The policy of the cache excludes the path. A client cannot tell that from absence.
     NotReadable,
     /// The NAR hash in the URL is not the registered one.
     WrongHash,
-    /// The files are confirmed not to be the registered ones.
+    /// The files are confirmed to differ from the registered ones.
     Quarantined,
-    /// The files were read wrong once, or are being checked again.
+    /// One read of the files failed verification, or the files are being checked again.
     Suspect,
-    /// The files cannot be read at the moment. Reported where it was found.
+    /// The files cannot be read at the moment. The function that found this has reported it.
     Unreadable,
-    /// The roots of the policy are not known, so neither is what may be read.
+    /// The closures of the policy's roots are unknown, so it is unknown which paths may be read.
     Undecided,
     /// The store failed.
     Store(StoreError),
@@ -39,11 +39,11 @@ impl From<StoreError> for Refusal {
 }
 
 impl Refusal {
-    /// The answer to the client.
+    /// Returns the response to the client.
     ///
-    /// 404 is given only if the database has said so or the files were confirmed to be wrong:
-    /// clients remember a miss for an hour. A quarantined path is a 404 so that they ask the next
-    /// cache, or build.
+    /// A 404 is sent only if the database has no such path or the files were confirmed to be wrong,
+    /// because clients cache a miss for an hour. A quarantined path gets 404 so that clients query
+    /// their next cache, or build the path.
     pub(crate) fn answer(self) -> Fixed {
         match self {
             Self::Absent | Self::NotReadable => Fixed::NoPath,
@@ -61,7 +61,7 @@ impl Refusal {
     }
 }
 
-/// Answers with fixed words.
+/// Responses with a fixed text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fixed {
     Healthy,
@@ -81,7 +81,7 @@ pub(crate) const TEXT: Field = ("Content-Type", "text/plain");
 const RETRY_AFTER: Field = ("Retry-After", "1");
 
 impl Fixed {
-    /// In the order of their declaration, which [`PreparedAnswers`] counts on.
+    /// All variants in the order of their declaration, which [`PreparedAnswers`] relies on.
     const ALL: [Self; 10] = [
         Self::Healthy,
         Self::NoPath,
@@ -109,7 +109,7 @@ impl Fixed {
         AnswerHead { status, fields }
     }
 
-    /// Those of the first three 404s are nix-serve's.
+    /// Returns the text. Those of the first three 404s are nix-serve's.
     pub(crate) const fn body(self) -> &'static str {
         match self {
             Self::Healthy => "ok\n",
@@ -128,7 +128,7 @@ impl Fixed {
         }
     }
 
-    /// As a worker sends it.
+    /// Returns the response that a worker sends.
     pub(crate) fn response(self) -> Response {
         self.head().response(self.body().into())
     }
@@ -138,7 +138,7 @@ impl Fixed {
     }
 }
 
-/// All fixed answers as I/O threads send them.
+/// All fixed responses in the form that I/O threads send.
 #[derive(Debug)]
 pub(crate) struct PreparedAnswers([Prepared; Fixed::ALL.len()]);
 

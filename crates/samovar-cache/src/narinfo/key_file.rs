@@ -1,4 +1,4 @@
-//! Secret key files.
+//! Reads secret key files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use samovar_nix::SecretKey;
 
 use crate::private_file;
 
-/// The longest key file that is read, in bytes.
+/// Maximum size of a key file, in bytes.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
 /// The reason why a key file cannot be used, with its path and the fix, in one line.
@@ -49,12 +49,12 @@ pub enum KeyFileError {
     Io(PathBuf, #[source] io::Error),
 }
 
-/// A key, and warnings about its file.
+/// A secret key, and warnings about its file.
 #[derive(Debug)]
 pub struct LoadedKey {
     /// The secret key.
     pub key: SecretKey,
-    /// One line each.
+    /// The warnings, one line each.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The narinfos of one cache: found, rendered, signed, cached, and prefetched.
+//! The narinfos of one cache: looks up, renders, signs, caches and prefetches them.
 
 pub(crate) mod key_file;
 pub(crate) mod narinfos;

@@ -1,4 +1,4 @@
-//! The narinfos of one cache: looked up, rendered, signed, and cached while they are true.
+//! The narinfos of one cache: looks up, renders, signs and caches them.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::reader::policy::{FOREVER, PolicyConfig};
 use crate::reader::{Permit, Reader};
 use crate::refusal::Refusal;
 
-/// The narinfo of one path.
+/// The result of a request for one narinfo.
 pub(crate) type Answer = Result<Rendered, Refusal>;
 
-/// The narinfos of one cache, for all threads.
+/// The narinfos of one cache, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
@@ -41,7 +41,7 @@ impl Narinfos {
         }
     }
 
-    /// Whether narinfos of these settings would be the same.
+    /// Whether a cache with these settings would have the same narinfos.
     pub(crate) fn are_made_of(
         &self,
         signing: &Signing,
@@ -53,14 +53,14 @@ impl Narinfos {
             && self.rendered.has_memory_len(memory_len)
     }
 
-    /// Frees the narinfos in memory of a cache that is no longer served. Idle threads may keep the
-    /// rest of it alive.
+    /// Frees the memory of a cache that is no longer served. Idle threads may hold the rest of the
+    /// cache for longer.
     pub(crate) fn retire(&self) {
         self.rendered.clear();
     }
 
-    /// The narinfo of a readable path, if it is in memory and true in the state of `snapshot`.
-    /// Never blocks.
+    /// Returns the narinfo of a readable path, if it is in memory and valid for `snapshot` and the
+    /// present policy. Never blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
         let rendered = self.rendered.find(hash_part)?;
@@ -74,7 +74,7 @@ impl Narinfos {
         is_true.then_some(rendered)
     }
 
-    /// The narinfo of one path, which is leased if that is possible.
+    /// Returns the narinfo of one path, after leasing the path if possible.
     pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
         let (snapshot, leases) = (self.reader.shared.refresh(), &self.reader.shared.leases);
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
@@ -95,7 +95,8 @@ impl Narinfos {
 
     fn find_one(&self, snapshot: Option<&Snapshot>, hash_part: HashPart) -> Answer {
         if let Some(snapshot) = snapshot {
-            // Under a policy the database is read in either case, so that both take as long.
+            // Under a policy the database is read in either case, so that response times do not
+            // reveal which paths exist.
             if self.reader.policy.is_open() && !snapshot.may_contain(&hash_part) {
                 self.reader.shared.recovered();
                 return Err(Refusal::Absent);
@@ -112,12 +113,12 @@ impl Narinfos {
         })?;
         let rendered = self.admit(&info, snapshot)?;
         self.prefetch_queue.note_cold();
-        // A client that copies the path requests these next.
+        // A client that copies the path will request these next.
         self.prefetch_queue.add(references(&info), PREFETCH_DEPTH);
         Ok(rendered)
     }
 
-    /// Renders the narinfo of a path with this row, unless the path is not to be served.
+    /// Renders the narinfo for this row, unless the path must not be served.
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Answer {
         let permit = self.reader.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
@@ -129,15 +130,15 @@ impl Narinfos {
         Ok(rendered)
     }
 
-    /// Drops the narinfo that was just added, if the path was marked meanwhile.
+    /// Drops a narinfo that was just added, if its path was marked meanwhile.
     fn drop_if_marked(&self, hash_part: &HashPart) {
         if self.reader.shared.health.is_marked(hash_part) {
             self.rendered.remove(hash_part);
         }
     }
 
-    /// The narinfos of many paths, in the order requested: for each the result of
-    /// [`one`](Self::one). `leases`: whether the paths are leased.
+    /// Returns the narinfos of many paths in the requested order, each as [`one`](Self::one) would.
+    /// `leases`: whether to lease the paths.
     pub(crate) fn many(
         &self,
         hash_parts: &[HashPart],
@@ -203,12 +204,12 @@ impl Narinfos {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// The store path with this hash part, if its narinfo is in memory.
+    /// Returns the store path with this hash part, if its narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
         Some(self.rendered.peek(hash_part)?.narinfo.path.clone())
     }
 
-    /// Whether the path of this narinfo needs no request for a lease. Never blocks.
+    /// Whether the path of this narinfo can be sent without requesting a lease. Never blocks.
     pub(crate) fn is_leased(&self, rendered: &Rendered) -> bool {
         let generation = self.reader.shared.leases.generation();
         generation == 0 || rendered.leased == generation
@@ -219,14 +220,14 @@ impl Narinfos {
             .update(hash_part, |rendered| rendered.leased = generation);
     }
 
-    /// Whether this is still the state of the store.
+    /// Whether the store is still in the epoch of `snapshot`.
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
         let now = self.reader.shared.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
     }
 
-    /// Renders the narinfos in `queued` that are not up to date, and queues their references. Does
-    /// nothing while the catalog is out of date.
+    /// Renders those narinfos in `queued` that are not up to date, and queues their references.
+    /// Does nothing while the catalog is out of date.
     pub(crate) fn prepare(&self, queued: &[(HashPart, u8)]) -> Result<(), StoreError> {
         let Some(snapshot) = self.reader.shared.fresh() else {
             return Ok(());
@@ -256,8 +257,9 @@ impl Narinfos {
         Ok(())
     }
 
-    /// Renders narinfos in the background, and caches those for which no other is evicted. `infos`
-    /// are not older than `snapshot`. Returns the number of paths for which there was capacity.
+    /// Renders narinfos in the background, and caches them only if no other narinfo is evicted for
+    /// that. `infos` must not be older than `snapshot`. Returns the number of paths for which there
+    /// was capacity.
     pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) -> usize {
         infos
             .iter()
@@ -270,7 +272,7 @@ impl Narinfos {
                             let rendered = self.render(info, Some(snapshot), permit);
                             self.rendered.offer(hash_part, rendered)
                         }
-                        // Not readable: it needs no capacity.
+                        // The path is not readable, so it takes no capacity.
                         Err(_) => true,
                     };
                 self.drop_if_marked(&hash_part);
@@ -279,7 +281,7 @@ impl Narinfos {
             .count()
     }
 
-    /// Whether all these paths may be read. One whose row is corrupt may not.
+    /// Whether all these paths may be read. A path with a corrupt row may not.
     pub(crate) fn are_readable(&self, members: &[Member]) -> Result<bool, StoreError> {
         for some in members.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
@@ -290,7 +292,7 @@ impl Narinfos {
         Ok(true)
     }
 
-    /// The answer that needs no look-up in the store.
+    /// Returns the answer if it needs no look-up in the store.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
         if !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part) {
@@ -310,7 +312,8 @@ impl Narinfos {
         Rendered {
             stamp,
             until: permit.until,
-            // A path is leased by its name, whichever registration it has.
+            // The daemon leases a path by its name, so the lease holds for any registration of the
+            // path.
             leased: before.as_ref().map_or(0, |before| before.leased),
             is_prefetched: false,
             narinfo: self.signing.render(info, dir, narinfo),
@@ -325,11 +328,12 @@ impl Narinfos {
     }
 }
 
-/// Members of a closure that are looked up together.
+/// Number of members of a closure that are looked up at once.
 const STEP_COUNT: usize = 256;
 
-/// The depth of references that are prefetched for a requested path. A whole closure would be
-/// wasted on a client that has most of it; other clients queue the rest by their requests.
+/// Depth to which the references of a requested path are prefetched. Prefetching the whole closure
+/// would be wasted on a client that has most of it; a client that needs more queues the rest by its
+/// own requests.
 const PREFETCH_DEPTH: u8 = 2;
 
 fn references(info: &PathInfo) -> impl Iterator<Item = HashPart> + '_ {

@@ -1,24 +1,24 @@
-//! Prefetch: narinfos rendered before they are requested.
+//! Prefetch: renders narinfos before they are requested.
 //!
 //! # Theory of operation
 //!
-//! One thread of low priority for each cache renders and signs
+//! For each cache, one low-priority thread renders and signs
 //!
-//! * the *queue*: the references of a path whose narinfo had to be rendered for a request, and
-//!   their references. A client that copies the path requests them next;
-//! * all paths, newest first, after the start and after a change of keys or policy, until the free
-//!   capacity is used up;
-//! * newly registered paths, four times a second: a path just built is requested soon.
+//! * the *queue*: if a narinfo had to be rendered for a request, the references of its path, and
+//!   their references. A client that copies the path will request them next;
+//! * all paths, newest first, after the start and after a change of keys or policy, until no free
+//!   capacity is left;
+//! * newly registered paths, four times a second, because a path just built is soon requested.
 //!
-//! The queue comes first while it pays: a prefetched narinfo costs *credit*, and one that is then
-//! requested earns more than it cost. Where requests do not follow references the credit is soon
-//! spent, and hardly any work is wasted. Everything beyond the queue uses only free capacity, and a
-//! quarter of a core for all caches together; so a requested narinfo is never evicted by one that
-//! was not.
+//! The queue comes first while it pays: a prefetched narinfo costs *credit*, and earns more than
+//! that if it is requested later. If clients do not request the references, the credit is soon
+//! spent and hardly any work is wasted. The other two kinds of work use only free capacity, and at
+//! most a quarter of a core for all caches together. So they never evict a narinfo that was
+//! requested.
 //!
-//! A row is read after the snapshot whose epoch its narinfo gets, as on a worker. A catalog that is
-//! out of date is loaded here only after a quarter of a second: requests should not wait for a
-//! thread of low priority.
+//! As on a worker, a row is read after the snapshot whose epoch its narinfo gets. A catalog that is
+//! out of date is loaded by this thread only after a quarter of a second: until then a request may
+//! load it, and should not wait for a low-priority thread.
 
 use std::io;
 use std::sync::Arc;
@@ -33,17 +33,18 @@ use crate::narinfo::prefetch_queue::{STEP_COUNT, Task};
 /// The interval of checks for new paths while the queue is empty.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// The first interval after the start, while the catalog is being loaded; it doubles each time.
+/// Interval after the start, while the catalog is being loaded. It doubles each time, up to
+/// [`INTERVAL`].
 const START_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pause after background work, as a multiple of its duration. It is longer with more caches,
-/// so that all threads together take no more.
+/// Pause after background work, as a multiple of its duration. It is multiplied by the number of
+/// caches, so that all threads together use no more time than one.
 const REST_FACTOR: u32 = 3;
 
 /// The nice value: 0 is the default, 19 the lowest priority.
 const NICENESS: i32 = 10;
 
-/// The running thread; dropping it ends the thread.
+/// The prefetch thread of one cache. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Prefetcher {
     pub(crate) narinfos: Arc<Narinfos>,
@@ -51,7 +52,7 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// `cache_count`: the number of such threads.
+    /// Starts the thread. `cache_count` is the number of caches with such a thread.
     pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: u32) -> io::Result<Self> {
         narinfos.prefetch_queue.serve();
         let shared = Arc::clone(&narinfos);
@@ -84,7 +85,7 @@ impl Drop for Prefetcher {
     }
 }
 
-/// The thread's walk through all paths.
+/// The thread's state: its position in the list of all paths.
 struct Walk<'a> {
     narinfos: &'a Narinfos,
     /// The pause after background work, as a multiple of its duration.
@@ -95,11 +96,12 @@ struct Walk<'a> {
     epoch: Option<u64>,
     /// The highest registration number seen.
     newest: i64,
-    /// The position of the walk, newest to oldest: the next row is below.
+    /// The registration number below which the walk continues; it goes from the newest row to the
+    /// oldest.
     below: Option<i64>,
-    /// Whether the walk is over.
+    /// Whether the walk through all paths is complete.
     is_done: bool,
-    /// The generation of the policy in which the walk began.
+    /// The policy generation in which the walk started.
     generation: u64,
 }
 
@@ -124,7 +126,7 @@ impl<'a> Walk<'a> {
             let rest = rests_until.saturating_duration_since(Instant::now());
             match self.narinfos.prefetch_queue.next(rest) {
                 Task::Stop => return,
-                // Errors are met again, and reported, when the path is requested.
+                // If this fails, a request for the path will fail and report the error.
                 Task::Prefetch(queued) => drop(self.narinfos.prepare(&queued)),
                 Task::Idle => {
                     let started = Instant::now();
@@ -141,10 +143,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// One step of background work. Returns `false` if there is none.
+    /// Does one step of background work. Returns `false` if there was nothing to do.
     fn step(&mut self) -> Result<bool, StoreError> {
         let reader = &self.narinfos.reader;
-        // Narinfos of another generation of the policy are not sent any more.
+        // A new policy generation invalidates all narinfos, so the walk starts again.
         let generation = reader.policy.generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
             (self.below, self.is_done) = (None, false);
@@ -168,7 +170,7 @@ impl<'a> Walk<'a> {
         self.was_stale = false;
         let store = reader.store();
         if self.epoch.is_some_and(|epoch| epoch != snapshot.epoch) {
-            // One step of new paths; beyond that they are rendered when requested.
+            // Only one batch of new paths is prefetched; others are rendered when requested.
             let infos = store.newest(None, STEP_COUNT)?;
             let new_count = infos
                 .iter()
@@ -186,7 +188,8 @@ impl<'a> Walk<'a> {
         self.newest = self.newest.max(newest_of(&infos).unwrap_or(0));
         let offered_count = self.narinfos.offer(&infos, &snapshot);
         self.below = infos.last().and_then(|info| info.registration);
-        // Capacity is shared out by hash: when most shards are full, nearly all are.
+        // Paths are spread over the shards by hash: when most of them found no capacity, nearly all
+        // shards are full.
         self.is_done = self.below.is_none() || offered_count * 2 < infos.len();
         Ok(true)
     }

@@ -9,25 +9,27 @@ use samovar_nix::HashPart;
 
 use crate::sync::{Locked, unpoisoned};
 
-/// Queued paths; further ones are dropped. 24 bytes each.
+/// Maximum number of queued paths, at 24 bytes each; further paths are dropped.
 const QUEUE_COUNT_MAX: usize = 16 * 1024;
 
-/// The credit that a prefetched narinfo costs.
+/// Credit spent on prefetching one narinfo.
 const COST: i64 = 8;
 
-/// Credit for a prefetched narinfo that is requested; one hit in four breaks even.
+/// Credit earned when a prefetched narinfo is requested: one hit in four breaks even.
 const EARNED: i64 = 4 * COST;
 
-/// Credit for a narinfo rendered for a request: one in eight probes whether prefetch pays again.
+/// Credit earned when a narinfo must be rendered for a request. Eight of these pay for one
+/// prefetch, which tests whether prefetching pays again.
 const EARNED_COLD: i64 = 1;
 
-/// The limit of credit, and the credit at the start: 1024 narinfos.
+/// The maximum credit, which is also the initial one: enough for 1024 narinfos.
 const CREDIT_MAX: i64 = 1024 * COST;
 
-/// Paths looked up at once: the database connection is used for less than a millisecond.
+/// Number of paths looked up at once, so that the database connection is in use for less than a
+/// millisecond.
 pub(crate) const STEP_COUNT: usize = 32;
 
-/// The queue, shared by workers and the prefetcher.
+/// The prefetch queue of one cache, shared by the workers and the prefetcher.
 #[derive(Debug)]
 pub(crate) struct PrefetchQueue {
     state: Mutex<State>,
@@ -47,14 +49,14 @@ impl Default for PrefetchQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Paths, and the depth of references to follow from each.
+    /// Paths to prefetch, each with the depth to which its references are followed.
     queue: VecDeque<(HashPart, u8)>,
-    /// Whether there is a thread.
+    /// Whether a thread serves the queue.
     is_served: bool,
     is_stopped: bool,
 }
 
-/// The next work of the thread.
+/// The thread's next task.
 pub(crate) enum Task {
     Prefetch(Vec<(HashPart, u8)>),
     Idle,
@@ -62,7 +64,7 @@ pub(crate) enum Task {
 }
 
 impl PrefetchQueue {
-    /// Queues these paths, with references to follow to `depth - 1`, unless the credit is spent.
+    /// Queues paths and, to a depth of `depth - 1`, their references, unless the credit is spent.
     pub(crate) fn add(&self, hash_parts: impl Iterator<Item = HashPart>, depth: u8) {
         if depth == 0 || self.credit.load(Ordering::Relaxed) < COST {
             return;
@@ -83,17 +85,17 @@ impl PrefetchQueue {
         }
     }
 
-    /// A narinfo had to be rendered for a request.
+    /// Records that a narinfo had to be rendered for a request.
     pub(crate) fn note_cold(&self) {
         self.earn(EARNED_COLD);
     }
 
-    /// A prefetched narinfo was requested.
+    /// Records that a prefetched narinfo was requested.
     pub(crate) fn note_useful(&self) {
         self.earn(EARNED);
     }
 
-    /// Spends the credit for `count` narinfos.
+    /// Spends credit for `count` narinfos.
     pub(crate) fn pay(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.credit
@@ -101,24 +103,24 @@ impl PrefetchQueue {
     }
 
     fn earn(&self, sum: i64) {
-        // Two threads at once may exceed the limit by a little.
+        // Two threads at the same time may exceed the limit slightly.
         if self.credit.load(Ordering::Relaxed) < CREDIT_MAX {
             self.credit.fetch_add(sum, Ordering::Relaxed);
         }
     }
 
-    /// Takes paths from now on: a thread serves the queue.
+    /// Accepts paths from now on, because a thread serves the queue.
     pub(crate) fn serve(&self) {
         self.state.locked().is_served = true;
     }
 
-    /// Ends the thread.
+    /// Tells the thread to end.
     pub(crate) fn stop(&self) {
         self.state.locked().is_stopped = true;
         self.changed.notify_one();
     }
 
-    /// Waits for work, `patience` at most.
+    /// Waits for the next task, for at most `patience`.
     pub(crate) fn next(&self, patience: Duration) -> Task {
         let state = self.state.locked();
         let waited = self.changed.wait_timeout_while(state, patience, |state| {

@@ -1,4 +1,4 @@
-//! Rendered narinfos in memory.
+//! The in-memory form of rendered narinfos.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
 
-/// The state of store and policy under which a narinfo was rendered. It holds while both last.
+/// The state of store and policy under which a narinfo was rendered. The narinfo is valid while
+/// both are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The catalog's epoch.
@@ -19,17 +20,17 @@ pub(crate) struct Stamp {
     pub(crate) generation: u64,
 }
 
-/// The head of a narinfo's answer.
+/// Status and header fields of a narinfo response.
 const HEAD: AnswerHead = AnswerHead {
     status: Status::OK,
     fields: &[("Content-Type", "text/x-nix-narinfo")],
 };
 
-/// A narinfo with its signatures, as it is sent.
+/// A narinfo with its signatures, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Narinfo {
     pub(crate) path: StorePath,
-    /// The registration that it describes.
+    /// The registration number of the row that it describes.
     pub(crate) registration: Option<i64>,
     /// Length of the text before the signatures.
     pub(crate) unsigned_len: usize,
@@ -46,7 +47,7 @@ impl Narinfo {
         }
     }
 
-    /// As a worker sends it.
+    /// Returns the response that a worker sends.
     pub(crate) fn response(self: Arc<Self>) -> Response {
         // Copying a short text into the response costs less than streaming it from a source.
         let body = if may_go_inline(&self.prepared) {
@@ -68,17 +69,17 @@ impl Borrow<Prepared> for Narinfo {
     }
 }
 
-/// A narinfo in memory, and how long it holds.
+/// A cached narinfo and its period of validity.
 #[derive(Debug, Clone)]
 pub(crate) struct Rendered {
-    /// The state in which it was last known to be true. `None`: unknown; it is kept because its
-    /// signatures may still be good.
+    /// The state in which it was last known to be valid. `None`: unknown; it is kept because its
+    /// signatures may be used again.
     pub(crate) stamp: Option<Stamp>,
-    /// The policy permits it before this second since 1970.
+    /// The Unix time in seconds until which the policy permits it.
     pub(crate) until: i64,
-    /// The generation in which its path last got a GC lease; zero for none.
+    /// The generation of its path's last GC lease; zero: none.
     pub(crate) leased: u32,
-    /// Whether it was prefetched, and not requested yet.
+    /// Whether it was prefetched and has not been requested yet.
     pub(crate) is_prefetched: bool,
     pub(crate) narinfo: Arc<Narinfo>,
 }

@@ -1,4 +1,5 @@
-//! Signing: which paths, with which keys, and which stored signatures are sent.
+//! Signing of narinfos: which paths are signed with which keys, and which stored signatures are
+//! sent.
 
 use std::sync::Arc;
 
@@ -8,42 +9,43 @@ use samovar_store::{Realisation, RealisationId};
 use crate::narinfo::rendered::Narinfo;
 use crate::reader::policy::is_signed_by;
 
-/// The signing of a cache. The default is that of nix-serve without a key.
+/// The signing configuration of a cache. The default is that of nix-serve without a key.
 #[derive(Debug, Clone, Default)]
 pub struct Signing {
-    /// The keys. Of two with the same name only the first signs: clients accept one signature by
-    /// name.
+    /// The signing keys. If two have the same name, only the first one signs: clients look at one
+    /// signature per name.
     pub keys: Vec<SecretKey>,
-    /// The paths that are signed.
+    /// The paths to sign.
     pub sign: Sign,
-    /// The treatment of signatures in the store.
+    /// Whether signatures in the store are sent as well.
     pub stored: Stored,
-    /// Whether narinfos of content-addressed paths have a `CA` field.
+    /// Whether narinfos of content-addressed paths contain a `CA` field.
     pub emit_ca: bool,
     /// Whether to sign the realisation of each output path that [`sign`](Self::sign) covers.
     pub realisations: bool,
 }
 
-/// The paths that are signed.
+/// The paths that a cache signs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Sign {
     /// All paths.
     #[default]
     All,
-    /// Paths that were built on this machine.
+    /// Paths that were built on this machine (`ultimate`).
     Ultimate,
-    /// Paths with a signature by one of these keys in the store.
+    /// Paths that have a signature in the store by one of these keys.
     TrustedBy(Vec<PublicKey>),
     /// No path.
     None,
 }
 
-/// The treatment of signatures in the store.
+/// The treatment of signatures that the store has for a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stored {
-    /// They are sent besides the cache's own, except those with the name of one of its keys.
+    /// Send them in addition to the cache's own signatures, except those whose key name is that of
+    /// one of its keys.
     Keep,
-    /// They are sent if the cache does not sign the path.
+    /// Send them only if the cache does not sign the path.
     #[default]
     Replace,
 }
@@ -60,7 +62,7 @@ impl Sign {
 }
 
 impl Signing {
-    /// The signatures to send with a path. `sign` makes the cache's own.
+    /// Returns the signatures to send with a path. `sign` computes one of the cache's own.
     fn signatures(
         &self,
         signs: bool,
@@ -96,8 +98,8 @@ impl Signing {
         self
     }
 
-    /// Whether narinfos signed by this one, which is [`checked`](Self::checked), and by `other`
-    /// would be the same.
+    /// Whether narinfos signed by `self`, which is [`checked`](Self::checked), and by `other` would
+    /// be the same.
     pub(crate) fn is_made_of(&self, other: &Self) -> bool {
         let other = other.clone().checked();
         let public = |signing: &Self| -> Vec<PublicKey> {
@@ -110,13 +112,13 @@ impl Signing {
             && self.realisations == other.realisations
     }
 
-    /// The public keys that clients must trust.
+    /// Returns the public keys that clients must trust.
     pub(crate) fn public_keys(&self) -> Vec<String> {
         let keys = self.keys.iter().filter(|_| self.sign != Sign::None);
         keys.map(|key| key.public().to_string()).collect()
     }
 
-    /// The names of the keys in the signatures that are sent with a path.
+    /// Returns the key names of the signatures that are sent with a path.
     pub(crate) fn names(&self, info: &PathInfo, dir: &StoreDir) -> Vec<String> {
         let signs = self.sign.covers(info, dir);
         let fingerprint = info.fingerprint(dir);
@@ -128,8 +130,8 @@ impl Signing {
         names.collect()
     }
 
-    /// Renders and signs a narinfo. `before` is the path's earlier narinfo; it is returned if a new
-    /// one would be the same, which saves signing.
+    /// Renders and signs a narinfo. `before` is the path's earlier narinfo. If the new one would be
+    /// the same, `before` is returned, which saves signing.
     pub(crate) fn render(
         &self,
         info: &PathInfo,
@@ -161,8 +163,8 @@ impl Signing {
         Arc::new(Narinfo::new(info, &text, unsigned_len))
     }
 
-    /// The signatures of an uploaded path: the cache's own, if it signs the path, and those
-    /// uploaded, except by the same keys.
+    /// Returns the signatures for an uploaded path: the cache's own, if it signs the path, and the
+    /// uploaded ones, except those by the same keys.
     pub(crate) fn beside_uploaded(&self, info: &PathInfo, dir: &StoreDir) -> Vec<Signature> {
         let signs = self.sign.covers(info, dir);
         let sign = |key: &SecretKey| key.sign(info.fingerprint(dir).as_bytes());
@@ -174,7 +176,8 @@ impl Signing {
         self.realisations && !matches!(self.sign, Sign::All | Sign::None)
     }
 
-    /// The document of a realisation, signed if configured. `info`: the row of its output path.
+    /// Returns the document of a realisation, signed if configured. `info` is the row of its output
+    /// path.
     pub(crate) fn realisation(
         &self,
         id: &RealisationId,

@@ -1,8 +1,8 @@
-//! Reading a store under the policy of one cache.
+//! Reads a store under the policy of one cache.
 //!
-//! All access to what the caches of a store share goes through a [`Reader`]: no response about a
-//! path is made before the reader has permitted it. A path that the policy excludes is refused like
-//! an absent one, after the same look-ups.
+//! Requests reach the state that the caches of a store share only through a [`Reader`]. It must
+//! permit a path before any response about that path is made. A path that the policy excludes is
+//! refused like an absent one, after the same look-ups.
 
 pub(crate) mod policy;
 
@@ -23,12 +23,12 @@ pub(crate) struct Reader {
     pub(crate) policy: Policy,
 }
 
-/// Permission to read a path, valid for one policy generation and a limited time.
+/// The permission to read a path. It is valid for one policy generation and a limited time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permit {
-    /// The policy generation in which it was granted.
+    /// The policy generation in which the permission was granted.
     pub(crate) generation: u64,
-    /// Expires at this Unix time, in seconds.
+    /// The Unix time in seconds at which the permission expires.
     pub(crate) until: i64,
 }
 
@@ -52,7 +52,7 @@ impl Reader {
 
     /// Returns a permit for the path of this row, or the refusal.
     pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Refusal> {
-        // Read first: a change while the policy decides must void this permit.
+        // Read the generation first: a change while the policy decides must invalidate this permit.
         let generation = self.policy.generation();
         match self.decide(info) {
             Decision::Allowed { until } => Ok(Permit { generation, until }),
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// Looks up the row of a path. The policy has not been applied to it yet.
+    /// Looks up the row of a path, before the policy is applied.
     pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
         let looked = self.shared.lookup(hash_part);
         looked
@@ -69,8 +69,8 @@ impl Reader {
             .ok_or(Refusal::Absent)
     }
 
-    /// Makes the refusal for a row that cannot be read. The policy may exclude the path, so the
-    /// error is reported to the operator only, not to the client.
+    /// Makes the refusal for a row that cannot be read, and reports the error to the operator. The
+    /// client must not see it, because the policy may exclude the path.
     pub(crate) fn hide(&self, hash_part: &HashPart, error: StoreError) -> Refusal {
         if !error.is_about_one_path() || self.policy.is_open() {
             return Refusal::Store(error);
@@ -101,7 +101,7 @@ impl Reader {
         Ok(registration)
     }
 
-    /// Whether exactly this path may be read. The error means that this cannot be decided now.
+    /// Whether exactly this path may be read. The error is returned if that cannot be decided now.
     pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
         match self.readable(path.hash_part()) {
             Ok(registration) => Ok(registration.info.path == *path),

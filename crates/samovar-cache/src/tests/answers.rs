@@ -1,4 +1,4 @@
-//! Answers are what the store says, byte for byte, and never 404 unless the store said so.
+//! Responses match the store byte for byte, and are 404 only if the store has no such path.
 
 use samovar_nix::{PathInfo, Signature};
 
@@ -88,7 +88,7 @@ fn signatures_are_of_the_configured_keys_and_paths() {
     }
 }
 
-/// The lengths are of NARs that are sent from memory and from files.
+/// One NAR is short enough to be sent from memory; the other is sent from files.
 #[test]
 fn a_nar_is_sent_whole_or_in_ranges() {
     let server = server();
@@ -177,7 +177,7 @@ fn files_that_differ_from_their_registration_are_never_sent_whole() {
         let file = server.store.file(&info.path);
         std::fs::write(&file, vec![7; len]).unwrap();
         let answer = server.request("GET", &nar_url(&info), "");
-        // A small NAR is hashed before it is sent, a large one on its way.
+        // A small NAR is hashed before it is sent, a large one while it is sent.
         assert!(answer.is_none_or(|answer| answer.status == 503));
         std::fs::remove_file(&file).unwrap();
         assert_eq!(server.get(&nar_url(&info)).status, 503);
@@ -197,7 +197,7 @@ fn a_nar_of_many_small_files_is_sent_from_the_nar_cache_the_second_time() {
     let info = server.store.add_directory("tree", &files);
     let nar = server.store.nar(&info.path);
     assert_eq!(server.get(&nar_url(&info)).body, nar);
-    // The files are not read again.
+    // The second response must not read the files again.
     std::fs::remove_dir_all(server.store.file(&info.path)).unwrap();
     assert_eq!(server.get(&nar_url(&info)).body, nar);
     let range = server.request("GET", &nar_url(&info), "Range: bytes=300000-\r\n");

@@ -1,4 +1,4 @@
-//! A cache that is hidden from a client cannot be told from one that does not exist.
+//! A client cannot tell a cache that is hidden from it from one that does not exist.
 
 use super::TestServer;
 use crate::access::{Access, AccessConfig, RefuseWith};
@@ -18,7 +18,7 @@ fn with_pages(cache: CacheConfig) -> CacheConfig {
     }
 }
 
-/// A cache for clients of another network and users, hidden from others.
+/// A cache for certain users and another network. It is hidden from all other clients.
 fn hidden(path_prefix: &str) -> CacheConfig {
     let dir = tempfile::tempdir().unwrap();
     let users = dir.path().join("users");
@@ -47,7 +47,7 @@ fn server(caches: Vec<CacheConfig>) -> TestServer {
 #[track_caller]
 fn are_same(with: &TestServer, without: &TestServer) {
     let one = "Accept: text/html\r\n";
-    // ada, and a wrong password, which a worker verifies.
+    // The user ada with a wrong password, which a worker must verify.
     let wrong = "Authorization: Basic YWRhOndyb25n\r\n";
     let body = "Content-Length: 0\r\n";
     for method in ["GET", "HEAD", "POST", "PUT"] {

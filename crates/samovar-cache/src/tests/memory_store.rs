@@ -12,7 +12,7 @@ use samovar_store::{
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// A store to test against. Clones share the contents.
+/// A store for tests. Clones share their contents.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryStore(Arc<Inner>);
 
@@ -22,7 +22,7 @@ struct Inner {
     files: TempDir,
     rows: Mutex<HashMap<HashPart, PathInfo>>,
     error: Mutex<Option<StoreError>>,
-    /// Number of look-ups before all fail; `None` if there is no limit.
+    /// Number of look-ups before all further ones fail; `None`: they do not fail.
     lookups_left: Mutex<Option<usize>>,
 }
 
@@ -37,14 +37,14 @@ impl MemoryStore {
         }))
     }
 
-    /// Registers a path that is one file.
+    /// Registers a path that consists of one file.
     pub(crate) fn add_file(&self, name: &str, contents: &[u8]) -> PathInfo {
         let path = self.path_of(name);
         fs::write(self.file(&path), contents).unwrap();
         self.register(path)
     }
 
-    /// Registers a path that is a directory of these files.
+    /// Registers a path that is a directory with these files.
     pub(crate) fn add_directory(&self, name: &str, files: &[(&str, &[u8])]) -> PathInfo {
         let path = self.path_of(name);
         fs::create_dir(self.file(&path)).unwrap();
@@ -54,7 +54,7 @@ impl MemoryStore {
         self.register(path)
     }
 
-    /// Changes the row of a path.
+    /// Changes the row of a path with `change`.
     pub(crate) fn change(&self, path: &StorePath, change: impl FnOnce(&mut PathInfo)) {
         change(
             self.0
@@ -66,13 +66,13 @@ impl MemoryStore {
         );
     }
 
-    /// Fails every look-up from now on, or none.
+    /// Makes every look-up fail from now on, or lets all succeed.
     pub(crate) fn fail(&self, is_failing: bool) {
         let error = StoreError::Unavailable(Unavailable::DatabaseMissing);
         *self.0.error.lock().unwrap() = is_failing.then_some(error);
     }
 
-    /// Fails every look-up after the next `count`, or none.
+    /// Makes every look-up after the next `count` fail, or lets all succeed.
     pub(crate) fn fail_after(&self, count: Option<usize>) {
         *self.0.lookups_left.lock().unwrap() = count;
     }
@@ -82,18 +82,18 @@ impl MemoryStore {
         self.0.rows.lock().unwrap().remove(&path.hash_part());
     }
 
-    /// Registers a path again that was unregistered.
+    /// Registers again a path that was unregistered.
     pub(crate) fn restore(&self, info: &PathInfo) {
         let mut rows = self.0.rows.lock().unwrap();
         rows.insert(info.path.hash_part(), info.clone());
     }
 
-    /// Where the files of a path are.
+    /// Returns where the files of a path are.
     pub(crate) fn file(&self, path: &StorePath) -> PathBuf {
         self.0.files.path().join(path.base_name())
     }
 
-    /// The whole NAR of a path as its files are now.
+    /// Returns the NAR of a path's present files.
     pub(crate) fn nar(&self, path: &StorePath) -> Vec<u8> {
         let mut reader = self.tree(path).unwrap().nar().unwrap();
         let (mut nar, mut buffer) = (Vec::new(), [0; 4096]);

@@ -1,4 +1,4 @@
-//! A site over a store in memory, asked through real connections.
+//! Tests of a site over a store in memory, through real connections.
 
 mod answers;
 mod bulk;
@@ -68,7 +68,8 @@ impl TestServer {
         self.get(&format!("/{}.narinfo", info.path.hash_part()))
     }
 
-    /// `fields`: header lines. `None`: the connection broke before the whole response was there.
+    /// Sends a request. `fields`: header lines. `None`: the connection ended before the response
+    /// was complete.
     fn request(&self, method: &str, path: &str, fields: &str) -> Option<Answer> {
         self.request_with_body(method, path, fields, "")
     }

@@ -1,4 +1,4 @@
-//! A path that a policy excludes looks like an absent one; one without a decision is 503.
+//! An excluded path looks like an absent one; a path without a decision gets 503.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn rooted(root: PathBuf) -> Rule {
     }
 }
 
-/// Answers of every form of URL about a path.
+/// Requests every form of URL about a path, and returns the responses.
 fn answers(server: &TestServer, hash_part: &str) -> Vec<Answer> {
     let urls = ["/{}.narinfo", "/{}.ls", "/nar/{}.nar", "/closure/{}"];
     let urls = urls.iter().map(|url| url.replace("{}", hash_part));
@@ -68,7 +68,7 @@ fn roots_decide_as_soon_as_they_can_be_followed() {
     });
     let one = server.store.add_file("one", b"1");
     let two = server.store.add_file("two", b"2");
-    // A missing root of a rule that denies may have led to any path.
+    // A missing root of a deny rule may have led to any path, so no path is served.
     assert_eq!(server.narinfo(&one).status, 503);
     symlink(format!("/nix/store/{}", one.path.base_name()), &root).unwrap();
     let statuses = || (server.narinfo(&one).status, server.narinfo(&two).status);

@@ -1,4 +1,4 @@
-//! An observer that remembers events, and shared stores that report to it.
+//! An observer that records events, and shared stores that report to it.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::known::nar_cache::NarCacheDirectory;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::{Program, Trust};
 
-/// An observer that remembers the names of events.
+/// An observer that records the names of events.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder(Mutex<Vec<&'static str>>);
 
@@ -43,7 +43,7 @@ impl Observer for Recorder {
     }
 }
 
-/// The shared state over `store`, without GC leases and without memory for small NARs.
+/// Makes the shared state of `store`, without GC leases and without a small-NAR cache.
 pub(crate) fn shared(
     store: &MemoryStore,
     nar_cache: Option<NarCacheDirectory>,

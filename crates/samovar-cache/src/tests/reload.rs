@@ -1,4 +1,4 @@
-//! What outlives a change of the configuration.
+//! Counters keep their values across reloads.
 
 use samovar_metrics::Monitored;
 
@@ -19,7 +19,8 @@ fn the_counter_of_evictions_does_not_fall() {
     let evictions = || site.status().caches[0].eviction_count;
     let before = evictions();
     assert!(before > 0);
-    // Two caches instead of one: their memory is another.
+    // With two caches instead of one, each has less memory for narinfos, so their table is
+    // replaced.
     let cache = |path_prefix: &str| CacheConfig {
         path_prefix: path_prefix.to_owned(),
         ..CacheConfig::default()

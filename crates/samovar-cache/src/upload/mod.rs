@@ -1,29 +1,30 @@
-//! Uploads: PUT requests of stock Nix clients, and answers about uploaded paths.
+//! Uploads: PUT requests from stock Nix clients, and responses about uploaded paths.
 //!
 //! # URLs
 //!
-//! Every URL of a cache also exists below `upload/`, where only uploaded paths are known. A client
-//! that pushes there learns what it has to send; below the cache's own URL it would see the paths
-//! of the live Nix store, too, which its references may then depend on.
+//! Every URL of a cache also exists below `upload/`, where only uploaded paths exist. A client that
+//! pushes there learns which paths it has to send. Below the cache's own URL it would also see the
+//! paths of the live Nix store, and skip them, so that uploaded paths could depend on them.
 //!
-//! | PUT | treatment |
+//! | PUT | action |
 //! | --- | --- |
-//! | `nix-cache-info` | accepted if its `StoreDir` is ours |
-//! | `nar/<file hash>.nar…` | verified, kept |
-//! | `<hash part>.narinfo` | compared with the file, published |
-//! | `log/<base name>` | kept |
-//! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: listings are made here |
+//! | `nix-cache-info` | accepted if its `StoreDir` is the server's |
+//! | `nar/<file hash>.nar…` | verified and stored |
+//! | `<hash part>.narinfo` | compared with the stored NAR, published |
+//! | `log/<base name>` | stored |
+//! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: the server makes listings itself |
 //! | `realisations/…`, `build-trace-v2/…` | refused: not implemented |
 //!
 //! # Access
 //!
-//! Uploading needs a token with the right to push, as the password of any login or as a bearer
-//! token. A token with the right to read also reads a cache that is not public.
+//! Uploading requires a token with the right to push, sent as a bearer token or as the password of
+//! any user name. A token with the right to read also grants access to a cache that is not public.
 //!
 //! # Errors
 //!
-//! A refusal is 4xx with one sentence. Nix before 2.33 sends an empty body when it repeats a PUT,
-//! so it gets 422 where others get 503 or 507.
+//! A refusal has a 4xx status and one sentence as its body. Nix before 2.33 sends an empty body
+//! when it repeats a PUT; so that it does not repeat it, it gets 422 where other clients get 503 or
+//! 507.
 
 mod target;
 
@@ -48,14 +49,15 @@ use crate::refusal::{Fixed, TEXT};
 
 use self::target::{Kind, Target};
 
-/// Longest body of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to it.
+/// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
 const BODY_LEN_MAX: u64 = 65 << 30;
 
-/// Longest body that is received before a worker gets the request, in bytes. Most NARs and all
-/// narinfos are shorter, so clients on slow lines hold no worker.
+/// Maximum length of a body, in bytes, that is received completely before a worker gets the
+/// request. Most NARs and all narinfos are shorter, so clients with slow connections occupy no
+/// worker.
 const BUFFERED_LEN_MAX: u64 = 1 << 20;
 
-/// Longest build log, in bytes.
+/// Maximum length of a build log, in bytes.
 const LOG_LEN_MAX: u64 = 64 << 20;
 
 /// The uploads of one cache.
@@ -64,7 +66,7 @@ pub(crate) struct Uploads {
     stored: StoredCache,
 }
 
-/// What a request needs to know of its cache.
+/// The parts of a cache that a request about uploads needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) narinfos: &'a Narinfos,
@@ -72,20 +74,20 @@ pub(crate) struct Context<'a> {
     pub(crate) cache_info: &'a [u8],
 }
 
-/// Whether a request is about uploads alone, so that a worker answers it: PUT, a URL below
-/// `upload/`, and the file of a NAR. `path`: without the prefix of the cache.
+/// Whether the request is for this module alone, so that a worker must answer it: PUT, a URL below
+/// `upload/`, or the file of a NAR. `path` lacks the prefix of the cache.
 pub(crate) fn is_about_uploads(method: Method, path: &[u8]) -> bool {
     let target = Target::of(path);
     method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
 }
 
-/// How the body of a PUT is received.
+/// Decides how to receive the body of a PUT.
 pub(crate) fn intake(head: Head<'_>) -> Intake {
     let len = head
         .header_text("Content-Length")
         .and_then(|len| len.parse::<u64>().ok());
     match len {
-        // Nothing is kept in memory of clients without a token.
+        // Bodies of clients without a token are not buffered in memory.
         Some(len) if len <= BUFFERED_LEN_MAX && has_token(head) => {
             Intake::Buffered(BUFFERED_LEN_MAX)
         }
@@ -93,7 +95,7 @@ pub(crate) fn intake(head: Head<'_>) -> Intake {
     }
 }
 
-/// Whether the request carries the text of a token, which a worker has to look up.
+/// Whether the request carries a token, which a worker must look up to check it.
 pub(crate) fn has_token(head: Head<'_>) -> bool {
     with_token(head, |_| ()).is_some()
 }
@@ -103,21 +105,21 @@ impl Uploads {
         Self { stored }
     }
 
-    /// Whether an uploaded path may have this hash part. Never blocks on a disk.
+    /// Whether an uploaded path with this hash part may exist. Never blocks on a disk.
     pub(crate) fn may_contain(&self, hash_part: HashPart) -> bool {
         self.stored.may_contain(hash_part)
     }
 
-    /// Whether a token admits a request to a cache that is not public. Reading needs the right to
-    /// read, except below `upload/`, where clients look before they push.
+    /// Whether a token admits the request to a cache that is not public. A GET needs the right to
+    /// read, except below `upload/`, where clients check for paths before they push.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let is_push = || head.method() == Method::Put || Target::of(path).is_below_upload;
         matches!(token, Some(Ok(Some(token))) if token.rights.read || is_push())
     }
 
-    /// Answers a request on a worker, if it is about uploads alone: PUT, anything below `upload/`,
-    /// and the file of a NAR. `path`: without the prefix of the cache.
+    /// Answers a request on a worker if [`is_about_uploads`] holds. `path` lacks the prefix of the
+    /// cache.
     pub(crate) fn handle(
         &self,
         context: Context<'_>,
@@ -143,7 +145,8 @@ impl Uploads {
         }
     }
 
-    /// The answer about an uploaded path, where the live Nix store has none; `None` for other URLs.
+    /// Answers from uploaded paths, if the live Nix store has no such path; `None` unless the URL
+    /// names a narinfo, a listing or a log.
     pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
         match Target::of(path).kind {
             Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
@@ -153,7 +156,7 @@ impl Uploads {
         }
     }
 
-    /// Answers a GET or HEAD from uploaded paths alone.
+    /// Answers a GET or HEAD from uploaded paths, without the live Nix store.
     fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
         match &target.kind {
             Kind::CacheInfo => {
@@ -167,7 +170,7 @@ impl Uploads {
         }
     }
 
-    /// The narinfo of an uploaded path.
+    /// Returns the narinfo of an uploaded path.
     fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         match self.stored.lookup(hash_part) {
             Ok(Some(path)) => Response::new(Status::OK, render(context, &path))
@@ -177,7 +180,7 @@ impl Uploads {
         }
     }
 
-    /// The listing of an uploaded path.
+    /// Returns the listing of an uploaded path.
     fn listing(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         let listing = self
             .stored
@@ -194,7 +197,7 @@ impl Uploads {
         }
     }
 
-    /// The build log that a client has uploaded.
+    /// Returns an uploaded build log.
     fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
         match self.stored.open_log(path) {
             Ok(Some(file)) => match Body::file(file) {
@@ -206,7 +209,7 @@ impl Uploads {
         }
     }
 
-    /// The file of a NAR.
+    /// Returns the file of an uploaded NAR, or a range of it.
     fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token
@@ -217,7 +220,8 @@ impl Uploads {
             Ok(None) => return Fixed::NoPath.response(),
             Err(error) => return unavailable(context, &error),
         };
-        // The stored file has another compression: HEAD says that the NAR need not be sent.
+        // The stored file may have another compression than the requested one. Then a HEAD tells
+        // the client that it need not send the NAR, but a GET finds nothing.
         if head.method() == Method::Get && nar.file_hash != *name.file_hash() {
             return Fixed::NoPath.response();
         }
@@ -286,7 +290,7 @@ impl Uploads {
         })
     }
 
-    /// The token of a client that may push, or the refusal.
+    /// Returns the token if the client may push, otherwise the refusal.
     fn pusher(&self, context: Context<'_>, head: Head<'_>) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         match token {
@@ -317,7 +321,7 @@ impl Uploads {
         hash_part: HashPart,
     ) -> Result<Response, PutError> {
         let mut text = Vec::new();
-        // One byte more than allowed, so that a longer one is recognised.
+        // Read one byte more than allowed, to detect a text that is too long.
         let mut reader = request.reader().take(NARINFO_LEN_MAX as u64 + 1);
         reader.read_to_end(&mut text).map_err(PutError::Source)?;
         let reader = &context.narinfos.reader;
@@ -361,14 +365,14 @@ impl Uploads {
     }
 }
 
-/// The answer if the storage cannot be read. The log has the cause.
+/// Makes the response for storage that cannot be read. The cause is in the log.
 fn unavailable(context: Context<'_>, error: &StorageError) -> Response {
     let observer = &context.narinfos.reader.shared.observer;
     observer.event(&Event::StorageFailed(error));
     Fixed::Unavailable.response()
 }
 
-/// Checks that the client pushes paths of our store directory.
+/// Checks that the client's store directory is the server's.
 fn put_cache_info(context: Context<'_>, request: &mut Request) -> Result<Response, PutError> {
     let mut text = String::new();
     let mut reader = request.reader().take(NARINFO_LEN_MAX as u64);
@@ -384,7 +388,8 @@ fn put_cache_info(context: Context<'_>, request: &mut Request) -> Result<Respons
     })
 }
 
-/// The narinfo of an uploaded path, with the signatures of the cache beside the uploaded ones.
+/// Renders the narinfo of an uploaded path, with the cache's signatures in addition to the uploaded
+/// ones.
 fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
     let info = PathInfo {
         path: path.path.clone(),
@@ -412,7 +417,7 @@ fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
     text
 }
 
-/// Calls `look_up` with the token of the request; `None` if it has none.
+/// Calls `look_up` with the token in the request; returns `None` if there is no token.
 fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
     match Credentials::of(head.headers()) {
@@ -422,7 +427,7 @@ fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> 
     }
 }
 
-/// The answer to a PUT that failed.
+/// Makes the response to a PUT that failed.
 fn failed(head: Head<'_>, error: &PutError) -> Response {
     let status = match error {
         PutError::Source(error) => {
@@ -436,13 +441,13 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             Refusal::MissingReference { .. } | Refusal::UnknownFile(_) => Status::CONFLICT,
             _ => Status::UNPROCESSABLE_CONTENT,
         },
-        // Nix before 2.33 repeats a PUT with an empty body.
+        // Nix before 2.33 would repeat the PUT with an empty body.
         PutError::Storage(_) if repeats_without_body(head) => Status::UNPROCESSABLE_CONTENT,
         PutError::Storage(error) if error.is_full() => Status::INSUFFICIENT_STORAGE,
         PutError::Storage(_) => Status::SERVICE_UNAVAILABLE,
     };
     let text = match error {
-        // The log has the cause, which may name local files.
+        // The cause may name local files, so it is only in the log.
         PutError::Storage(error) if error.is_full() => {
             "the storage of this cache is full: ask its operator for space".to_owned()
         }
@@ -458,7 +463,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
     }
 }
 
-/// Whether the client is Nix before 2.33.
+/// Whether the client is Nix before 2.33, which repeats a PUT with an empty body.
 fn repeats_without_body(head: Head<'_>) -> bool {
     let agent = head.header("User-Agent").unwrap_or_default();
     let agent = String::from_utf8_lossy(agent);

@@ -1,9 +1,9 @@
-//! The meaning of a URL for uploads.
+//! Parses request URLs of uploads.
 
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::verify::FileName;
 
-/// The meaning of a URL's path.
+/// The resource that a URL's path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) is_below_upload: bool,

@@ -1,4 +1,4 @@
-//! Glob patterns for names.
+//! Glob patterns for the names of store paths.
 //!
 //! # Grammar
 //!
@@ -18,12 +18,13 @@ impl Glob {
         Self(pattern.as_bytes().into())
     }
 
-    /// Whether the pattern matches. Takes at most as many steps as the product of both lengths:
-    /// only the last star passed is retried, because it can match whatever an earlier one could.
+    /// Whether the pattern matches the name. The number of steps is at most the product of both
+    /// lengths: only the last star is retried, because it can match anything that an earlier one
+    /// could.
     pub(crate) fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (&*self.0, name.as_bytes());
-        // The pattern after the last star, and the rest of the name if that star matches one more
-        // byte.
+        // Where to continue after a mismatch: the pattern after the last star, and the rest of the
+        // name if that star matches one more byte.
         let mut retry: Option<(&[u8], &[u8])> = None;
         loop {
             match (pattern, name) {
@@ -80,14 +81,14 @@ mod tests {
         check("*a*b", "aba", false);
     }
 
-    /// A pattern that takes exponential time in naive backtracking matchers.
+    /// A pattern for which naive backtracking takes exponential time.
     #[test]
     fn stars_cost_no_more_than_both_lengths() {
         let (pattern, name) = ("a*".repeat(2000) + "b", "a".repeat(20_000));
         check(&pattern, &name, false);
     }
 
-    /// Matches by the definition, byte by byte.
+    /// Matches by definition, byte by byte.
     fn naive(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,

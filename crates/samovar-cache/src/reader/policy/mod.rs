@@ -2,16 +2,16 @@
 //!
 //! # Theory of operation
 //!
-//! A path may be read if an allow rule matches it, or there are no allow rules, and no deny rule
-//! matches. Excluded paths are answered as if they did not exist.
+//! A path may be read if an allow rule matches it (or there are no allow rules) and no deny rule
+//! matches it. Other paths are answered as if they did not exist.
 //!
-//! A decision depends on the row of the path, on the time if rules have ages, and on the current
-//! [`roots`]. Code that caches a response on the basis of a decision (`narinfos.rs`) therefore
-//! stores two things with it: the time until which the decision is valid, and the policy
-//! generation, which changes when the roots change.
+//! A decision depends on the row of the path, on the current [`roots`], and, if rules have ages, on
+//! the time. Code that caches a response based on a decision (`narinfos.rs`) therefore stores two
+//! things with it: the time until which the decision is valid, and the policy generation, which
+//! changes when the roots change.
 //!
-//! While the closures of the roots are unknown, no path can be called readable or absent:
-//! everything is answered with 503.
+//! While the closures of the roots are unknown, the cache cannot tell readable paths from excluded
+//! ones, and answers all requests for paths with 503.
 
 mod glob;
 mod roots;
@@ -38,13 +38,13 @@ pub struct PolicyConfig {
     pub deny: Vec<Rule>,
 }
 
-/// A rule, which matches a path if all of its conditions hold. A rule without conditions matches
-/// all paths.
+/// A rule. It matches a path if all its conditions hold; a rule without conditions matches all
+/// paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The path is in the closure of a store path that one of these roots leads to. A root is a
-    /// store path, a symbolic link to one through any number of links, or a directory tree with
-    /// such links.
+    /// The path is in the closure of a store path to which one of these roots leads. A root is a
+    /// store path, a symbolic link to one (also through other links), or a directory tree that
+    /// contains such links.
     pub roots: Vec<PathBuf>,
     /// The store has a signature of the path by one of these keys.
     pub signed_by: Vec<PublicKey>,
@@ -59,7 +59,7 @@ pub struct Rule {
     pub max_age: Option<Duration>,
 }
 
-/// A compiled policy.
+/// A policy compiled from its configuration.
 #[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) config: PolicyConfig,
@@ -72,20 +72,20 @@ pub(crate) struct Policy {
 /// The decision of a policy about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It may be read, at least until this Unix time in seconds.
+    /// The path may be read, at least until this Unix time in seconds.
     Allowed { until: i64 },
     /// No allow rule matches it.
     NotAllowed,
     /// A deny rule matches it.
     Denied,
-    /// Undecided: the closures of the roots are unknown.
+    /// The closures of the roots are unknown, so no decision is possible.
     Unknown,
 }
 
-/// No expiry.
+/// The expiry time of a decision that never expires.
 pub(crate) const FOREVER: i64 = i64::MAX;
 
-/// A compiled rule; `roots` is the index of its set in [`Roots`].
+/// A compiled rule. `roots` is the index of its set in [`Roots`].
 #[derive(Debug)]
 struct Ready {
     roots: Option<usize>,
@@ -120,14 +120,14 @@ impl Policy {
         }
     }
 
-    /// Takes over the closures of the other policy's roots, if both are equal.
+    /// Takes over the closures of the other policy, if both have the same roots.
     pub(crate) fn inherit(&self, before: &Self) {
         if before.config == self.config {
             self.roots.inherit(&before.roots);
         }
     }
 
-    /// Whether everything may always be read.
+    /// Whether the policy allows all paths at all times.
     pub(crate) fn is_open(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
@@ -137,7 +137,8 @@ impl Policy {
         self.roots.is_used() && self.roots.sets().is_none()
     }
 
-    /// Refuses a path that is excluded independently of its row. `Ok` is no permission yet.
+    /// Returns an error if the path is excluded whatever its row contains. `Ok` is not yet a
+    /// permission.
     pub(crate) fn admit(&self, hash_part: &HashPart) -> Result<(), Refusal> {
         if self.is_unknown() {
             return Err(Refusal::Undecided);
@@ -148,8 +149,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether a path with this hash part is excluded independently of its row. `false` is no
-    /// permission. Never blocks for long.
+    /// Whether a path with this hash part is excluded whatever its row contains. `false` is not yet
+    /// a permission. Never blocks for long.
     pub(crate) fn rules_out(&self, hash_part: &HashPart) -> bool {
         if !self.roots.is_used() {
             return false;
@@ -167,7 +168,7 @@ impl Policy {
                 .any(|rule| rule.asks_for_nothing_but_roots() && is_in(rule) != Some(false))
     }
 
-    /// Decides about the path of this row at `now`, a Unix time in seconds.
+    /// Decides whether the path of this row may be read at `now`, a Unix time in seconds.
     pub(crate) fn decide(&self, info: &PathInfo, dir: &StoreDir, now: i64) -> Decision {
         if self.is_open() {
             return Decision::Allowed { until: FOREVER };
@@ -195,7 +196,7 @@ impl Policy {
         }
     }
 
-    /// Returns the time for [`decide`](Self::decide), or 0 if no rule has an age, to save
+    /// Returns the time to pass to [`decide`](Self::decide): 0 if no rule has an age, which saves
     /// reading the clock.
     pub(crate) fn now(&self) -> i64 {
         match self.has_ages {
@@ -204,7 +205,8 @@ impl Policy {
         }
     }
 
-    /// Counts changes of the closures of the roots. A decision is valid for one generation only.
+    /// Returns the number of changes of the roots' closures. A decision is valid for one
+    /// generation.
     pub(crate) fn generation(&self) -> u64 {
         self.roots.generation()
     }
@@ -247,7 +249,7 @@ impl Ready {
             && self.max_age.is_none()
     }
 
-    /// Whether all conditions but the roots hold. The most expensive one comes last.
+    /// Whether all conditions except the roots hold. The most expensive one is evaluated last.
     fn holds(&self, info: &PathInfo, dir: &StoreDir, now: i64) -> bool {
         let age = now.saturating_sub(info.registration_time);
         (!self.ultimate || info.ultimate)
@@ -257,7 +259,7 @@ impl Ready {
             && (self.signed_by.is_empty() || is_signed_by(info, dir, &self.signed_by))
     }
 
-    /// The Unix times at which the rule may start or stop matching.
+    /// Returns the Unix times at which the rule may start or stop matching.
     fn changes(&self, info: &PathInfo) -> impl Iterator<Item = i64> {
         let begins = self.min_age;
         let ceases = self.max_age.map(|most| most.saturating_add(1));
@@ -274,7 +276,7 @@ pub(crate) fn is_signed_by(info: &PathInfo, dir: &StoreDir, keys: &[PublicKey]) 
     let by = |key: &PublicKey| {
         let named = |one: &&samovar_nix::Signature| one.key_name() == key.name();
         info.signatures.iter().filter(named).any(|one| {
-            // The fingerprint is made only if a signature has the key's name.
+            // The fingerprint is computed only if a signature has this key's name.
             key.verify(info.fingerprint(dir).as_bytes(), one)
         })
     };

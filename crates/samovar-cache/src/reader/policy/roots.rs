@@ -1,18 +1,19 @@
-//! The closures of the roots of policies.
+//! Computes the closures of the roots in policies, and keeps them up to date.
 //!
 //! # Theory of operation
 //!
-//! One low-priority thread for all caches checks about twice a second which store paths the roots
-//! of each rule lead to, and whether these are still registered as before. If both are unchanged,
-//! so is the closure: the references of a valid path stay valid as long as the path, and never
-//! change. If store paths were only added, only their references are read, otherwise all of them.
+//! One low-priority thread for all caches checks about twice a second to which store paths the
+//! roots of each rule lead, and whether these paths have the same registration as before. If both
+//! are unchanged, so is the closure: the references of a valid path never change and stay valid as
+//! long as the path does. If the roots lead to additional store paths only, only the references of
+//! these are read, otherwise all references.
 //!
-//! The closures become unknown when the roots cannot be followed. When the store cannot be read,
-//! the last ones stay in use: they describe the store as it was last read, and no new paths are
+//! If the roots cannot be followed, the closures become unknown. If the store cannot be read, the
+//! last closures stay in use: they describe the store as it was last read, and no new paths are
 //! served meanwhile.
 //!
-//! Before a policy replaces another one, its roots are followed once, so that no request finds them
-//! unknown ([`first_looks`]).
+//! Before a policy replaces another one, its roots are followed once, so that no request finds its
+//! closures unknown ([`first_looks`]).
 //!
 //! # Limits
 //!
@@ -41,10 +42,10 @@ use samovar_store::{Store, StoreError};
 use crate::known::shared_store::SharedStore;
 use crate::sync::{Locked, unpoisoned};
 
-/// Interval between checks of the roots. New targets are served within a second.
+/// Interval between checks of the roots, so that new targets are served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
 
-/// Rows per look-up in the store.
+/// Number of rows per query of the store.
 const STEP_COUNT: usize = 256;
 
 /// Maximum number of symbolic links in a row.
@@ -59,21 +60,21 @@ const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
 /// Increment of the nice value, which ranges from 0 (normal) to 19 (lowest priority).
 const NICENESS: i32 = 5;
 
-/// The roots of one rule.
+/// The roots of one rule, as configured.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) roots: Vec<PathBuf>,
     /// Whether this is a deny rule. A missing root of a deny rule is an error, because it may have
-    /// led to paths that must not be read. A missing root of an allow rule leads to no path.
+    /// led to paths that must not be read. A missing root of an allow rule just leads to no path.
     pub(super) denies: bool,
 }
 
-/// The roots of all rules of a policy, and their closures if known.
+/// The roots of all rules of a policy, and their closures if these are known.
 #[derive(Debug)]
 pub(crate) struct Roots {
     wanted: Vec<Wanted>,
     sets: RwLock<Option<Arc<Sets>>>,
-    /// Number of changes of `sets`.
+    /// Number of changes of `sets` so far.
     generation: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ impl Sets {
     }
 }
 
-/// Why a root cannot be followed.
+/// The reason why a root cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[error("{path:?}: {error}")]
 pub(crate) struct RootsError {
@@ -106,18 +107,18 @@ impl Roots {
         }
     }
 
-    /// Returns the closures, `None` while they are unknown.
+    /// Returns the closures; `None` while they are unknown.
     pub(super) fn sets(&self) -> Option<Arc<Sets>> {
         let sets = unpoisoned(self.sets.read());
         sets.clone()
     }
 
-    /// Whether there are any roots, which must be watched.
+    /// Whether the policy has roots, so that they must be watched.
     pub(crate) fn is_used(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Takes over the closures of `before`, whose roots must be equal.
+    /// Takes over the closures of `before`, which must have the same roots.
     pub(super) fn inherit(&self, before: &Self) {
         self.publish(before.sets());
     }
@@ -127,7 +128,7 @@ impl Roots {
         self.publish(sets.map(|sets| Arc::new(Sets(sets))));
     }
 
-    /// Incremented after a change of the sets; read it before deciding.
+    /// Returns a number that grows with each change of the sets. Read it before deciding.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -142,7 +143,7 @@ impl Roots {
     }
 }
 
-/// The thread that watches the roots; dropping it ends the thread.
+/// The thread that watches the roots of all caches. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
     orders: Arc<Orders>,
@@ -159,7 +160,8 @@ struct Orders {
 #[derive(Debug, Default)]
 struct State {
     is_stopped: bool,
-    /// The roots of all caches served from now on, and those to watch additionally.
+    /// A change to apply: the roots of all caches served from now on, and those to watch in
+    /// addition.
     change: Option<(Vec<Arc<Roots>>, Vec<Look>)>,
 }
 
@@ -206,7 +208,7 @@ impl RootsWatch {
     /// Adds `new` to the watched roots, and stops watching roots that are not in `served`.
     pub(crate) fn change(&self, served: Vec<Arc<Roots>>, mut new: Vec<Look>) {
         let mut state = self.orders.state.locked();
-        // Keep an earlier change that the thread has not applied yet.
+        // If the thread has not applied the previous change yet, keep its roots as well.
         if let Some((_, earlier)) = state.change.take() {
             new.extend(earlier);
         }
@@ -227,12 +229,12 @@ impl Drop for RootsWatch {
     }
 }
 
-/// The state of watching the roots of one cache.
+/// The watched roots of one cache, with the results of the last check.
 #[derive(Debug)]
 pub(crate) struct Look {
     shared: Arc<SharedStore>,
     roots: Arc<Roots>,
-    /// One per rule.
+    /// One closure per rule.
     closures: Vec<Closure>,
     /// The epoch of the store in which `closures` were computed.
     epoch: Option<u64>,
@@ -246,27 +248,27 @@ struct Closure {
     members: Arc<HashSet<HashPart>>,
 }
 
-/// A store path that a root leads to, and its registration if it is valid. If the registration is
-/// the same at two checks, the path was valid all the time in between.
+/// A store path to which a root leads, and its registration if it is valid. If two checks find the
+/// same registration, the path was valid all the time in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     path: StorePath,
     registered: Option<(Option<i64>, i64, NarHash)>,
 }
 
-/// Why the closures of a policy's roots cannot be computed.
+/// The reason why the closures of a policy's roots cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookError {
     #[error("the root of a policy cannot be followed: {0}")]
     Roots(RootsError),
     #[error("it cannot be found out what the roots of a policy need: {0}")]
     Store(StoreError),
-    /// The first check took too long.
+    /// The first check exceeded its time limit.
     #[error("it takes too long to find out what the roots of a policy need")]
     Late,
 }
 
-/// Checks the roots of new policies for the first time, before they are used. Runs on another
+/// Checks the roots of new policies once, before the policies are used. The check runs on another
 /// thread with a time limit, because a disk may hang.
 pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, LookError> {
     if looks.is_empty() {
@@ -276,7 +278,7 @@ pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, LookError> 
     let thread = std::thread::Builder::new().name("roots-first".into());
     let spawned = thread.spawn(move || {
         let looked = looks.iter_mut().try_for_each(Look::try_look);
-        // The receiver may have timed out.
+        // Sending fails if the receiver has reached its time limit.
         sender.send(looked.map(|()| looks)).ok();
     });
     match spawned.map(|_| outcome.recv_timeout(FIRST_LOOK_TIME)) {
@@ -326,8 +328,8 @@ impl Look {
             .map(|wanted| wanted.lead_to(shared.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
         let led = led.map_err(LookError::Roots)?;
-        // The epoch is read before the rows, so that anything committed later is found by the next
-        // check.
+        // The epoch is read before the rows, so that the next check finds anything committed after
+        // that.
         let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
         let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
         let is_same = |(known, led): (&Closure, &BTreeSet<StorePath>)| {
@@ -353,14 +355,14 @@ impl Look {
 }
 
 impl Closure {
-    /// Computes the closure for new targets, on the basis of this one.
+    /// Computes the closure for new targets, starting from this one.
     fn now(&self, store: &dyn Store, led: BTreeSet<StorePath>) -> Result<Self, StoreError> {
         let paths: Vec<StorePath> = led.into_iter().collect();
         let mut targets = Vec::with_capacity(paths.len());
         for some in paths.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
             for (path, looked) in some.iter().zip(store.lookup_many(&hash_parts)?) {
-                // A row that cannot be read counts as not valid.
+                // A row that cannot be read counts as an invalid path.
                 let info = looked.ok().flatten().filter(|info| info.path == *path);
                 targets.push(Target {
                     path: path.clone(),
@@ -400,7 +402,7 @@ impl Closure {
     }
 }
 
-/// Adds the closure of `starts` to `members`, which is a closure already.
+/// Adds the closure of `starts` to `members`, which must already be closed under references.
 fn add_closure(
     store: &dyn Store,
     members: &mut HashSet<HashPart>,
@@ -447,7 +449,7 @@ impl Wanted {
         Ok(found)
     }
 
-    /// Adds the store paths that links in a directory tree lead to. Links to other places are
+    /// Adds the store paths to which links in a directory tree lead. Links that lead elsewhere are
     /// ignored, as Nix does.
     fn search(
         &self,
@@ -473,7 +475,7 @@ impl Wanted {
                 Err(io::Error::other("too many nested directories"))
             };
             match outcome {
-                // A dangling link, or an entry that was removed just now.
+                // A dangling link, or an entry that was removed during the search.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 // Links may point into home directories, which the server may not read. A deny rule
                 // must not miss a store path.
@@ -492,8 +494,8 @@ enum Lead {
     Other,
 }
 
-/// Follows a chain of links up to a path in the logical store directory, even if the files of the
-/// store are elsewhere.
+/// Follows a chain of links up to a path in the logical store directory. The files of the store may
+/// be in another directory.
 fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
     let mut path = start.to_owned();
     for _ in 0..=HOP_COUNT_MAX {
@@ -521,8 +523,8 @@ fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
     Err(io::Error::other("too many links in a row"))
 }
 
-/// Resolves each `..` as the kernel does. Components behind the last `..` need not exist, because
-/// the files of the store may be elsewhere.
+/// Resolves each `..` as the kernel does. Components after the last `..` need not exist, because
+/// the files of the store may be in another directory.
 fn resolve_parents(path: &Path) -> io::Result<PathBuf> {
     let components: Vec<Component<'_>> = path.components().collect();
     let is_parent = |one: &Component<'_>| *one == Component::ParentDir;

@@ -1,4 +1,4 @@
-//! The policy evaluator agrees with a naive one that interprets the rules as written.
+//! The policy evaluator decides as a naive one does that follows the written rules literally.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -11,7 +11,8 @@ const DAY: i64 = 86_400;
 const NOW: i64 = 1_000 * DAY;
 
 fn secret(number: u8) -> SecretKey {
-    // The key format of libsodium starts with the seed; the public half is computed.
+    // libsodium's key format is the seed followed by the public key; here the public half is
+    // computed.
     let bytes = [[number; 32], [0; 32]].concat();
     SecretKey::parse(&format!("key-{number}:{}", base64(&bytes))).unwrap()
 }
@@ -35,13 +36,13 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A path with few possible properties, so that rules often match.
+/// A path with few possible values for each property, so that rules often match it.
 #[derive(Debug, Clone)]
 struct Row {
     number: u8,
     name: String,
     signers: Vec<u8>,
-    /// Whether the signatures cover another path.
+    /// Whether the signatures are for another path, so that they are invalid.
     is_forged: bool,
     ultimate: bool,
     age: i64,
@@ -72,7 +73,7 @@ impl Row {
     }
 }
 
-/// A rule, and the paths its roots lead to.
+/// A rule in the form of its definition, and the paths that its roots lead to.
 #[derive(Debug, Clone)]
 struct Written {
     members: Option<Vec<u8>>,
@@ -213,7 +214,7 @@ proptest! {
         if policy.rules_out(&info.path.hash_part()) {
             prop_assert!(matches!(decision, Decision::NotAllowed | Decision::Denied));
         }
-        // The decision holds until that time.
+        // Until that time, the decision must stay the same.
         if let Decision::Allowed { until } = decision
             && NOW + later < until
         {

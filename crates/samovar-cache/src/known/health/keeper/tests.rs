@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::tests::memory_store::MemoryStore;
 use crate::tests::recorder::{Recorder, shared};
 
-/// The health of a store, and a keeper that runs only when a test says so.
+/// A store's health, and a keeper that reads paths only when a test calls it.
 struct Fixture {
     store: MemoryStore,
     events: Arc<Recorder>,
@@ -31,14 +31,14 @@ impl Fixture {
         }
     }
 
-    /// A path whose file was damaged after its registration.
+    /// Registers a path and damages its file.
     fn damaged(&self) -> PathInfo {
         let info = self.store.add_file("damaged", b"right");
         self.write(&info, b"wrong");
         info
     }
 
-    /// Replaces the file of a path.
+    /// Replaces the file of a path atomically.
     fn write(&self, info: &PathInfo, contents: &[u8]) {
         let file = self.store.file(&info.path);
         let new = file.with_extension("new");
@@ -59,7 +59,7 @@ impl Fixture {
         count
     }
 
-    /// Quarantines a path by two bad reads.
+    /// Reports a bad read of a path and lets the keeper confirm it.
     fn quarantine(&self, info: &PathInfo) {
         self.note_damaged(info);
         assert_eq!(self.read_again(), 1);

@@ -15,7 +15,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A cache of `len_max` bytes and `count_max` entries.
+    /// Makes a cache of at most `len_max` bytes and `count_max` entries.
     fn new(len_max: u64, count_max: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let directory = NarCacheDirectory::open(dir.path(), Some(len_max)).unwrap();
@@ -33,7 +33,7 @@ impl Fixture {
         Recording::start(&self.cache, &hash(number), len)
     }
 
-    /// Records a whole NAR of many small files. Returns whether it is cached.
+    /// Records a complete NAR of many small files. Returns whether it is cached.
     fn add(&self, number: u8, len: u64) -> bool {
         let recording = self.start(number, len);
         let bytes = vec![number; usize::try_from(len).unwrap()];
@@ -44,7 +44,7 @@ impl Fixture {
         self.has(number)
     }
 
-    /// Whether the NAR is cached, which is no use of it.
+    /// Whether the NAR is cached. This does not count as a use.
     fn has(&self, number: u8) -> bool {
         let state = self.cache.state.locked();
         state.entries.contains_key(&hash(number))
@@ -138,7 +138,7 @@ fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
     let recording = fixture.start(1, 400 * KIB).unwrap();
     let recording = recording.write(&[1; 1000], 1).unwrap();
     assert_eq!(fixture.len(), 400 * KIB);
-    // A finished recording that is too short is no entry.
+    // A recording that ends too early adds no entry.
     recording.finish();
     assert!(!fixture.has(1));
     assert_eq!(fixture.len(), 0);
@@ -147,7 +147,7 @@ fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
 
 #[test]
 fn a_nar_of_large_files_is_given_up_and_not_tried_again() {
-    // One file of 32 KiB on average, and 256 KiB more.
+    // The limit is 32 KiB, the average length of one file, plus 256 KiB.
     for (len, is_worth) in [(288 * KIB, true), (288 * KIB + 1, false)] {
         let fixture = Fixture::new(1024 * KIB, 2);
         let recording = fixture.start(1, 400 * KIB).unwrap();
@@ -174,7 +174,7 @@ fn an_entry_that_cannot_be_read_is_dropped_and_not_written_again() {
     let fixture = Fixture::new(1024 * KIB, 2);
     assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
     let cached = fixture.cache.find(&hash(1)).unwrap();
-    // Two readers notice it.
+    // Two readers notice the error; only the first one is reported.
     for _ in 0..2 {
         fixture.cache.fail(&cached, &io::Error::other("unreadable"));
     }

@@ -1,4 +1,4 @@
-//! The closures of roots follow the links and the store, and an error never narrows a deny rule.
+//! Closures of roots follow changes of links and store, and an error never narrows a deny rule.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -91,7 +91,7 @@ fn a_root_that_appears_vanishes_or_moves_is_followed_by_the_next_check() {
     fixture.link("root", &a);
     assert_eq!(fixture.look([&a, &c]), Some([true, true]));
     assert_eq!(fixture.roots.generation(), empty + 1);
-    // An unchanged closure is no new generation: answers made under it stay valid.
+    // If the closure is unchanged, the generation is too: answers made under it stay valid.
     assert_eq!(fixture.look([&a, &c]), Some([true, true]));
     assert_eq!(fixture.roots.generation(), empty + 1);
     fs::remove_file(fixture.at("root")).unwrap();
@@ -127,7 +127,7 @@ fn as_many_links_in_a_row_are_followed_as_the_kernel_follows() {
             let (name, target) = (number.to_string(), (number + 1).to_string());
             symlink(target, fixture.at(&name)).unwrap();
         }
-        // The root is the first link.
+        // The root itself is the first link.
         let last = if count == 1 {
             "root".to_owned()
         } else {
@@ -160,7 +160,7 @@ fn a_folder_leads_to_all_store_paths_linked_in_it_and_in_folders_below() {
     fs::create_dir_all(fixture.at("root/one/two")).unwrap();
     fixture.link("elsewhere", &other);
     fixture.link("root/b", &b);
-    // As in `gcroots/auto`: a link to a link outside.
+    // A link to a link outside, as Nix makes them in `gcroots/auto`.
     symlink(fixture.at("elsewhere"), fixture.at("root/one/two/other")).unwrap();
     symlink("nowhere", fixture.at("root/dangling")).unwrap();
     symlink("..", fixture.at("root/one/cycle")).unwrap();
@@ -255,14 +255,14 @@ fn an_unreadable_folder_makes_the_closure_of_a_deny_rule_unknown() {
         fixture.link("root/link", &a);
         let closed = fixture.at("root/closed");
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
-        // The superuser reads it nevertheless.
+        // The superuser can read it in spite of its mode.
         let is_readable = closed.read_dir().is_ok();
         let members = fixture.look([&a]);
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
         if !is_readable {
             assert_eq!(members, expected, "denies: {denies}");
         }
-        // A cycle of links cannot be followed by the superuser either.
+        // Not even the superuser can follow a cycle of links.
         symlink("cycle", fixture.at("root/cycle")).unwrap();
         assert_eq!(fixture.look([&a]), expected, "denies: {denies}");
     }
@@ -312,7 +312,7 @@ fn a_target_counts_while_it_is_registered() {
     assert_eq!(fixture.look([&a, &b]), Some([false, false]));
     fixture.store.restore(&a);
     let c = fixture.store.add_file("d", b"d");
-    // Registered anew with other references: the old ones do not count.
+    // The path is registered anew with other references; the old ones must be dropped.
     fixture.store.change(&a.path, |info| {
         info.references = vec![c.path.clone()];
         info.registration = Some(100);
