@@ -69,7 +69,7 @@ impl<S: Service> Context<S> {
             return self.fail(conn, End::Left);
         }
         if edges.ended {
-            // Unread requests postpone the departure by one `stall_time`; see `overdue`.
+            // Unread requests postpone the departure by one `stall_time`; see `Overdue::Left`.
             conn.restart_clock(self.now);
         }
         if edges.writable && conn.flush().is_err() {
