@@ -1,5 +1,5 @@
 //! Routes and handlers. The endpoints of the original server send the same bytes as it did, as far
-//! as clients can tell; the others are new.
+//! as clients can tell; the other endpoints are new.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,44 +20,45 @@ use crate::live::Live;
 use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
 use crate::time::Time;
 
-/// The request header that identifies a kettle. Any client that knows a device ID can send for it.
+/// Request header that identifies a kettle. Any client that knows a device ID can send data as that
+/// kettle.
 const AUTH_HEADER: &str = "servant-auth-cookie";
-/// Largest body of a request about one kettle, in bytes.
+/// Maximum length of the body of a request about one kettle, in bytes.
 const BODY_LEN_MAX: u64 = 64 * 1024;
-/// Largest body of a gateway's batch, in bytes: some 10,000 measurements.
+/// Maximum length of a gateway's batch, in bytes: about 10,000 measurements.
 const GATEWAY_LEN_MAX: u64 = 2 << 20;
 
 /// State shared by all handlers.
 #[derive(Debug)]
 pub struct App {
-    /// Queue to the store.
+    /// Queue of the work for the store.
     pub ingest: Arc<Ingest>,
-    /// Commands for kettles.
+    /// Commands that kettles have not confirmed.
     pub commands: Arc<Commands>,
     /// Metrics of this server.
     pub metrics: Arc<Metrics>,
-    /// Clients of the live page.
+    /// Clients of the live page, which receive metrics.
     pub live: Live,
-    /// WebSockets of kettles.
+    /// WebSockets of kettles; the latest one of each.
     sockets: Mutex<HashMap<DeviceId, Socket>>,
-    /// Token required to give commands; without one, no commands are accepted.
+    /// Token required to give commands; without one, the server accepts no commands.
     admin_token: Option<String>,
     /// Whether other processes may write to the store.
     is_shared: bool,
-    /// Checks device IDs.
+    /// Verifies and issues device IDs.
     names: Names,
     /// Varies `Retry-After`, so that refused clients do not return together.
     refused: AtomicU32,
 }
 
-/// Reasons why a request is not from a known kettle.
+/// Reason why a request is not from a known kettle.
 enum Stranger {
     Nobody,
     NoName,
 }
 
 impl App {
-    /// Combines the shared state.
+    /// Creates the shared state.
     pub fn new(
         ingest: Arc<Ingest>,
         commands: Arc<Commands>,
@@ -82,7 +83,7 @@ impl App {
     /// Builds the router.
     pub fn router(app: &Arc<Self>) -> Router {
         let small = |route: Route| route.body_len_max(BODY_LEN_MAX);
-        // Inline: parsing, checking and queueing take less time than waking a worker.
+        // Inline, because parsing, checking and queueing take less time than waking a worker.
         let measurement = Route::post("/measurement", with(app, Self::measurement));
         let gateway = Route::post("/measurements", with(app, Self::measurements));
         let order = Route::post("/devices/{id}/command", with(app, Self::order));
@@ -121,7 +122,8 @@ impl App {
         Ok(self.when_durable(Work::Login(device), done))
     }
 
-    /// Runs on the I/O thread: most kettles have no command, and the commands are in memory.
+    /// Handles `GET /command` on the I/O thread: most kettles have no command, and commands are in
+    /// memory.
     fn answer_command(
         app: &Arc<Self>,
     ) -> impl for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync + 'static {
@@ -137,7 +139,7 @@ impl App {
         }
     }
 
-    /// The command to send to a kettle. Marks it as told, except for HEAD.
+    /// Returns the command to send to a kettle. Marks it as sent, unless the request is HEAD.
     fn command_of(&self, device: DeviceId, head: Head<'_>) -> Option<Command> {
         match head.method() {
             Method::Head => self.commands.due_now(device, Time::now()),
@@ -145,7 +147,7 @@ impl App {
         }
     }
 
-    /// Like `answer_command`, for HTTP/2, where no request is answered inline.
+    /// Handles `GET /command` like `answer_command`, for HTTP/2, which runs no handlers inline.
     fn command(&self, request: &mut Request) -> Response {
         let device = match self.device(request.head()) {
             Ok(device) => device,
@@ -182,7 +184,7 @@ impl App {
         Ok(self.when_durable(Work::Many(measurements), done))
     }
 
-    /// The range of times that measurements may have.
+    /// Returns the range of times that measurements may have.
     pub fn window(&self) -> Window {
         Window::now(self.ingest.options().retain_days)
     }
@@ -202,7 +204,7 @@ impl App {
         Response::text(Status::OK, text).set_header("Content-Type", CONTENT_TYPE)
     }
 
-    /// Accepts a command for a kettle from a client with the admin token.
+    /// Handles a command for a kettle from a client with the admin token.
     fn order(&self, request: &mut Request) -> Result<Response, Error> {
         let token = request.head().header("authorization");
         let token = token.and_then(bearer_token);
@@ -228,7 +230,7 @@ impl App {
         let socket = self.sockets().get(&device).cloned();
         let commands = Arc::clone(&self.commands);
         Ok(self.durable_then(Work::Command(command), move || {
-            // Before the response, so that the client can look the command up at once.
+            // The kettle gets the command before the client gets the response.
             if let Some(socket) = socket {
                 crate::socket::tell_news(&commands, device, &socket);
             }
@@ -246,7 +248,7 @@ impl App {
         }
     }
 
-    /// Answers with `done` once `work` is durable.
+    /// Defers the response `done` until `work` is durable.
     fn when_durable(&self, work: Work, done: Response) -> Response {
         self.durable_then(work, move || done)
     }
@@ -257,7 +259,7 @@ impl App {
         done: impl FnOnce() -> Response + Send + 'static,
     ) -> Response {
         let (responder, response) = Response::later();
-        // Many are refused at once; spread their retries.
+        // Overload refuses many requests at once, so spread their retries.
         let retry_s = 1 + self.refused.fetch_add(1, Ordering::Relaxed) % 5;
         let acknowledge = move |outcome: Result<(), Refusal>| {
             responder.respond(match outcome {
@@ -269,14 +271,15 @@ impl App {
         response
     }
 
-    /// The device of a request, if its ID is valid.
+    /// Returns the device of a request if its ID is valid.
     fn device(&self, head: Head<'_>) -> Result<DeviceId, Stranger> {
         let device = device(head)?;
         let is_good = self.names.is_good(device);
         is_good.then_some(device).ok_or(Stranger::NoName)
     }
 
-    /// The device of a request, or the response that refuses it.
+    /// Returns the device of a request if its ID is valid, or else the response that refuses the
+    /// request.
     ///
     /// # Errors
     ///
@@ -286,19 +289,19 @@ impl App {
             .map_err(|stranger| Box::new(stranger.answer()))
     }
 
-    /// WebSockets of kettles, by device: the latest one of each.
+    /// Locks the map of the kettles' WebSockets, by device.
     pub fn sockets(&self) -> MutexGuard<'_, HashMap<DeviceId, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The device named in a request; any ID is accepted.
+/// Returns the device named in a request; accepts any ID.
 fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
     let name = head.header(AUTH_HEADER).ok_or(Stranger::Nobody)?;
     DeviceId::parse(name).ok_or(Stranger::NoName)
 }
 
-/// The device named in a request, or the response that refuses it. Any ID is accepted.
+/// Returns the device named in a request, or the response that refuses it; accepts any ID.
 ///
 /// # Errors
 ///
@@ -308,7 +311,7 @@ pub fn device_of(request: &Request) -> Result<DeviceId, Box<Response>> {
 }
 
 impl Stranger {
-    /// The original's status and text.
+    /// Returns the status and text that the original server sent.
     fn answer(self) -> Response {
         match self {
             Self::Nobody => Response::text(Status::UNAUTHORIZED, "Missing auth header"),
@@ -317,13 +320,13 @@ impl Stranger {
     }
 }
 
-/// The token of an `Authorization` field, whose scheme is of any case (RFC 9110, 11.1).
+/// Returns the token of an `Authorization` field; the scheme may have any case (RFC 9110, 11.1).
 fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-/// Compares in constant time.
+/// Returns whether two byte strings are equal, in constant time.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let differs = |acc: u8, (one, other): (&u8, &u8)| acc | (one ^ other);
     one.len() == other.len() && one.iter().zip(other).fold(0, differs) == 0

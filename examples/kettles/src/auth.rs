@@ -1,9 +1,9 @@
 //! Device IDs that cannot be forged, for servers with a login secret.
 //!
-//! The original's header is a UUID and no secret: any UUID is a kettle. With a secret only IDs
-//! issued at a login are valid: 56 bits of each are a MAC (HMAC-SHA256) of the other bits. They are
-//! still UUIDs (version 8), so kettles see no difference. An eavesdropper can still use an ID; TLS
-//! prevents that.
+//! In the original, the identity of a kettle is a UUID in a header, and any UUID is accepted. With
+//! a secret, only IDs issued at a login are valid: 56 bits of each are a MAC (HMAC-SHA256) of the
+//! other bits. They are still UUIDs (version 8), so kettles see no difference. An eavesdropper can
+//! still use an ID; TLS prevents that.
 
 use std::fmt;
 use std::fs;
@@ -15,9 +15,10 @@ use sha2::Sha256;
 
 use crate::device::DeviceId;
 
-/// Byte at which the MAC begins; the bytes before are random except for version and variant.
+/// Index of the first byte of the MAC; the bytes before it are random except for version and
+/// variant.
 const MAC_START: usize = 9;
-/// Shortest secret, in bytes; a shorter one could be guessed.
+/// Minimum length of the secret, in bytes; a shorter one could be guessed.
 const SECRET_LEN_MIN: usize = 16;
 
 /// Issues and verifies device IDs.
@@ -59,10 +60,10 @@ impl Names {
         Ok(name)
     }
 
-    /// Whether `name` is a valid ID.
+    /// Returns whether `name` is a valid ID.
     pub fn is_good(&self, name: DeviceId) -> bool {
         let (random, code) = name.0.split_at(MAC_START);
-        // Constant time.
+        // Verifies in constant time.
         let is_ours = |mac: &Hmac<Sha256>| {
             let mac = mac.clone().chain_update(random);
             mac.verify_truncated_left(code).is_ok()

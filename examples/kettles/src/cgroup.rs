@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 
 /// Mount point of control groups; a hybrid setup has version 2 in `unified`.
 const MOUNT: &str = "sys/fs/cgroup";
-/// A larger memory limit means no limit: version 1 writes the largest number of pages.
+/// Threshold of memory limits: a larger value means no limit, because version 1 reports the largest
+/// number of pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Readings of one moment; `None` where the kernel does not report a value.
+/// Values at one moment; `None` if the kernel does not report a value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Group {
     /// CPU time, in seconds.
     pub cpu_s: Option<f64>,
     /// Time throttled by the CPU quota, in seconds.
     pub throttled_s: Option<f64>,
-    /// Memory in use including page cache, in bytes.
+    /// Memory in use, including page cache, in bytes.
     pub memory_len: Option<u64>,
     /// Memory limit, in bytes.
     pub memory_max: Option<u64>,
-    /// Pressure by resource.
+    /// Pressure of each resource.
     pub pressure: Vec<Pressure>,
 }
 
@@ -33,7 +34,7 @@ pub struct Pressure {
     pub scope: &'static str,
     /// Seconds in which at least one task waited.
     pub some_s: f64,
-    /// Seconds in which all tasks waited; `None` for the CPU of a machine.
+    /// Seconds in which all tasks waited; `None` for the CPU of a whole machine.
     pub full_s: f64,
 }
 
@@ -43,7 +44,7 @@ impl Group {
         Self::of(Path::new("/"))
     }
 
-    /// Reads them below `root`.
+    /// Reads the values below `root`.
     fn of(root: &Path) -> Self {
         let list = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let unified = folder_of(root, &list, "");
@@ -78,11 +79,11 @@ impl Group {
     }
 }
 
-/// The folder of this process's group for a version 1 controller, or for version 2 if `name` is
-/// empty.
+/// Returns the folder of this process's group for the version 1 controller `name`, or for version 2
+/// if `name` is empty.
 fn folder_of(root: &Path, list: &str, name: &str) -> Option<PathBuf> {
     let path = list.lines().find_map(|line| {
-        // `4:memory:/a/b` and `0::/a/b`.
+        // Lines look like `4:memory:/a/b` and `0::/a/b`.
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
         controllers.split(',').any(|it| it == name).then_some(path)
@@ -97,7 +98,7 @@ fn folder_of(root: &Path, list: &str, name: &str) -> Option<PathBuf> {
         let files = ["cgroup.controllers", "cgroup.procs"];
         files.iter().any(|file| folder.join(file).exists())
     };
-    // In a container its own group is often mounted at the root.
+    // In a container, the process's own group is often mounted at the root.
     let own = mounts
         .iter()
         .map(|it| it.join(path.trim_start_matches('/')));
@@ -129,7 +130,7 @@ fn number(folder: &Path, file: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The number after `name` in a file of `name number` lines.
+/// Returns the number after `name` in a file whose lines are `name number`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut fields = text.lines().filter_map(|line| line.split_once(' '));
     let (_, value) = fields.find(|(field, _)| *field == name)?;
@@ -145,7 +146,7 @@ fn seconds(count: u64, of_second: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Files as kernels write them.
+    /// Reads the group from files with the contents that kernels write.
     fn machine(files: &[(&str, &str)]) -> Group {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -197,7 +198,7 @@ mod tests {
                 "proc/self/cgroup",
                 "4:memory:/docker/1f\n2:cpu,cpuacct:/docker/1f\n0::/\n",
             ),
-            // Mounted as its root.
+            // The group's own folder is the root of the mount.
             ("sys/fs/cgroup/memory/cgroup.procs", "1\n"),
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "8192\n"),
             (

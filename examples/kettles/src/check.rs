@@ -9,7 +9,7 @@ use crate::log;
 use crate::stats::Totals;
 use crate::store;
 
-/// Attempts while other processes write to the store.
+/// Maximum number of attempts while other processes write to the store.
 const TRIES_MAX: u32 = 5;
 
 /// Options of `kettles check`.
@@ -50,13 +50,13 @@ impl Check {
                     difference(&before, &recounted)
                 );
             }
-            // Another process wrote in between.
+            // Another process wrote between the two reads, so try again.
         }
         bail!("the store changed during every attempt: try again while no server writes to it")
     }
 }
 
-/// Describes the difference.
+/// Describes the difference between the totals.
 fn difference(totals: &Totals, recounted: &Totals) -> String {
     if totals.to_json() == recounted.to_json() {
         return "in bits below the printed precision".to_owned();

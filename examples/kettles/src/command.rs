@@ -1,8 +1,8 @@
 //! Commands for kettles.
 //!
-//! The original had a table of commands and a query that was never called: `GET /command` always
-//! returned the same. Here a kettle gets the newest command that is due, repeatedly, until its next
-//! measurement confirms it.
+//! The original had a table of commands and a query for it that was never called, so `GET /command`
+//! always returned the same. Here, a kettle gets its newest command that is due, again with each
+//! request, until a measurement confirms it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,16 +11,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
 
-/// The answer without a command.
+/// Response to `GET /command` if there is no command.
 pub const NOTHING: &str =
     r#"{"charge":"NoChargeBattery","fill":"NoFillReservoir","flush":{"tag":"NoFlushReservoir"}}"#;
 
-/// A command for one kettle, due from a certain time.
+/// A command for one kettle, which becomes due at a certain time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Command {
-    /// Its kettle.
+    /// Kettle that must execute it.
     pub device: DeviceId,
-    /// When it becomes due.
+    /// Time at which it becomes due.
     pub time: Time,
     /// Whether to charge the battery.
     pub charge: bool,
@@ -31,8 +31,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// JSON of `GET /command`, as Haskell's Aeson encodes it: a constructor without fields is a
-    /// string, one with fields is an object with a tag.
+    /// Returns the JSON for `GET /command` in the encoding of Haskell's Aeson: a constructor
+    /// without fields is a string, one with fields is an object with a tag.
     pub fn to_json(&self) -> String {
         let charge = if self.charge { "" } else { "No" };
         let fill = if self.fill { "" } else { "No" };
@@ -46,13 +46,13 @@ impl Command {
     }
 }
 
-/// Commands not confirmed yet. For a kettle without any, a lookup reads one counter.
+/// Commands that are not confirmed yet. For a kettle without commands, a lookup reads one counter.
 #[derive(Debug, Default)]
 pub struct Commands {
     open: RwLock<HashMap<DeviceId, Vec<Open>>>,
     /// Number of entries in `open`.
     device_count: AtomicUsize,
-    /// Due times of commands in the future, and their devices.
+    /// Due times of future commands, with their devices.
     due: Mutex<BTreeSet<(Time, DeviceId)>>,
 }
 
@@ -64,7 +64,7 @@ struct Open {
 }
 
 impl Commands {
-    /// Adds a command; replaces one of the same time.
+    /// Adds a command; replaces a command of the same kettle and time.
     pub fn add(&self, command: Command) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let commands = open.entry(command.device).or_default();
@@ -77,7 +77,7 @@ impl Commands {
         self.due().insert((command.time, command.device));
     }
 
-    /// Replaces all open commands: other processes may have added or confirmed some.
+    /// Replaces all open commands, because other processes may have added or confirmed some.
     pub fn replace(&self, stored: Vec<Command>) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *open);
@@ -98,7 +98,7 @@ impl Commands {
         self.device_count.store(open.len(), Ordering::Release);
     }
 
-    /// Devices with a command that has become due since the last call.
+    /// Returns the devices with a command that has become due since the last call.
     pub fn take_due(&self, now: Time) -> Vec<DeviceId> {
         let mut due = self.due();
         let mut devices = Vec::new();
@@ -115,18 +115,18 @@ impl Commands {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest due command that was not sent to the kettle yet; marks it as sent.
+    /// Returns the newest due command if it was not sent to the kettle yet, and marks it as sent.
     pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
         let newest = self.due_now(device, now)?;
         self.told(device, now).contains(&newest).then_some(newest)
     }
 
-    /// The newest due command.
+    /// Returns the newest due command.
     pub fn due_now(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.newest(device, |open| open.command.time <= now)
     }
 
-    /// The newest due command; marks it as sent.
+    /// Returns the newest due command and marks it as sent.
     pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.due_now(device, now)
             .inspect(|_| drop(self.told(device, now)))
@@ -141,14 +141,14 @@ impl Commands {
         news.map(|open| open.command).collect()
     }
 
-    /// The newest sent command that `measurement` confirms.
+    /// Returns the time of the newest sent command that `measurement` confirms.
     pub fn confirmed_by(&self, measurement: &Measurement) -> Option<Time> {
         let is_told = |open: &Open| open.is_told.load(Ordering::Acquire);
         let newest = self.newest(measurement.device, is_told)?;
         Some(newest.time)
     }
 
-    /// Removes a command whose confirmation is durable, and all older ones.
+    /// Removes a command whose confirmation is durable, and all older commands.
     pub fn done(&self, device: DeviceId, time: Time) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(commands) = open.get_mut(&device) {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(confirmed, Time::from_seconds(20));
         commands.done(device, confirmed);
         assert_eq!(commands.tell(device, now), None);
-        // Commands that become due later remain.
+        // Commands that become due later are kept.
         let later = Time::from_seconds(30);
         assert_eq!(commands.tell(device, later), Some(command(30)));
         commands.done(device, later);

@@ -17,13 +17,13 @@ use crate::serve::{Running, Serve, announce, ended};
 use crate::store::SqliteStore;
 use crate::time::Time;
 
-/// Kettles with history; the simulated ones are others.
+/// Number of kettles with history, besides the simulated ones.
 const SEEDED_DEVICES: u32 = 20;
 const SEEDED_DAYS: i64 = 365;
 const SEEDED_EVERY_SECONDS: i64 = 300;
-/// Rows of history queued at once.
+/// Number of rows of history in a batch.
 const SEED_LEN: usize = 2000;
-/// Longest run of the simulation.
+/// Duration of the simulation, which a signal usually ends.
 const FOREVER: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Options of `kettles demo`.
@@ -66,10 +66,10 @@ pub fn demo(options: &Demo) -> Result<()> {
         std::thread::spawn(move || seed(&ingest, &is_ended))
     });
     let outcome = running.run_until(&is_ended);
-    // If the server ended by itself, end the kettles too.
+    // Ends the simulated kettles if the server has ended by itself.
     is_ended.store(true, Ordering::Release);
     for thread in [Some(swarm), seed].into_iter().flatten() {
-        // Its panic message was already printed.
+        // A panic of the thread has already printed its message.
         drop(thread.join());
     }
     outcome
@@ -126,7 +126,7 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
             break;
         }
         let sender = sender.clone();
-        // The queue has capacity for history and live measurements.
+        // The queue has capacity for both history and live measurements.
         let acknowledge = move |outcome| sender.send(outcome).unwrap_or_default();
         ingest.push(Work::Many(some), Box::new(acknowledge));
         under_way += 1;

@@ -74,18 +74,18 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// A measurement. A kettle has at most one for each time.
+/// A measurement of a kettle. A kettle has at most one measurement for each time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measurement {
-    /// Its kettle.
+    /// Kettle that sent it.
     pub device: DeviceId,
-    /// Time by the kettle's clock.
+    /// Time according to the kettle's clock.
     pub time: Time,
     /// Charge of the battery, in mWh.
     pub charge_now: i32,
     /// Battery capacity, in mWh.
     pub charge_full: i32,
-    /// Power into the battery, in mW; negative while it drains.
+    /// Power into the battery, in mW; negative while the battery discharges.
     pub charge_rate: f64,
     /// Ambient temperature, in °C.
     pub ambient_temp: f64,
@@ -95,7 +95,7 @@ pub struct Measurement {
     pub water_level: i32,
 }
 
-/// The part of a kettle's newest measurement that the totals need.
+/// Values of a kettle's newest measurement that the totals are computed from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latest {
     /// Time of the measurement.

@@ -1,9 +1,9 @@
-//! Exact sums of doubles; results are rounded once.
+//! Exact sums of floating-point numbers; only the result is rounded.
 //!
 //! A floating-point sum depends on the order of addition: the same rows in other batches give
-//! another last digit, so a lost row cannot be told from a rounding error. An [`ExactSum`] is an
-//! integer multiple of 2^-2176, so any order, batching, merging or removal of rows gives the same
-//! bits. The unit is small enough to represent the squares of the smallest doubles.
+//! another last digit, so a lost row looks like a rounding error. An [`ExactSum`] is an integer
+//! multiple of 2^-2176, so any order, batching, merging or removal of rows gives the same bits. The
+//! unit is small enough to represent the squares of the smallest doubles.
 //!
 //! Mean, variance and deviation are rational numbers or their roots; each is rounded to the nearest
 //! double once, when it is read.
@@ -19,7 +19,8 @@ mod tests;
 const UNIT_LOG2: i32 = -2176;
 const UNIT_LIMB_COUNT: usize = 68;
 
-/// Additions before carries must be propagated: each changes a limb by less than 2^33.
+/// Number of additions after which carries must be propagated: each addition changes a limb by less
+/// than 2^33.
 const PENDING_MAX: u32 = 1 << 29;
 
 /// An exact sum of finite doubles, of their squares, or of their products with integers.
@@ -84,7 +85,7 @@ impl ExactSum {
         self.add_natural(&magnitude, !negative);
     }
 
-    /// The sum · `numerator` / `denominator`, rounded to the nearest double.
+    /// Returns the sum · `numerator` / `denominator`, rounded to the nearest double.
     pub fn ratio(&self, numerator: u32, denominator: u64) -> f64 {
         let (negative, magnitude) = self.signed();
         let quotient = magnitude
@@ -167,7 +168,7 @@ impl ExactSum {
         self.count_adding();
     }
 
-    /// Extends the limbs to cover `count` from `first` on.
+    /// Extends the limbs to cover `count` limbs from `first` on.
     fn reach(&mut self, first: usize, count: usize) {
         if self.limbs.is_empty() {
             self.start = first;
@@ -192,7 +193,7 @@ impl ExactSum {
         }
     }
 
-    /// The sign (true if negative) and the magnitude in units.
+    /// Returns the sign (true if negative) and the magnitude in units.
     fn signed(&self) -> (bool, Natural) {
         let (digits, carry) = carried(self.limbs.iter().copied());
         if carry >= 0 {
@@ -257,24 +258,24 @@ impl Moments {
         true
     }
 
-    /// The mean Σx / n, rounded to the nearest double; `None` without values.
+    /// Returns the mean Σx / n, rounded to the nearest double; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.ratio(1, self.count))
     }
 
-    /// The population variance (n·Σx² − (Σx)²) / n², rounded to the nearest double.
+    /// Returns the population variance (n·Σx² − (Σx)²) / n², rounded to the nearest double.
     pub fn variance(&self) -> Option<f64> {
         let quotient = self.variance_quotient(Quotient::of)?;
         Some(quotient.rounded(2 * UNIT_LOG2))
     }
 
-    /// The square root of the exact variance, rounded to the nearest double.
+    /// Returns the square root of the exact variance, rounded to the nearest double.
     pub fn deviation(&self) -> Option<f64> {
         let quotient = self.variance_quotient(Quotient::of_even)?;
         Some(quotient.root().rounded(UNIT_LOG2))
     }
 
-    /// The exact variance.
+    /// Returns the exact variance as a quotient.
     fn variance_quotient(&self, divide: fn(&Natural, u128) -> Quotient) -> Option<Quotient> {
         if self.count == 0 {
             return None;
@@ -289,7 +290,8 @@ impl Moments {
     }
 }
 
-/// Power of 2^32 of a sum's first digit: all squares are below 2^(32 · 131) units.
+/// Returns the byte for the power of 2^32 of a sum's first digit: all squares are below 2^(32 ·
+/// 131) units.
 fn place_byte(start: usize) -> u8 {
     u8::try_from(start).expect("no sum is of that many values")
 }
@@ -306,7 +308,7 @@ fn parts(value: f64) -> (u64, i32) {
     }
 }
 
-/// Digits of base 2^32 with carries propagated, and the carry out of the last.
+/// Propagates carries; returns the digits of base 2^32, and the carry out of the last one.
 fn carried(limbs: impl Iterator<Item = i64>) -> (Vec<u32>, i64) {
     let mut carry = 0;
     let digits = limbs

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of durations, in microseconds: about three per decade, more where answers are
-/// expected.
+/// Upper bounds of durations, in microseconds: about three per decade, more in the range where most
+/// responses fall.
 pub const MICROS: &[u64] = &[
     50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 15_000, 20_000,
     30_000, 50_000, 75_000, 100_000, 200_000, 300_000, 500_000, 1_000_000, 2_000_000, 5_000_000,
@@ -18,12 +18,12 @@ pub const ROWS: &[u64] = &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000,
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// One bucket more than there are bounds.
+    /// Number of values in each bucket; one bucket more than there are bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-/// The contents of a histogram at one moment, or the difference of two.
+/// Contents of a histogram at one moment, or the difference between two moments.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     bounds: &'static [u64],
@@ -34,7 +34,7 @@ pub struct Snapshot {
 }
 
 impl Histogram {
-    /// An empty histogram.
+    /// Creates an empty histogram.
     pub fn new(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -43,7 +43,7 @@ impl Histogram {
         }
     }
 
-    /// Counts a value.
+    /// Records a value.
     pub fn add(&self, value: u64) {
         let index = self.bounds.partition_point(|bound| *bound < value);
         if let Some(count) = self.counts.get(index) {
@@ -52,12 +52,12 @@ impl Histogram {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// Counts a duration, in microseconds.
+    /// Records a duration, in microseconds.
     pub fn add_time(&self, duration: Duration) {
         self.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// The current contents.
+    /// Returns the current contents.
     pub fn snapshot(&self) -> Snapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Snapshot {
@@ -69,7 +69,7 @@ impl Histogram {
 }
 
 impl Snapshot {
-    /// An empty snapshot.
+    /// Creates an empty snapshot.
     pub fn empty(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -78,7 +78,7 @@ impl Snapshot {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -91,7 +91,7 @@ impl Snapshot {
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// The values since `earlier`.
+    /// Returns the values recorded since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts);
@@ -104,7 +104,7 @@ impl Snapshot {
         }
     }
 
-    /// Bounds with cumulative counts; the last bound is infinite and `None`.
+    /// Returns the bounds with cumulative counts; the last bound is infinite and `None`.
     pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let bounds = self.bounds.iter().copied().map(Some).chain([None]);
         let mut total = 0;
@@ -114,7 +114,7 @@ impl Snapshot {
         })
     }
 
-    /// The quantile, interpolated within its bucket; `None` if there are no values.
+    /// Returns the quantile, interpolated within its bucket; `None` if there are no values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let count = self.count();
         #[expect(clippy::cast_precision_loss, reason = "counts are no larger")]
@@ -133,7 +133,7 @@ impl Snapshot {
         None
     }
 
-    /// The mean; `None` if there are no values.
+    /// Returns the mean; `None` if there are no values.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count();
         #[expect(clippy::cast_precision_loss, reason = "sums are no larger")]

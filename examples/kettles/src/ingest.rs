@@ -2,14 +2,14 @@
 //!
 //! # Theory of operation
 //!
-//! All work that must become durable goes into one bounded queue. One writer thread takes
-//! everything queued and commits it as one transaction; meanwhile the next batch gathers. The
-//! busier the server, the larger the batches and the cheaper each row. There is no timer, so a
-//! single kettle never waits for one; but commits keep a distance of some milliseconds, because a
-//! row in a commit of its own costs a hundred times what a row of a large batch does.
+//! All work that must become durable enters one bounded queue. One writer thread takes everything
+//! in the queue and commits it as one transaction, while the next batch gathers in the queue. The
+//! busier the server, the larger the batches and the cheaper each row. No timer delays a row that
+//! is alone; but commits are some milliseconds apart, because a row in a commit of its own costs a
+//! hundred times as much as a row of a large batch.
 //!
-//! No request is answered before its commit. When the queue is full, or an entry has waited too
-//! long, the client gets an error at once: the server does not accept more work than it can finish
+//! A request is answered only after its commit. If the queue is full, or an entry has waited too
+//! long, the client gets an error at once, so the server never accepts more work than it can finish
 //! in time.
 
 use std::collections::{HashSet, VecDeque};
@@ -25,16 +25,16 @@ use crate::stats::Totals;
 use crate::store::{Batch, Store, StoreError};
 use crate::time::Time;
 
-/// Interval of the writer's housekeeping.
+/// Interval of the writer's periodic tasks.
 const TICK: Duration = Duration::from_secs(1);
-/// A device is inactive once it has been silent for one to two of these.
+/// A device becomes inactive after it has sent nothing for one to two of these intervals.
 const ACTIVE_TIME: Duration = Duration::from_secs(60);
 
 /// Default capacity of the queue, in rows.
 pub const QUEUE_LIMIT: usize = 65_536;
-/// Default of the least time between two commits.
+/// Default of the minimum time between two commits.
 pub const COALESCING_MS: u64 = 5;
-/// Default of the longest time a row waits.
+/// Default of the maximum time that a row waits.
 pub const WAIT_MAX_MS: u64 = 2000;
 /// Default retention, in days.
 pub const RETAIN_DAYS: u32 = 7;
@@ -44,11 +44,11 @@ pub const RETAIN_DAYS: u32 = 7;
 pub struct Options {
     /// Capacity of the queue, in rows.
     pub queue_limit: usize,
-    /// Rows per transaction; the last entry may exceed it.
+    /// Maximum number of rows per transaction; the last entry may exceed it.
     pub batch_max: usize,
-    /// Least time between two commits.
+    /// Minimum time between two commits.
     pub coalescing: Duration,
-    /// Longest time a row may wait before its batch is closed.
+    /// Maximum time that a row may wait before its batch is closed.
     pub wait_max: Duration,
     /// Retention of measurements, in days; 0 keeps them for ever.
     pub retain_days: u32,
@@ -77,7 +77,7 @@ pub enum Work {
     Login(DeviceId),
     /// A command.
     Command(Command),
-    /// Nothing: only reads the changes of other processes.
+    /// No rows: only makes the writer read the changes of other processes.
     Look,
 }
 
@@ -99,12 +99,12 @@ impl Work {
     }
 }
 
-/// Reason why work was not made durable. It may be retried.
+/// Reason why work was not made durable. The client may retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue was full.
     Full,
-    /// It waited too long.
+    /// The work waited too long.
     Late,
     /// The store failed.
     Failed,
@@ -116,7 +116,7 @@ impl Refusal {
     /// All variants.
     pub const ALL: [Self; 4] = [Self::Full, Self::Late, Self::Failed, Self::Ending];
 
-    /// The value of a metric's label.
+    /// Returns the value of the metric's label `reason`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -127,7 +127,7 @@ impl Refusal {
     }
 }
 
-/// Called once with the outcome. Must not block.
+/// Callback that receives the outcome once. It must not block.
 pub type Acknowledge = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
 struct Entry {
@@ -138,7 +138,7 @@ struct Entry {
     acknowledge: Acknowledge,
 }
 
-/// The queue, and the results its writer thread publishes.
+/// The queue, and the results that its writer thread publishes.
 pub struct Ingest {
     options: Options,
     queue: Mutex<Queue>,
@@ -170,18 +170,18 @@ impl Ingest {
         }
     }
 
-    /// Its options.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The totals after the last commit.
+    /// Returns the totals after the last commit.
     pub fn totals(&self) -> Arc<Totals> {
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&totals)
     }
 
-    /// Rows in the queue, and how long the first has waited.
+    /// Returns the number of rows in the queue, and how long the first has waited.
     pub fn waiting(&self) -> (usize, Duration) {
         let queue = self.queue();
         let oldest = queue.entries.front().map(|entry| entry.since.elapsed());
@@ -218,7 +218,7 @@ impl Ingest {
         self.refuse(entry, refusal);
     }
 
-    /// Refuses new work; the writer ends once the queue is empty.
+    /// Closes the queue: refuses new work, and ends the writer once the queue is empty.
     pub fn close(&self) {
         self.queue().is_closed = true;
         self.arrived.notify_one();
@@ -279,7 +279,7 @@ impl Ingest {
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             queue.is_writer_idle = false;
         }
-        // The writer polls here, so that no row has to pay for waking it.
+        // The writer wakes by itself here, so that no request has the cost of waking it.
         while !queue.is_closed && !queue.entries.is_empty() {
             let rest = not_before.saturating_duration_since(Instant::now());
             if rest.is_zero() {
@@ -317,18 +317,18 @@ struct Writer<'a> {
     not_before: Instant,
     /// Whether the last batch failed, which was logged.
     is_failing: bool,
-    /// When pruning last had nothing left to do.
+    /// Last time at which pruning had nothing left to do.
     pruned: Option<Instant>,
-    /// Devices seen since `active_since`, and in the interval before.
+    /// Devices that sent something since `active_since`, and in the interval before it.
     active: HashSet<DeviceId>,
     active_before: HashSet<DeviceId>,
     active_since: Instant,
-    /// When other processes' writes were last read.
+    /// Time at which other processes' changes were last read.
     looked: Instant,
 }
 
 impl Writer<'_> {
-    /// Commits one batch, if there is one; `false` once the queue is closed and empty.
+    /// Commits one batch if there is one; returns `false` once the queue is closed and empty.
     fn turn(&mut self) -> bool {
         let options = &self.ingest.options;
         let Some(entries) = self.ingest.take(self.not_before) else {
@@ -351,7 +351,7 @@ impl Writer<'_> {
         true
     }
 
-    /// Reads what other processes have written; `false` if that failed.
+    /// Reads the changes of other processes; returns `false` if that failed.
     fn look(&mut self) -> bool {
         self.looked = Instant::now();
         match self.store.look() {
@@ -368,7 +368,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Kettles retry for as long as an outage lasts; log it once.
+    /// Logs an outage once, because kettles retry for as long as it lasts.
     fn fail(&mut self, what: &str, error: &StoreError) {
         if !std::mem::replace(&mut self.is_failing, true) {
             crate::log::error(what, error);
@@ -426,7 +426,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Deletes expired measurements: a part of them per call, then once a minute.
+    /// Deletes expired measurements: a part of them with each call, and then once a minute.
     fn prune(&mut self) {
         let is_due = self
             .pruned

@@ -1,4 +1,4 @@
-//! JSON as the original reads and writes it.
+//! Parsers and encoders for JSON as the original server reads and writes it.
 
 use serde::{Deserialize, Deserializer};
 
@@ -10,8 +10,8 @@ use crate::time::Time;
 const TEMP_MIN: f64 = -273.15;
 /// Highest accepted temperature, in °C.
 const TEMP_MAX: f64 = 1000.0;
-/// Largest lead of a kettle's clock, in seconds: the easternmost time zone, for kettles that take
-/// local time for UTC, and a margin.
+/// Maximum lead of a kettle's clock, in seconds: the easternmost time zone, for kettles that send
+/// local time as UTC, plus a margin.
 const AHEAD_MAX_S: i64 = 24 * 3600;
 
 /// Reason for refusing a body.
@@ -34,7 +34,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    /// Whether the body is well formed.
+    /// Returns whether the error is that the body is malformed.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Malformed(_) => true,
@@ -50,8 +50,8 @@ impl From<serde_json::Error> for Wrong {
     }
 }
 
-/// Parses an object. Serde alone would accept an array of the fields in their order, and bytes that
-/// are not UTF-8 in fields it skips.
+/// Parses a JSON object. Serde alone would also accept an array of the fields in their order, and
+/// invalid UTF-8 in fields that it skips.
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
     let wrong = |error| Wrong::Malformed(format!("not UTF-8: {error}"));
     let text = std::str::from_utf8(body).map_err(wrong)?;
@@ -62,7 +62,7 @@ fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// A measurement on the wire; unknown fields are ignored.
+/// A measurement as sent by clients; unknown fields are ignored.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(default)]
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for IsoTime {
     }
 }
 
-/// An integer in any notation, as Aeson accepts it: `50`, `50.0` and `5e1` are equal.
+/// An integer in any notation that Aeson accepts: `50`, `50.0` and `5e1` are equal.
 struct Whole(i32);
 
 impl<'de> Deserialize<'de> for Whole {
@@ -150,7 +150,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The range at this moment; nothing older than `retain_days`, unless that is 0.
+    /// Returns the range at this moment. It starts `retain_days` ago, or in 1970 if that is 0.
     pub fn now(retain_days: u32) -> Self {
         let now = Time::now();
         let first = match retain_days {

@@ -1,9 +1,10 @@
-//! Kettles send a measurement and ask for a command every half minute; this server stores their
-//! measurements. An application of `samovar-http` that uses its public interface alone.
+//! A server for kettles, which send a measurement and ask for a command every half minute. It is an
+//! application of `samovar-http` that uses only the public interface, and it stores the
+//! measurements durably.
 //!
-//! The path of a measurement: [`api`] takes the request, [`json`] parses it, [`ingest`] queues it,
-//! and one writer thread commits everything queued to a [`store`] as one transaction. The kettle
-//! gets its answer after that commit is on disk, not before.
+//! Path of a measurement: [`api`] receives the request, [`json`] parses it, [`ingest`] queues it,
+//! and one writer thread commits all queued measurements to a [`store`] as one transaction. The
+//! kettle gets its response only after that commit is on disk.
 
 #![forbid(unsafe_code)]
 

@@ -14,12 +14,12 @@ use crate::metrics::Pulse;
 use crate::process::Process;
 
 const PAGE: &str = include_str!("../web/live.html");
-/// Most clients of the live page.
+/// Maximum number of clients of the live page.
 const WATCHERS_MAX: usize = 256;
-/// Seconds of history on the page.
+/// Length of the page's history, in seconds.
 const FRAMES_MAX: usize = 120;
 
-/// The page. Its content security policy allows nothing but its own socket.
+/// Returns the page. Its content security policy permits only its own WebSocket.
 pub fn page() -> Response {
     Response::html(Status::OK, PAGE)
         .header(
@@ -89,7 +89,7 @@ impl Handler for Watcher {
     }
 }
 
-/// Computes and sends the changes since its last message.
+/// Computes changes since its last message and sends them to all clients.
 #[derive(Debug)]
 pub struct Teller {
     pulse: Pulse,
@@ -98,7 +98,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Starts now.
+    /// Creates a teller whose first message covers the time from now on.
     pub fn new(app: &App) -> Self {
         Self {
             pulse: app.metrics.pulse(),

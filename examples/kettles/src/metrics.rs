@@ -1,4 +1,4 @@
-//! Metrics and their Prometheus exposition. Names are the original's where it had them.
+//! Metrics and their Prometheus exposition. Metrics of the original server keep their names.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -69,7 +69,7 @@ pub struct Metrics {
     active: AtomicUsize,
     loop_lag: Histogram,
     accept_errors: [AtomicU64; ACCEPT_REASONS.len()],
-    /// Ports it listens on.
+    /// Ports that the server listens on.
     ports: OnceLock<Vec<u16>>,
     /// Number of this process, from 1; 0 if it is the only one.
     number: AtomicU32,
@@ -112,16 +112,16 @@ pub struct Pulse {
     pub batch_rows: Snapshot,
     /// Durations of commits.
     pub commit_times: Snapshot,
-    /// Rows stored.
+    /// Number of rows stored.
     pub measurements: u64,
-    /// Rows that failed.
+    /// Number of rows that were refused or failed.
     pub refused: u64,
-    /// Duplicate rows.
+    /// Number of duplicate rows.
     pub duplicates: u64,
 }
 
 impl Metrics {
-    /// Counts a durable batch.
+    /// Records a durable batch.
     pub fn committed(&self, row_count: usize, duplicate_count: usize, duration: Duration) {
         let stored = row_count.saturating_sub(duplicate_count) as u64;
         self.measurements.fetch_add(stored, Ordering::Relaxed);
@@ -131,22 +131,22 @@ impl Metrics {
         self.commit_times.add_time(duration);
     }
 
-    /// Counts the part of a commit spent in fsync.
+    /// Records the time that a commit spent in fsync.
     pub fn synced(&self, duration: Duration) {
         self.sync_times.add_time(duration);
     }
 
-    /// Counts the time an entry spent in the queue.
+    /// Records the time that an entry spent in the queue.
     pub fn waited(&self, duration: Duration) {
         self.wait_times.add_time(duration);
     }
 
-    /// Counts a failed batch.
+    /// Records a failed batch.
     pub fn commit_failed(&self) {
         self.commit_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts refused rows.
+    /// Records refused rows.
     pub fn refused(&self, refusal: Refusal, row_count: usize) {
         let index = Refusal::ALL.iter().position(|other| *other == refusal);
         if let Some(count) = index.and_then(|index| self.refused.get(index)) {
@@ -154,7 +154,7 @@ impl Metrics {
         }
     }
 
-    /// Counts deleted rows, and how long commits waited for the deletion.
+    /// Records deleted rows, and how long commits waited for the deletion.
     pub fn pruned(&self, row_count: usize, duration: Duration) {
         self.pruned.fetch_add(row_count as u64, Ordering::Relaxed);
         self.prune_times.add_time(duration);
@@ -165,28 +165,28 @@ impl Metrics {
         self.active.store(count, Ordering::Relaxed);
     }
 
-    /// The number of active devices.
+    /// Returns the number of active devices.
     pub fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Records the engine's load and the time its threads took to answer a call.
+    /// Records the engine's load, and the time that its threads took to respond to a call.
     pub fn engine(&self, load: Load, lag: Duration) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(load);
         self.loop_lag.add_time(lag);
     }
 
-    /// Sets the ports it listens on, once.
+    /// Sets the ports that the server listens on; called once.
     pub fn listens_at(&self, ports: Vec<u16>) {
         drop(self.ports.set(ports));
     }
 
-    /// Sets the number of this process, once.
+    /// Sets the number of this process; called once.
     pub fn set_number(&self, number: u32) {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// The number of this process; 0 if it is the only one.
+    /// Returns the number of this process; 0 if it is the only one.
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
@@ -199,12 +199,12 @@ impl Metrics {
             .unwrap_or(other)
     }
 
-    /// The engine's load, up to a second old.
+    /// Returns the engine's load, up to a second old.
     pub fn load(&self) -> Option<Load> {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Metrics for the live page.
+    /// Returns the metrics for the live page.
     pub fn pulse(&self) -> Pulse {
         let mut durations = Snapshot::empty(MICROS);
         for histogram in &self.durations {
@@ -220,7 +220,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Renders all metrics in Prometheus' text format.
     pub fn text(&self, ingest: &Ingest) -> String {
         let mut text = Text(String::with_capacity(16 * 1024));
         text.counters(&[(
@@ -405,7 +405,7 @@ fn process(text: &mut Text) {
     }
 }
 
-/// Metrics of the control group; omits values the kernel does not report.
+/// Appends the metrics of the control group, except values that the kernel does not report.
 fn group(text: &mut Text) {
     let group = Group::now();
     if let Some(seconds) = group.cpu_s {
@@ -454,7 +454,7 @@ enum Unit {
 /// Name, help and value of a metric without labels.
 type Figure<'a> = (&'a str, &'a str, &'a dyn fmt::Display);
 
-/// The text under construction.
+/// Text of the exposition under construction.
 struct Text(String);
 
 impl Text {
@@ -487,7 +487,7 @@ impl Text {
 
     fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: Unit) {
         let comma = if labels.is_empty() { "" } else { "," };
-        // Avoids digits such as 0.00030000000000000003.
+        // Divides as integers first, to avoid digits such as 0.00030000000000000003.
         let in_unit = |value: u64| match unit {
             Unit::Micros => format!("{}.{:06}", value / 1_000_000, value % 1_000_000),
             Unit::One => value.to_string(),
@@ -508,7 +508,7 @@ impl Text {
     }
 }
 
-/// Counts the engine's events.
+/// Event listener of the engine that counts its events.
 #[derive(Debug)]
 pub struct Counting(pub Arc<Metrics>);
 
@@ -550,7 +550,8 @@ impl Observer for Counting {
             | Incident::SocketHandlerPanicked { .. } => {
                 crate::log::say(&format!("kettles: {incident}"))
             }
-            // Any client can cause the others at any rate: count them, do not log them.
+            // Any client can cause the other events at any rate, so they are counted and not
+            // logged.
             _ => {}
         }
     }

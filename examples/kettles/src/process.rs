@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Readings of one moment.
+/// Values of this process at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
     /// CPU time, in seconds.
@@ -25,7 +25,7 @@ impl Process {
     /// Reads the current values.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name before the parenthesis may contain anything.
+        // The process name in parentheses may contain any character.
         let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         let fields: Vec<u64> = rest
             .split(' ')
@@ -51,20 +51,20 @@ fn anonymous_len() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Whether a signal is ignored, as under `nohup`.
+/// Returns whether the process ignores a signal, as under `nohup`.
 pub fn is_ignored(signal: i32) -> bool {
     let mask = status("SigIgn:").and_then(|text| u64::from_str_radix(&text, 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// The value of a field in a /proc status file.
+/// Returns the value of a field in `/proc/self/status`.
 fn status(name: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let text = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(text.trim().to_owned())
 }
 
-/// Length of the accept queues at `ports`.
+/// Returns the total length of the accept queues at `ports`.
 pub fn backlog(ports: &[u16]) -> u64 {
     let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter();
     files
@@ -79,7 +79,8 @@ pub fn backlog(ports: &[u16]) -> u64 {
         .sum()
 }
 
-/// Port and accept queue of a listening socket, from its line in /proc/net/tcp (`proc_pid_net(5)`).
+/// Returns port and accept queue length of a listening socket, from its line in /proc/net/tcp
+/// (`proc_pid_net(5)`).
 fn listening(line: &str) -> Option<(u16, u64)> {
     let mut fields = line.split_whitespace().skip(1);
     let (_, port) = fields.next()?.rsplit_once(':')?;
@@ -90,20 +91,21 @@ fn listening(line: &str) -> Option<(u16, u64)> {
     is_listening.then_some((port, waiting))
 }
 
-/// Linux 6.2 and later report the number; counting twenty thousand entries takes 20 ms.
+/// Returns the number of open descriptors. Linux 6.2 and later report it; on older kernels,
+/// counting twenty thousand entries takes 20 ms.
 fn open_fds() -> u64 {
     const FOLDER: &str = "/proc/self/fd";
     match fs::metadata(FOLDER).map_or(0, |metadata| metadata.len()) {
         0 => {
             let count = fs::read_dir(FOLDER).map_or(0, |list| list.count() as u64);
-            // Without the descriptor used for counting.
+            // Excludes the descriptor that is open for counting.
             count.saturating_sub(1)
         }
         count => count,
     }
 }
 
-/// CPU time of threads by kind, in seconds.
+/// Returns the CPU time of threads by kind, in seconds.
 pub fn thread_times() -> BTreeMap<String, f64> {
     let mut times = BTreeMap::new();
     let list = fs::read_dir("/proc/self/task").into_iter().flatten();
@@ -121,7 +123,7 @@ pub fn thread_times() -> BTreeMap<String, f64> {
     times
 }
 
-/// Raises the limit of open files as far as allowed: each connected kettle takes a descriptor.
+/// Raises the limit of open files to the maximum, because each connected kettle needs a descriptor.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -17,8 +17,8 @@ use crate::say;
 const FIRST_RATE: f64 = 1000.0;
 /// Duration of each step of the search.
 const STEP: Duration = Duration::from_secs(3);
-/// The search ends when the server answers less than this share of the requests: that is its
-/// capacity.
+/// The search ends at the first rate at which the server answers less than this share of the
+/// requests. Its capacity is the highest throughput seen until then.
 const KEPT_UP: f64 = 0.9;
 /// Minimum throughput under three times the capacity, as a share of the capacity.
 const THROUGHPUT_MIN: f64 = 0.9;

@@ -10,7 +10,7 @@ pub(super) struct Natural {
 }
 
 impl Natural {
-    /// Normalises digits and a carry.
+    /// Creates a number from digits and a carry, and normalises it.
     pub(super) fn new(start: usize, mut digits: Vec<u32>, carry: u64) -> Self {
         digits.extend([low(carry), low(carry >> 32)]);
         while digits.pop_if(|digit| *digit == 0).is_some() {}
@@ -20,7 +20,7 @@ impl Natural {
         Self { start, digits }
     }
 
-    /// The exponent of the lowest digit and the digits from there on; `None` for zero.
+    /// Returns the exponent of the lowest digit, and the digits from there on; `None` for zero.
     pub(super) fn digits(&self) -> Option<(usize, &[u32])> {
         (!self.digits.is_empty()).then_some((self.start, &self.digits))
     }
@@ -51,7 +51,7 @@ impl Natural {
     ///
     /// # Panics
     ///
-    /// If `other` is larger: then a sum of squares was wrong.
+    /// If `other` is larger, which means that a sum of squares was wrong.
     pub(super) fn minus(&self, other: &Self) -> Self {
         let start = self.start.min(other.start);
         let end = self.end().max(other.end());
@@ -72,7 +72,7 @@ impl Natural {
         Quotient::of(self, divisor)
     }
 
-    /// The first power of 2^32 above all digits.
+    /// Returns the lowest power of 2^32 that is above all digits.
     fn end(&self) -> usize {
         self.start + self.digits.len()
     }
@@ -92,7 +92,7 @@ impl Natural {
         u128::from(self.digit(place / 32) >> (place % 32) & 1)
     }
 
-    /// Whether any bit below `place` is set.
+    /// Returns whether any bit below `place` is set.
     fn has_below(&self, place: i32) -> bool {
         let Ok(place) = usize::try_from(place) else {
             return false;
@@ -128,12 +128,13 @@ impl Quotient {
         Self::of_multiple(number, divisor, 1)
     }
 
-    /// The quotient with an even exponent, so that its root can be taken.
+    /// Divides like [`Self::of`], but gives the quotient an even exponent, so that its root can be
+    /// taken.
     pub(super) fn of_even(number: &Natural, divisor: u128) -> Self {
         Self::of_multiple(number, divisor, 2)
     }
 
-    /// Long division, bit by bit from the top, until there are enough bits.
+    /// Divides bit by bit from the top, until there are enough bits to round correctly.
     fn of_multiple(number: &Natural, divisor: u128, multiple: i32) -> Self {
         assert!(divisor > 0, "the divisor is not zero");
         let (mut bits, mut rest) = (0_u128, 0_u128);
@@ -162,7 +163,7 @@ impl Quotient {
         }
     }
 
-    /// The square root.
+    /// Returns the square root.
     pub(super) fn root(self) -> Self {
         assert!(self.exponent % 2 == 0, "the exponent is even");
         let root = self.bits.isqrt();
@@ -173,7 +174,8 @@ impl Quotient {
         }
     }
 
-    /// The nearest double to this times 2^`unit_log2`, ties to even; infinite if it is too large.
+    /// Returns the nearest double to this times 2^`unit_log2`, ties to even; infinite if it is too
+    /// large.
     pub(super) fn rounded(self, unit_log2: i32) -> f64 {
         const SMALLEST_LOG2: i32 = -1074;
         let exponent = self.exponent + unit_log2;
@@ -181,7 +183,7 @@ impl Quotient {
             return 0.0;
         };
         let top = i32::try_from(top).expect("128 is small");
-        // The distance between neighbouring doubles here.
+        // Distance between neighbouring doubles of this magnitude.
         let step_log2 = (exponent + top - 52).max(SMALLEST_LOG2);
         let shift = u32::try_from(step_log2 - exponent).expect("there are more bits than 53");
         let kept = self.bits.checked_shr(shift).unwrap_or(0);
@@ -191,7 +193,8 @@ impl Quotient {
             .checked_shl(shift - 1)
             .is_some_and(|half| rest > half || rest == half && (self.has_rest || odd));
         let steps = u64::try_from(kept + u128::from(up)).expect("53 bits are kept");
-        // The bits of a double count its steps: a carry moves into the exponent by itself.
+        // The bit pattern of a double counts steps of this distance, so a carry out of the mantissa
+        // moves into the exponent by itself.
         let exponent_bits = u64::try_from(step_log2 - SMALLEST_LOG2).expect("it is not below");
         if exponent_bits >= 2046 {
             return f64::INFINITY;
@@ -200,7 +203,7 @@ impl Quotient {
     }
 }
 
-/// The lower 32 bits.
+/// Returns the lower 32 bits.
 fn low(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }

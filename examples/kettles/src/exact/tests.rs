@@ -25,7 +25,7 @@ fn assert_nearest(value: f64, compare: impl Fn(&BigRational) -> Ordering) {
     let (below, above) = (value.next_down(), value.next_up());
     let two = integer(2);
     let exact = rational(value);
-    // Beyond the largest double, assume that the spacing continues.
+    // Above the largest double, the distance to the next one is assumed to be the same.
     let below = if below.is_finite() {
         rational(below)
     } else {
@@ -97,7 +97,7 @@ fn check(values: &[f64]) {
     });
 }
 
-/// Any double; integral, tiny and subnormal ones are more frequent than with random bits.
+/// Generates any double; integral, tiny and subnormal ones are more frequent than with random bits.
 fn double() -> impl Strategy<Value = f64> {
     prop_oneof![
         any::<u64>()
@@ -127,7 +127,7 @@ proptest! {
         check(&values);
     }
 
-    /// Neighbouring values: the variance is a small difference of large numbers.
+    /// Neighbouring values, whose variance is a small difference of large numbers.
     #[test]
     fn values_that_hardly_differ(start in double(), steps in prop::collection::vec(0..4_u64, 1..20))
     {
@@ -175,7 +175,7 @@ proptest! {
         prop_assert_eq!(ExactSum::from_bytes(&bytes), Some(sum));
     }
 
-    /// A sum has one encoding: bytes that can be read are written back unchanged.
+    /// A sum has only one encoding: bytes that can be decoded are encoded to the same bytes again.
     #[test]
     fn other_bytes_are_refused(bytes in prop::collection::vec(0..3_u8, 0..20)) {
         if let Some(sum) = ExactSum::from_bytes(&bytes) {
@@ -209,7 +209,7 @@ fn known_figures() {
     assert_eq!(Moments::default().deviation(), None);
 }
 
-/// With rounding at each step the result is 0, 1 or 2, depending on the order.
+/// With rounding at each step, the result would be 0, 1 or 2, depending on the order.
 #[test]
 fn what_floats_lose_is_kept() {
     let mut sum = ExactSum::default();
