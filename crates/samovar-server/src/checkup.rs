@@ -20,20 +20,22 @@ use crate::config::{Configuration, GcLease};
 use crate::daemon::Identity;
 use crate::listener::{Bind, ListenSpec};
 
-/// Minimum limit of file descriptors: each connection and each file being sent needs one.
+/// Minimum limit of file descriptors: each connection and each file being sent needs one
+/// descriptor.
 const DESCRIPTORS_MIN: u64 = 4096;
 
-/// A certificate that expires within this time should have been renewed already.
+/// Warning time for certificates: one that expires within this time should have been renewed
+/// already.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The subject of the check, in one or two words.
+    /// What was checked, in one or two words.
     pub subject: &'static str,
     /// The severity.
     pub severity: Severity,
-    /// The observation.
+    /// What the check found.
     pub text: String,
     /// How to fix it; empty if there is no problem.
     pub fix: String,
@@ -46,7 +48,7 @@ pub enum Severity {
     Ok,
     /// A problem that may be intended.
     Warning,
-    /// A problem that keeps the server from working as configured.
+    /// A problem that prevents the server from working as configured.
     Error,
 }
 
@@ -80,7 +82,7 @@ impl Findings {
         self.add(subject, Severity::Error, text.into(), fix.into());
     }
 
-    /// The highest severity.
+    /// Returns the highest severity among the findings.
     pub fn worst(&self) -> Severity {
         let severities = self.0.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)
@@ -96,7 +98,7 @@ impl Findings {
     }
 }
 
-/// Parts of the set-up that were opened for the checks.
+/// Parts of the set-up that the checks have opened, for further checks.
 #[derive(Debug, Default)]
 pub struct Examined {
     /// The keys that narinfos are signed with.
@@ -105,8 +107,8 @@ pub struct Examined {
     pub store: Option<Box<dyn Store>>,
 }
 
-/// Checks everything that a server with this configuration needs. Switches the process to the
-/// configured user permanently, because the store must be readable for that user.
+/// Checks everything that a server with this configuration needs. Permanently switches the process
+/// to the configured user, because that user must be able to read the store.
 pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     let keys = keys(config, findings);
     access(config, findings);
@@ -121,7 +123,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     Examined { keys, store }
 }
 
-/// Checks the access rules: without their files the server does not start.
+/// Checks the access rules. A server does not start if one of their files is unusable.
 fn access(config: &Configuration, findings: &mut Findings) {
     for cache in config.caches.iter().filter(|cache| !cache.access.is_open()) {
         match Access::new(cache.access.clone()) {
@@ -147,11 +149,11 @@ fn access(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Checks the roots of policies: a missing root means that fewer paths are served than intended, or
+/// Checks the roots of policies. If a root is missing, fewer paths than intended are served, or
 /// none.
 fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
-    // Roots that are store paths need not exist: only their names matter, and the files of the
-    // store may be elsewhere.
+    // Roots that are store paths need not exist on this machine: only their names matter, and the
+    // files of the store may be elsewhere.
     let dir = store.map(|store| store.store_dir().as_str().to_owned());
     let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
     let is_absent = |root: &Path| !is_in_store(root) && is_absent(root);
@@ -181,7 +183,7 @@ fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findi
     }
 }
 
-/// Whether the path certainly does not exist.
+/// Returns whether it is certain that the path does not exist.
 fn is_absent(path: &Path) -> bool {
     let seen = path.symlink_metadata();
     seen.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -304,7 +306,8 @@ fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings
                 format!("this user may not listen on {address}"),
                 "choose a port of at least 1024, or grant the server CAP_NET_BIND_SERVICE",
             ),
-            // On a machine without IPv6, for example, the server listens on the other addresses.
+            // A missing address is no error here, for example on a machine without IPv6: the server
+            // listens on the other addresses.
             io::ErrorKind::AddrNotAvailable if !matches!(spec, ListenSpec::Tcp { .. }) => {}
             io::ErrorKind::AddrNotAvailable => findings.error(
                 "listen",

@@ -1,12 +1,11 @@
-//! The process around a binary cache: configuration, sockets, signals, logs.
+//! The server process around a binary cache: configuration, sockets, signals, logs.
 //!
-//! [`server::run`] runs a server by a [`config::Configuration`]. The other modules are its parts:
-//! [`daemon`], [`listener`], [`log`], [`signals`], [`notify`].
+//! [`server::run`] runs a server with a [`config::Configuration`]. The other modules are parts of
+//! it: [`daemon`], [`listener`], [`log`], [`signals`], [`notify`].
 //!
 //! The programs `nix-serve` and `samovar serve` use this crate.
 //!
-//! Out of scope: what a URL means (`samovar-cache`), HTTP (`samovar-http`), the store
-//! (`samovar-store`).
+//! Out of scope: URLs (`samovar-cache`), HTTP (`samovar-http`), the store (`samovar-store`).
 
 #![forbid(unsafe_code)]
 

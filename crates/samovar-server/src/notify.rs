@@ -1,7 +1,7 @@
-//! Messages to the service manager (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
+//! Sends messages to the service manager (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
 //!
-//! Without these variables the functions do nothing. A failure to send a message is ignored: the
-//! service manager notices the missing message.
+//! Without these variables the functions do nothing. Failures to send are ignored: the service
+//! manager notices that the message is missing.
 //!
 //! # Source
 //!
@@ -14,14 +14,15 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Sends `READY=1`: requests are answered.
+/// Sends `READY=1`: the server answers requests.
 pub fn ready() {
     send(&[NotifyState::Ready]);
 }
 
 /// Sends `RELOADING=1`; [`ready`] must follow.
 pub fn reloading() {
-    // With `Type=notify-reload`, systemd uses this time to ignore an earlier READY=1.
+    // With `Type=notify-reload`, systemd compares this time to ignore a READY=1 that was sent
+    // earlier.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
@@ -33,7 +34,7 @@ pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Sends `MAINPID=`: process `pid` is the main process of the service from now on.
+/// Sends `MAINPID=`: from now on process `pid` is the main process of the service.
 pub fn main_process(pid: u32) {
     send(&[NotifyState::MainPid(pid)]);
 }
@@ -44,26 +45,26 @@ pub fn status(text: &str) {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // Without a service manager, or with one that does not listen, there is nothing to do.
+    // Ignore errors: without a service manager, or if it does not listen, there is nothing to do.
     sd_notify::notify(states).ok();
 }
 
 /// The thread that sends `WATCHDOG=1`. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// The thread ends when this sender is dropped; nothing is ever sent.
+    /// Never sends anything: the thread ends when this sender is dropped.
     _alive: Sender<()>,
 }
 
 /// Sends `WATCHDOG=1` twice per watchdog interval, as long as `works` returns true.
 ///
-/// `works` is called on the thread of the watchdog and should check the threads that serve: a
-/// server that answers no requests must not appear to work. Returns `None` if there is no watchdog
-/// for this process.
+/// `works` runs on the thread of the watchdog and should check the threads that serve requests: a
+/// server that answers none must not appear healthy. Returns `None` if the service manager has set
+/// no watchdog for this process.
 ///
 /// # Errors
 ///
-/// If the thread cannot be started.
+/// The error of starting the thread.
 pub fn watchdog(works: impl FnMut() -> bool + Send + 'static) -> io::Result<Option<Watchdog>> {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return Ok(None);
@@ -71,7 +72,7 @@ pub fn watchdog(works: impl FnMut() -> bool + Send + 'static) -> io::Result<Opti
     every(interval / 2, works, || send(&[NotifyState::Watchdog])).map(Some)
 }
 
-/// An interval of zero would make a busy loop.
+/// Minimum interval between messages: an interval of zero would make a busy loop.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 
 fn every(

@@ -1,4 +1,4 @@
-//! Signals as events, on a thread of their own.
+//! Delivers signals as events, on a separate thread.
 //!
 //! | signal | event | starman |
 //! | --- | --- | --- |
@@ -9,8 +9,8 @@
 //! | TERM, INT | [`Signal::Stop`] | the same |
 //! | TTIN, TTOU | [`Signal::ChangeWorkers`] | one worker more, or less |
 //!
-//! PIPE is ignored by Rust's runtime before `main`, and CHLD by the system; both are left as they
-//! are.
+//! Two signals keep their dispositions: Rust's runtime ignores PIPE before `main`, and the system
+//! ignores CHLD by default.
 
 use std::io;
 use std::thread;
@@ -33,7 +33,7 @@ pub enum Signal {
     Drain,
     /// The same within [`STOP_TIME`](crate::server::STOP_TIME); a second one exits at once.
     Stop,
-    /// One worker more or less: ignored with a line in the log, because the number is fixed.
+    /// Change the number of workers: ignored with a log line, because the number is fixed.
     ChangeWorkers,
 }
 
@@ -43,14 +43,14 @@ pub struct SignalThread {
     handle: Handle,
 }
 
-/// Catches signals from now on and calls `deliver` with each, on a thread of its own.
+/// Catches signals from now on and calls `deliver` for each, on a separate thread.
 ///
-/// Several signals of one kind that come close together may be delivered once. The thread ends when
+/// Several signals of one kind in quick succession may be delivered once. The thread ends when
 /// `deliver` returns false.
 ///
 /// # Errors
 ///
-/// If handlers cannot be installed or there can be no further thread.
+/// The error of installing the handlers or starting the thread.
 pub fn listen(
     mut deliver: impl FnMut(Signal) -> bool + Send + 'static,
 ) -> io::Result<SignalThread> {
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// One test for all signals: they go to the process, not to a test.
+    /// One test for all signals, because they go to the whole process.
     #[test]
     fn signals_become_events() {
         let (sender, events) = mpsc::channel();

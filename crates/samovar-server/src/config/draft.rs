@@ -1,4 +1,4 @@
-//! Configurations while their options are read: values that mean something only together.
+//! Drafts of a configuration, for options whose values can be checked only together.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ impl Default for CacheDraft {
 }
 
 impl ServerDraft {
-    /// The configuration, without caches.
+    /// Completes the configuration, still without caches.
     pub(super) fn finish(mut self) -> Result<Configuration, ConfigError> {
         if self.client_required && self.client_authorities.is_none() {
             return Err(requires(
@@ -82,7 +82,7 @@ impl ServerDraft {
 }
 
 impl CacheDraft {
-    /// The cache of this name, which is empty for the only one.
+    /// Completes the configuration of a cache. `name` is empty for the only cache.
     pub(super) fn finish(
         mut self,
         name: &str,
@@ -127,7 +127,7 @@ impl CacheDraft {
     }
 }
 
-/// The error for an option that is set without another.
+/// Creates the error for `option` set without `other`.
 pub(super) fn requires(option: &str, other: &str) -> ConfigError {
     ConfigError::Conflict(format!("{option} requires {other}"))
 }
@@ -137,7 +137,7 @@ pub(super) fn listen(values: &[Value]) -> Option<Vec<ListenSpec>> {
     let mut specs = Vec::new();
     for value in values {
         let parsed = ListenSpec::parse(value.as_text()?.as_ref()).ok()?;
-        // A word without a slash was meant to be a port or a host.
+        // A value without a slash was meant to be a port or a host, not a socket path.
         if parsed.bare_name || parsed.ignored_suffix.is_some() || parsed.tls {
             return None;
         }

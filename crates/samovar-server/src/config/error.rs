@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Maximum length of a cache's name, bytes.
 pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
 
-/// The origin of a setting.
+/// The place where a setting was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// In a file, on this line.
@@ -41,7 +41,7 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// The cause.
         message: String,
@@ -55,7 +55,7 @@ pub enum ConfigError {
         name: String,
         /// The most similar option.
         nearest: Option<String>,
-        /// Whether it is an option of the server, set for a cache.
+        /// Whether the option exists but belongs to the server, and was set for a cache.
         is_of_server: bool,
     },
     /// The name of a cache is invalid.
@@ -81,7 +81,7 @@ pub enum ConfigError {
         /// The value.
         found: String,
     },
-    /// Options that are invalid together, or that need one another.
+    /// Options that contradict one another, or an option that needs another one.
     #[error("{0}")]
     Conflict(String),
 }

@@ -1,8 +1,8 @@
-//! Import of harmonia's configuration.
+//! Imports harmonia's configuration.
 //!
 //! # Source
 //!
-//! harmonia-cache 3.2, `config.rs`: its options and defaults; unknown options are errors.
+//! harmonia-cache 3.2, `config.rs`: options and defaults; unknown options are errors there.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::nearest::nearest;
 use super::settings::{Setting, Settings, read};
 use super::toml::{self, Value};
 
-/// Options with the same values here.
+/// Pairs of options that take the same values: harmonia's name, and Samovar's.
 const SAME: [(&str, &str); 5] = [
     ("workers", "workers"),
     ("priority", "priority"),
@@ -20,7 +20,7 @@ const SAME: [(&str, &str); 5] = [
     ("tls_key_path", "tls.key"),
 ];
 
-/// Options without a counterpart, and why none is needed.
+/// Options of harmonia that have no counterpart, and why Samovar needs none.
 const NEEDLESS: [(&str, &str); 4] = [
     ("max_connection_rate", "connections are not limited by rate"),
     ("max_connections", "as many as there are file descriptors"),
@@ -31,7 +31,7 @@ const NEEDLESS: [(&str, &str); 4] = [
     ("zstd", "NARs are not compressed on their way"),
 ];
 
-/// Options that locate the store together.
+/// Options that together locate the store.
 const STORE: [&str; 3] = ["virtual_nix_store", "real_nix_store", "nix_db_path"];
 
 /// Translates harmonia's configuration file at `path` into one of Samovar.
@@ -79,7 +79,7 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
     Ok(out)
 }
 
-/// Checks a value by the rules of the option of the same meaning.
+/// Checks a value of harmonia's option `theirs` by the rules of Samovar's option `ours`.
 fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
     let mut alone = Settings::default();
     let setting = Setting {
@@ -87,7 +87,7 @@ fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(),
         origin: origin.clone(),
     };
     alone.insert(ours.to_owned(), setting);
-    // Other errors are ignored: options that it requires may follow.
+    // Ignore other errors: the options that this one requires may follow later in the file.
     if let Err(mut error) = super::read(&alone, |_| None)
         && let ConfigError::Value { option, .. } = &mut error
     {
@@ -97,7 +97,7 @@ fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(),
     Ok(())
 }
 
-/// A path of the store. That of the database implies the state directory.
+/// Checks a path of the store. The path of the database must show the state directory.
 fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
     match name {
         "nix_db_path" => {
@@ -110,7 +110,7 @@ fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, Confi
     }
 }
 
-/// The text of a value that satisfies `is_valid`.
+/// Returns the text of a value if it satisfies `is_valid`.
 fn expect(
     name: &str,
     value: Value,
@@ -129,9 +129,9 @@ fn expect(
     }
 }
 
-/// The store URI; `None` for the default store.
+/// Builds the store URI; `None` for the default store.
 fn store([virtual_dir, real_dir, database]: [Option<String>; STORE.len()]) -> Option<String> {
-    // `db/db.sqlite` below the state directory.
+    // The database is `db/db.sqlite` below the state directory.
     let state = database.and_then(|path| {
         let state = Path::new(&path).parent()?.parent()?;
         Some(state.to_str()?.to_owned())
@@ -143,7 +143,7 @@ fn store([virtual_dir, real_dir, database]: [Option<String>; STORE.len()]) -> Op
     (!given.is_empty()).then(|| format!("local?{}", given.join("&")))
 }
 
-/// A path as a parameter of a URI.
+/// Encodes a path as a parameter of a URI.
 fn encoded(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let bytes = path.bytes().map(|byte| match is_plain(byte) {

@@ -8,16 +8,16 @@ use std::time::Duration;
 use super::value;
 use crate::listener::ListenSpec;
 
-/// HTTPS.
+/// Settings of HTTPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file: the server's certificate, followed by those of its issuers.
+    /// PEM file: the server's certificate, followed by the certificates of its issuers.
     pub certificate: PathBuf,
     /// PEM file: the private key of the certificate.
     pub key: PathBuf,
-    /// Listeners given as `HOST:PORT:ssl`; `None` for all TCP listeners.
+    /// Listeners that use TLS, given as `HOST:PORT:ssl`; `None` for all TCP listeners.
     pub only: Option<Vec<ListenSpec>>,
-    /// Client certificates; `None` if they are not requested.
+    /// Verification of client certificates; `None` if they are not requested.
     pub clients: Option<ClientAuthority>,
 }
 
@@ -26,12 +26,12 @@ pub struct Tls {
 pub struct ClientAuthority {
     /// PEM file: the certificate authorities.
     pub authorities: PathBuf,
-    /// Whether clients without a certificate are refused.
+    /// Whether clients without a certificate are rejected.
     pub required: bool,
 }
 
 impl Tls {
-    /// Whether a listener speaks TLS. Unix sockets never do, as in starman.
+    /// Returns whether a listener speaks TLS. Unix sockets never do, as in starman.
     pub fn covers(&self, listener: &ListenSpec) -> bool {
         matches!(listener, ListenSpec::Tcp { .. })
             && self
@@ -47,7 +47,7 @@ pub enum LogForm {
     /// Apache's combined format.
     #[default]
     Combined,
-    /// One JSON object a line.
+    /// JSON, one object per line.
     Json,
 }
 
@@ -56,7 +56,7 @@ pub enum LogForm {
 pub enum LogTarget {
     /// Standard output, configured as `-`.
     StandardOutput,
-    /// A file, which is appended to.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
@@ -78,35 +78,36 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// Client address in the access log.
+/// Source of the client address in the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddress {
-    /// The peer of the connection.
+    /// The peer address of the connection.
     Peer,
-    /// The address reported by a trusted proxy.
+    /// The address that a trusted proxy reports.
     Forwarded,
-    /// `X-Real-IP`, else the first address of `X-Forwarded-For`, else the peer. Clients can forge
-    /// these headers, so only for servers that are reached through a proxy alone.
+    /// `X-Real-IP`, else the first address of `X-Forwarded-For`, else the peer address. Clients can
+    /// forge these header fields, so use it only for servers that no client reaches without a
+    /// proxy.
     Unproven,
 }
 
-/// GC leases: how long paths are kept from garbage collection.
+/// GC leases: how long paths are protected from garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GcLease {
     /// No leases.
     Off,
-    /// At least this long after the narinfo was sent.
+    /// Leases that last at least this long after the narinfo was sent.
     For(Duration),
 }
 
 impl GcLease {
-    /// The time where none is configured, if there is a daemon.
+    /// Default time, used if there is a daemon.
     pub const TIME_DEFAULT: Duration = Duration::from_secs(600);
 
-    /// The shortest time: renewing a lease costs the daemon a process.
+    /// Minimum time. Each renewal of a lease costs the daemon a process.
     const TIME_MIN: Duration = Duration::from_secs(1);
 
-    /// A lease of this time, or of a second if that is shorter; zero turns leases off.
+    /// Creates leases of this time, or of one second if the time is shorter; zero turns leases off.
     pub fn at_least_a_second(time: Duration) -> Self {
         match time.is_zero() {
             true => Self::Off,
@@ -114,8 +115,8 @@ impl GcLease {
         }
     }
 
-    /// Parses a number of seconds, at least 1; `off` and `0` both mean off. `None` for anything
-    /// else.
+    /// Parses a number of seconds, at least 1, or `off` or `0`, which turn leases off. Returns
+    /// `None` for anything else.
     pub fn parse(text: &OsStr) -> Option<Self> {
         if text == "off" {
             return Some(Self::Off);
@@ -124,7 +125,7 @@ impl GcLease {
         (time.is_zero() || time >= Self::TIME_MIN).then(|| Self::at_least_a_second(time))
     }
 
-    /// The time; `None` if leases are off.
+    /// Returns the time; `None` if leases are off.
     pub const fn time(self) -> Option<Duration> {
         match self {
             Self::Off => None,
@@ -133,12 +134,12 @@ impl GcLease {
     }
 }
 
-/// Which NARs are hashed while they are sent.
+/// Which NARs are hashed while they are sent, to compare them with the registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// None.
+    /// No NAR.
     Never,
-    /// The first of each path.
+    /// The first NAR that is sent of each path.
     #[default]
     First,
 }

@@ -1,7 +1,7 @@
 //! The configuration of a server, and its options.
 //!
-//! [`OptionSpec`] declares the options once. [`Settings`] collects their values from file,
-//! environment and command line, and [`read`] makes a [`Configuration`] of them.
+//! [`OptionSpec`] declares all options. [`Settings`] collects their values from file, environment
+//! and command line, and [`read`] turns the values into a [`Configuration`].
 
 mod draft;
 mod error;
@@ -38,20 +38,20 @@ use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 /// The configuration of a server. `None` stands for a default that depends on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
-    /// How messages call the program and its options.
+    /// Names of the program and its options in messages.
     pub names: Names,
     /// Addresses to listen on, in the order given, each once; never empty. Default: all addresses,
     /// [`PORT_DEFAULT`].
     pub listeners: Vec<ListenSpec>,
-    /// Whether `listeners` was configured: sockets of the service manager must then be within it.
+    /// Whether `listeners` was configured. If so, sockets of the service manager must be within it.
     pub listen_given: bool,
     /// HTTPS, and the listeners that use it. Default: none.
     pub tls: Option<Tls>,
-    /// Length of the accept queue of each listener.
+    /// Length of each listener's accept queue.
     pub backlog: u32,
     /// Worker threads. Default: by the number of cores.
     pub workers: Option<NonZeroU32>,
-    /// Limits of connections. `Duration::MAX` stands for no time limit.
+    /// Limits of connections. `Duration::MAX` means no time limit.
     pub limits: Limits,
     /// User to switch to once the sockets are bound, by name or number. Default: no switch.
     pub user: Option<String>,
@@ -75,19 +75,19 @@ pub struct Configuration {
     pub store: Option<String>,
     /// Directory of the NAR cache. Default: [`Self::cache_directory`].
     pub nar_cache: Option<PathBuf>,
-    /// Default directory of the NAR cache, used if it is on a disk and writable.
+    /// Default directory of the NAR cache. It is used only if it is writable and on a disk.
     pub cache_directory: PathBuf,
-    /// Size of the NAR cache, bytes; 0 turns it off. Default: by the free space.
+    /// Maximum size of the NAR cache, bytes; 0 turns it off. Default: derived from the free space.
     pub nar_cache_size: Option<u64>,
-    /// GC leases. Default: [`GcLease::TIME_DEFAULT`] if there is a daemon.
+    /// GC leases. Default: [`GcLease::TIME_DEFAULT`] if there is a daemon, else none.
     pub gc_lease: Option<GcLease>,
     /// Which NARs are hashed while they are sent.
     pub verify: Verify,
-    /// Directory for verification records. Default: none.
+    /// Directory of the verification records. Default: none.
     pub state_directory: Option<PathBuf>,
-    /// Background verification, bytes per second. Default: none.
+    /// Rate of background verification, bytes per second. Default: no background verification.
     pub scrub_rate: Option<NonZeroU64>,
-    /// Directory for uploaded paths. Default: none, and no uploads.
+    /// Directory for uploaded paths. Default: none; uploads are then refused.
     pub storage: Option<PathBuf>,
     /// The caches, each with a URL path of its own; never empty.
     pub caches: Vec<CacheSettings>,
@@ -98,25 +98,25 @@ pub struct Configuration {
 /// Maximum of `priority`: clients read it into a C `int`.
 pub const PRIORITY_MAX: u64 = 2_147_483_647;
 
-/// Maximum of `workers`. Each is a thread; a greater number is a mistake.
+/// Maximum of `workers`. Each worker is a thread, so a larger number is a mistake.
 pub const WORKERS_MAX: u64 = 1024;
 
 /// Maximum of `backlog`, which listen(2) takes as an `int`.
 pub const BACKLOG_MAX: u64 = 2_147_483_647;
 
-/// Maximum of `connections.max`: the kernel has no more descriptors for a process by default.
+/// Maximum of `connections.max`: by default the kernel allows a process no more descriptors.
 const CONNECTIONS_MAX: u64 = 1_000_000;
 
 /// Maximum of `connections.streams`.
 const STREAMS_MAX: u64 = 10_000;
 
-/// Maximum of `queue`: each request may hold a body.
+/// Maximum of `queue`: each queued request may hold a body in memory.
 const QUEUE_LEN_MAX: u64 = 1_000_000;
 
-/// Minimum of `connections.head-size`, bytes: a request with a token and a long name takes as much.
+/// Minimum of `connections.head-size`, bytes: the length of a request with a token and a long name.
 const HEAD_LEN_MIN: u64 = 1024;
 
-/// Maximum of `connections.head-size`, bytes: the length of one read of an I/O thread.
+/// Maximum of `connections.head-size`, bytes: an I/O thread reads this many at once.
 const HEAD_LEN_MAX: u64 = 64 * 1024;
 
 /// Maximum of `access.rate` and `access.burst`.
@@ -147,7 +147,7 @@ impl Default for Configuration {
             store: None,
             nar_cache: None,
             storage: None,
-            // On a disk, because it survives a restart of the machine.
+            // In a directory on a disk, so that it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,
             gc_lease: None,
@@ -160,14 +160,16 @@ impl Default for Configuration {
     }
 }
 
-/// The server of metrics, health and status.
+/// Settings of the admin server, which serves metrics, health and status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// Addresses to listen on; empty turns it off. Default: the loopback, [`ADMIN_PORT_DEFAULT`].
+    /// Addresses to listen on; an empty list turns the server off. Default: [`ADMIN_PORT_DEFAULT`]
+    /// on the loopback address.
     pub listeners: Vec<ListenSpec>,
-    /// Whether `listeners` is the default: if it cannot be bound, the server starts without it.
+    /// Whether `listeners` is the default. If the default cannot be bound, the server starts
+    /// without it.
     pub is_default: bool,
-    /// Whether the most requested paths are labels of metrics.
+    /// Whether the most requested paths appear as labels of metrics.
     pub has_top_paths: bool,
 }
 
@@ -181,31 +183,31 @@ impl Default for AdminSettings {
     }
 }
 
-/// A cache.
+/// Settings of one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Name; empty for the only cache.
+    /// Name of the cache; empty for the only cache.
     pub name: String,
-    /// URL path, without a trailing slash, not decoded; empty for the root.
+    /// URL path of the cache, without a trailing slash and not decoded; empty for the root.
     pub prefix: String,
     /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`].
     pub priority: u32,
-    /// Files of the secret keys. An empty path is an error at start, so that an unset variable does
-    /// not turn signing off.
+    /// Files of the secret keys. An empty path is an error at start: an unset variable must not
+    /// turn signing off.
     pub secret_key_files: Vec<PathBuf>,
-    /// Clients that may read. Default: all.
+    /// Clients that may read. Default: everyone.
     pub access: AccessConfig,
     /// Which paths the keys sign.
     pub sign: Sign,
-    /// Use of stored signatures.
+    /// When signatures from the store are sent.
     pub stored: Stored,
-    /// Whether narinfos have the field `CA`.
+    /// Whether narinfos contain the field `CA`.
     pub emit_ca: bool,
     /// Whether realisations are signed.
     pub signs_realisations: bool,
-    /// Paths that may be read.
+    /// Rules that decide which paths may be read.
     pub policy: PolicyConfig,
-    /// Web interface; `None` turns it off.
+    /// Texts of the web interface; `None` turns it off.
     pub pages: Option<Pages>,
 }
 
@@ -216,12 +218,12 @@ pub struct Pages {
     pub title: String,
     /// Description; may be empty.
     pub description: String,
-    /// URL of the cache for clients. Default: the URL in the browser.
+    /// URL at which clients reach the cache. Default: the URL in the browser.
     pub public_url: Option<String>,
 }
 
 impl CacheSettings {
-    /// nix-serve's priority.
+    /// Default of `priority`, as in nix-serve.
     pub const PRIORITY_DEFAULT: u32 = 30;
 }
 
@@ -243,22 +245,22 @@ impl Default for CacheSettings {
     }
 }
 
-/// How messages call the program and its options.
+/// Names of the program and its options in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
-    /// The program, in front of each line of its log.
+    /// Name of the program, which begins each line of its error log.
     pub program: &'static str,
     is_nix_serve: bool,
 }
 
 impl Names {
-    /// nix-serve, with options such as `--ssl-cert`.
+    /// Names for nix-serve, with options such as `--ssl-cert`.
     pub const NIX_SERVE: Self = Self {
         program: "nix-serve",
         is_nix_serve: true,
     };
 
-    /// An option, in the program's spelling.
+    /// Spells an option as the program does.
     pub fn option(&self, name: &str) -> String {
         let spec = OptionSpec::find(name).filter(|_| self.is_nix_serve);
         match spec.and_then(|spec| spec.nix_serve) {
@@ -269,7 +271,7 @@ impl Names {
 }
 
 impl Default for Names {
-    /// `samovar`, with options such as `tls.certificate`.
+    /// Returns the names for `samovar`, with options such as `tls.certificate`.
     fn default() -> Self {
         Self {
             program: "samovar",

@@ -1,9 +1,10 @@
 //! Suggestions for misspelled names.
 
-/// Names are truncated to this length: comparison takes time proportional to the product of both.
+/// Maximum length of a compared name, bytes: the time of a comparison is proportional to the
+/// product of both lengths.
 const NAME_LEN_MAX: usize = 64;
 
-/// The name in `known` that is most similar to `name`; `None` if none is similar.
+/// Returns the name in `known` that is most similar to `name`; `None` if none is similar enough.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name: String = name.chars().take(NAME_LEN_MAX).collect();
     let allowed = (name.chars().count() / 3).min(3);
@@ -15,7 +16,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, known)| known)
 }
 
-/// Levenshtein distance.
+/// Computes the Levenshtein distance.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();

@@ -1,4 +1,4 @@
-//! From settings to a configuration.
+//! Converts settings to a configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::{CacheSettings, ClientAddress, Configuration};
 /// Prefix of a path that names a credential of the service manager.
 const CREDENTIAL: &str = "credential:";
 
-/// Options that restrict access with a list: an empty list restricts nothing.
+/// Options that restrict access by a list. An empty list would restrict nothing.
 const ACCESS_LISTS: [&str; 7] = [
     "access.networks",
     "access.uids",
@@ -23,7 +23,7 @@ const ACCESS_LISTS: [&str; 7] = [
     "access.certificates.uris",
 ];
 
-/// Reads all settings. `variable` looks up environment variables that are no options, such as
+/// Reads all settings. `variable` looks up environment variables that are not options, such as
 /// `CREDENTIALS_DIRECTORY`.
 ///
 /// # Errors
@@ -67,7 +67,7 @@ fn server(
     draft.finish()
 }
 
-/// Sets all options of a draft that have a setting, which `find` returns with its full name.
+/// Sets all options of a draft for which `find` returns a setting, with its full name.
 fn set_all<'a, D>(
     rows: &[Row<D>],
     draft: &mut D,
@@ -123,8 +123,8 @@ fn caches(
     Ok(caches)
 }
 
-/// Refuses an empty list of clients in a cache that everybody may read, unless it overrides a list
-/// that is set for all caches.
+/// Refuses an empty list of clients for a cache that everyone may read, unless the list overrides
+/// one that is set for all caches.
 fn check_access(
     settings: &Settings,
     cache: Option<&str>,
@@ -146,7 +146,8 @@ fn check_access(
     Ok(())
 }
 
-/// A `public-url` that is set for all caches is the URL of the server.
+/// Appends the prefix of a cache to a `public-url` that is set for all caches, because that is the
+/// URL of the server.
 fn append_prefix_to_common_url(settings: &Settings, cache: &mut CacheSettings) {
     let is_own = cache.name.is_empty()
         || settings
@@ -161,7 +162,7 @@ fn append_prefix_to_common_url(settings: &Settings, cache: &mut CacheSettings) {
     }
 }
 
-/// A path as it is configured, which may be a credential of the service manager.
+/// Resolves a configured path, which may name a credential of the service manager.
 fn path(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, String> {
     match text.strip_prefix(CREDENTIAL) {
         None => Ok(PathBuf::from(text)),
@@ -188,7 +189,7 @@ fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
     }
 }
 
-/// The effective configuration, as a file with the origin of each value.
+/// Formats the effective configuration as a file, with the origin of each value.
 pub fn show(settings: &Settings) -> String {
     let mut text = String::new();
     for spec in OptionSpec::all() {

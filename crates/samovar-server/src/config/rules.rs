@@ -1,4 +1,4 @@
-//! Rules of a policy, as they are written in the configuration.
+//! Parses the rules of a policy from the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use samovar_cache::{PublicKey, Rule};
 
 use super::{Value, nearest, unit};
 
-/// Conditions of a rule.
+/// Names of the conditions that a rule can have.
 const FIELDS: [&str; 6] = [
     "roots",
     "signed-by",
@@ -17,7 +17,7 @@ const FIELDS: [&str; 6] = [
     "max-age",
 ];
 
-/// Reads the rules of a list of tables.
+/// Parses a list of tables, one rule each.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
                 _ => Err("a list of tables, such as [{ names = [\"hello-*\"] }]".to_owned()),
             })
             .collect(),
-        // Without a rule, everything may be read.
+        // Refuse an empty list: without a rule, every path may be read.
         _ => Err("a list of at least one table, such as [{ names = [\"hello-*\"] }]".to_owned()),
     }
 }
@@ -62,7 +62,7 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<Rule, String> {
     Ok(rule)
 }
 
-/// A list of texts, or one text.
+/// Converts a list of texts, or one text, to a list.
 fn texts<T>(
     name: &str,
     value: &Value,
@@ -73,7 +73,7 @@ fn texts<T>(
         _ => Err(format!("texts in {name}")),
     };
     match value {
-        // A rule with an empty condition would match everything.
+        // Refuse an empty condition: such a rule would match every path.
         Value::List(values) if values.is_empty() => Err(format!(
             "a table whose {name} is a list of at least one text"
         )),

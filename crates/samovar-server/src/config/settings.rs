@@ -1,5 +1,5 @@
-//! Values of options with their origin: the command line overrides the environment, and that the
-//! file.
+//! The values of options, each with its origin. The command line overrides the environment, and the
+//! environment overrides the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -23,12 +23,12 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 pub struct Setting {
     /// The value.
     pub value: Value,
-    /// The source of the value.
+    /// Where the value comes from.
     pub origin: Origin,
 }
 
-/// Values by the dotted names of their options, prefixed with `caches.NAME.` for those of one
-/// cache.
+/// Values by the full names of their options: the dotted name, with the prefix `caches.NAME.` for
+/// an option of one cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<String, Setting>,
@@ -36,7 +36,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Adds the settings of a file, which override those added before.
+    /// Adds the settings of a file. They override settings added before.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Settings {
         self.add_text(path, &read(path)?)
     }
 
-    /// Adds the settings in the text of a file.
+    /// Adds the settings of a file from its text.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Settings {
         for leaf in leaves {
             let origin = Origin::File(Arc::clone(&path), leaf.line);
             match (leaf.value, in_caches(&leaf.name)) {
-                // An empty table makes a cache too.
+                // An empty table also defines a cache.
                 (None, Some(cache)) if !cache.contains('.') => {
                     check_cache_name(cache, &origin)?;
                     self.caches.insert(cache.to_owned());
@@ -71,8 +71,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Adds the settings of environment variables, which override those added before. Names without
-    /// [`VARIABLE_PREFIX`], and those in `others`, are ignored.
+    /// Adds the settings of environment variables. They override settings added before. Ignores
+    /// names without [`VARIABLE_PREFIX`] and names in `others`.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets an option from text of the environment or the command line. `name` may begin with
+    /// Sets an option from text of the environment or the command line. `name` may have the prefix
     /// `caches.NAME.`.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets an option that is a list of texts.
+    /// Sets an option whose value is a list of texts.
     ///
     /// # Errors
     ///
@@ -182,12 +182,13 @@ impl Settings {
         self.values.insert(name, setting);
     }
 
-    /// The names of the named caches, sorted.
+    /// Returns the names of the named caches, sorted.
     pub fn caches(&self) -> impl Iterator<Item = &str> {
         self.caches.iter().map(|name| &**name)
     }
 
-    /// The setting of an option, with its full name: that of this cache, or that of all caches.
+    /// Finds the setting of an option, with its full name: the setting of this cache, else the one
+    /// for all caches.
     pub fn find(&self, cache: Option<&str>, option: &str) -> Option<(String, &Setting)> {
         if let Some(cache) = cache {
             let name = format!("{CACHES}.{cache}.{option}");
@@ -198,12 +199,12 @@ impl Settings {
         Some((option.to_owned(), self.values.get(option)?))
     }
 
-    /// The setting with this full name.
+    /// Finds a setting by its full name.
     pub fn exactly(&self, name: &str) -> Option<&Setting> {
         self.values.get(name)
     }
 
-    /// The options with another value in `other` that take effect at start only.
+    /// Returns the options whose value differs in `other` and that take effect only at start.
     pub fn changed_at_start_only(&self, other: &Self) -> Vec<String> {
         let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
         let of_server = OptionSpec::all().filter(|spec| spec.scope == Scope::Server);
@@ -213,7 +214,7 @@ impl Settings {
     }
 }
 
-/// Splits a full name into the name of a cache, if it has one, and that of an option.
+/// Splits a full name into the name of the cache, if there is one, and the name of the option.
 fn split(name: &str) -> (Option<&str>, &str) {
     match in_caches(name).and_then(|rest| rest.split_once('.')) {
         Some((cache, option)) => (Some(cache), option),
@@ -221,12 +222,12 @@ fn split(name: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// The name without `caches.`, if it begins so.
+/// Returns the name without its prefix `caches.`, if it has that prefix.
 fn in_caches(name: &str) -> Option<&str> {
     name.strip_prefix(CACHES)?.strip_prefix('.')
 }
 
-/// Whether a table of this name may hold options.
+/// Returns whether a table of this name may hold options.
 fn is_table(name: &str) -> bool {
     if name == CACHES {
         return true;
@@ -273,7 +274,8 @@ fn check_cache_name(name: &str, origin: &Origin) -> Result<(), ConfigError> {
     })
 }
 
-/// Reads a regular file. Opens without blocking: a FIFO without a writer would block for ever.
+/// Reads a regular file. Opens it without blocking: opening a FIFO without a writer would block
+/// forever.
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     read_file(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))
 }

@@ -1,4 +1,4 @@
-//! A TOML file as a list of names and values, each with its line.
+//! Reads a TOML file as a list of names and values with line numbers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ pub enum Value {
     Count(i64),
     /// `true` or `false`.
     Switch(bool),
-    /// Values in their order.
+    /// Values in order.
     List(Vec<Self>),
     /// Values by name.
     Table(BTreeMap<String, Self>),
-    /// A value of a type that no option has, as written.
+    /// A value of a type that no option has, as written in the file.
     Other(String),
 }
 
 impl Value {
-    /// The text, if it is one.
+    /// Returns the text; `None` if the value is of another type.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -38,7 +38,7 @@ impl Value {
 }
 
 impl fmt::Display for Value {
-    /// As TOML.
+    /// Formats the value as TOML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => write_text(f, text),
@@ -95,12 +95,12 @@ pub(super) struct Leaf {
     pub(super) name: String,
     /// `None` for a table that holds leaves.
     pub(super) value: Option<Value>,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(super) line: usize,
 }
 
-/// The names and values of a file, in order. Tables for which `is_table` is true hold values; all
-/// others are values themselves.
+/// Returns the names and values of a file, in order. Tables for which `is_table` is true hold
+/// values; all other tables are values themselves.
 pub(super) fn leaves(
     path: &Path,
     text: &str,
@@ -137,7 +137,7 @@ pub(super) fn value(text: &str) -> Option<Value> {
     Some(of(value.into_inner()))
 }
 
-/// The line on which the byte at `offset` stands, counted from 1.
+/// Returns the line of the byte at `offset`, counted from 1.
 fn line(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().get(..offset).unwrap_or_default();
     1 + before.iter().filter(|byte| **byte == b'\n').count()

@@ -1,4 +1,4 @@
-//! Sizes and times with their units.
+//! Parses sizes and times with units.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Parses a whole number of seconds, or one with a unit.
+/// Parses a number of seconds, or a whole number with a unit.
 pub(super) fn time(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds: u64 = match unit {
@@ -33,12 +33,12 @@ pub(super) fn time(text: &str) -> Option<Duration> {
         "d" => 24 * 60 * 60,
         _ => return None,
     };
-    // A hundred years stand for longer times: they can be added to a clock without overflow.
+    // Longer times count as a hundred years, which can be added to a clock without overflow.
     const MAX: u64 = 100 * 365 * 24 * 60 * 60;
     Some(Duration::from_secs(number.saturating_mul(seconds).min(MAX)))
 }
 
-/// A time, as text or as a number of seconds.
+/// Converts a value, a text or a number of seconds, to a time.
 pub(super) fn time_of(value: &Value) -> Option<Duration> {
     match value {
         Value::Count(count) => time(&count.to_string()),

@@ -1,10 +1,10 @@
-//! Parsers for values of command-line options, by starman's rules.
+//! Parses values of command-line options by starman's rules.
 
 use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Maximum time, seconds: a hundred years. Longer times are reduced to it.
+/// Maximum time, seconds: a hundred years. Longer times are reduced to this.
 const SECONDS_MAX: f64 = 3_155_760_000.0;
 
 /// Parses a whole number that fits `T`.
@@ -12,7 +12,7 @@ pub fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
     text.to_str()?.trim().parse().ok()
 }
 
-/// Parses a count; greater numbers than fit become `u64::MAX`.
+/// Parses a count. Numbers above `u64::MAX` become `u64::MAX`.
 pub fn count(text: &OsStr) -> Option<u64> {
     let digits = text.to_str()?.trim();
     let digits = digits.strip_prefix('+').unwrap_or(digits);
@@ -22,7 +22,7 @@ pub fn count(text: &OsStr) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Parses seconds with an optional fraction, which starman passes to `select`.
+/// Parses seconds with an optional fraction, as starman passes to `select`.
 pub fn seconds(text: &OsStr) -> Option<Duration> {
     let seconds: f64 = text.to_str()?.trim().parse().ok()?;
     if seconds.is_nan() || seconds < 0.0 {
@@ -45,7 +45,7 @@ pub fn url_prefix(text: &OsStr) -> Option<String> {
 }
 
 /// Parses the URL of a cache and removes its trailing slashes. Accepts only characters that need no
-/// quoting in `nix.conf` and Nix expressions.
+/// quotes in `nix.conf` and in Nix expressions.
 pub fn public_url(text: &str) -> Option<String> {
     let url = text.trim_end_matches('/');
     let rest = url

@@ -1,4 +1,4 @@
-//! `--daemonize`: a server in the background, started by a launcher that waits until it is ready.
+//! `--daemonize`: starts the server in the background, by a launcher that waits until it is ready.
 //!
 //! A process with threads cannot fork safely, and forking requires unsafe code in any case. The
 //! launcher therefore starts its own executable again with the same arguments. The child's standard
@@ -8,8 +8,9 @@
 //!
 //! # Source
 //!
-//! daemon(7), «System V daemons», steps 5, 9, 14 and 15. `Net::Server` ends its foreground process
-//! before it binds, so that `starman -D` succeeds on a port that is taken.
+//! daemon(7), «System V daemons», steps 5, 9, 14 and 15. Unlike here, in `Net::Server` the
+//! foreground process exits before the server binds, so `starman -D` succeeds even on a port in
+//! use.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,21 +20,22 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The role of this process.
+/// The role of this process when it starts.
 #[derive(Debug)]
 pub enum Role {
     /// `--daemonize` was not given.
     Foreground,
-    /// Must start the background process: call [`launch`].
+    /// The process must start the background process: call [`launch`].
     Launcher,
-    /// Is the background process.
+    /// The process is the background process.
     Background(Background),
 }
 
-/// An error while starting in the background.
+/// Why the server could not start in the background.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// `LISTEN_PID` names only this process, not a child.
+    /// Sockets were passed by the service manager: `LISTEN_PID` names this process only, not a
+    /// child.
     #[error(
         "--daemonize cannot be combined with sockets from the service manager, which runs the \
          server in the background itself"
@@ -50,11 +52,11 @@ pub enum DaemonError {
     Streams(#[source] io::Error),
 }
 
-/// Environment variable of the child, set to the PID of the launcher. If that is not the parent's
-/// PID, the variable was inherited from elsewhere and is ignored.
+/// Environment variable of the child: the PID of the launcher. If it is not the PID of the parent
+/// process, the variable was inherited from another process and is ignored.
 const VARIABLE: &str = "NIX_SERVE_LAUNCHER";
 
-/// The line by which the child reports that it is ready.
+/// The line on standard output by which the child reports to the launcher that it is ready.
 const READY: &str = "nix-serve: ready";
 
 impl Role {
@@ -111,7 +113,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
         .next()
         .unwrap_or_else(|| executable.clone().into());
     let mut child = Command::new(executable)
-        // An upgrade starts the executable by this path.
+        // The child keeps the program's name: an upgrade starts the executable by this path.
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, std::process::id().to_string())
@@ -131,15 +133,15 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
     Ok(code.filter(|code| *code != 0).unwrap_or(1))
 }
 
-/// A background process that is not ready yet.
+/// A background process that has not reported to its launcher yet.
 #[derive(Debug)]
 pub struct Background(());
 
 impl Background {
     /// Detaches from the terminal and reports to the launcher that the server is ready.
     ///
-    /// Standard error is redirected to `error_log`, so that panic messages are not lost; without
-    /// it, to `/dev/null` like the other streams.
+    /// Redirects standard error to `error_log`, so that panic messages are not lost, or without one
+    /// to `/dev/null`, as the other streams.
     ///
     /// # Errors
     ///
@@ -157,8 +159,8 @@ impl Background {
         };
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stderr(&errors)?;
-        // A write error is ignored: the launcher may have been killed. The leading newline ends a
-        // line that may be incomplete.
+        // Ignore a write error: the launcher may have been killed. The leading newline ends a line
+        // that may be incomplete.
         write!(io::stdout(), "\n{READY}\n")
             .and_then(|()| io::stdout().flush())
             .ok();

@@ -1,4 +1,4 @@
-//! Switching user and group after the sockets are bound.
+//! Switches user and group after the sockets are bound.
 
 use std::ffi::CString;
 use std::fmt;
@@ -20,11 +20,11 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Account {
     uid: Uid,
-    /// User name, to set the supplementary groups; `None` for a UID without an account.
+    /// User name, which determines the supplementary groups; `None` for a UID without an account.
     name: Option<CString>,
 }
 
-/// An error while switching the user.
+/// Why the user could not be switched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// No such user.
@@ -39,10 +39,10 @@ pub enum IdentityError {
     /// The user database cannot be read.
     #[error("cannot look up users and groups")]
     Lookup(#[source] Errno),
-    /// Only root can switch the user.
+    /// Only root can switch to another user.
     #[error("only root can become {0}")]
     NotRoot(Identity),
-    /// A call failed.
+    /// A system call failed.
     #[error("cannot become {identity} ({call})")]
     Call {
         /// The user and group to switch to.
@@ -53,7 +53,7 @@ pub enum IdentityError {
         #[source]
         source: Errno,
     },
-    /// All calls succeeded, but root can be regained.
+    /// All calls succeeded, but the process could become root again.
     #[error("root's rights are not gone after becoming {0}")]
     Reversible(Identity),
 }
@@ -68,7 +68,7 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// Looks up `user` and `group`, each by name or else by number; returns `None` if neither is
+    /// Looks up `user` and `group`, each by name, else by number. Returns `None` if neither is
     /// given.
     ///
     /// The default group is the user's primary group. (starman keeps root's group and supplementary
@@ -92,12 +92,12 @@ impl Identity {
 
     /// Switches all threads to this user and group permanently, with the user's supplementary
     /// groups.
-    ///
+    /// Does nothing if the process already runs as this user. Open files and sockets stay open.
     /// Does nothing if the process already runs as this user. Open files and sockets stay open.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`]. The process may be partly switched and must exit.
+    /// [`IdentityError`]. The process may then be partly switched, and must exit.
     pub fn assume(&self) -> Result<(), IdentityError> {
         if !Uid::effective().is_root() {
             return if self.is_current() {
@@ -113,7 +113,7 @@ impl Identity {
                 source,
             })
         };
-        // Groups first: only root may change them, and root is given up next.
+        // Switch groups first: only root may change them, and root is given up next.
         match self.user.as_ref().and_then(|user| user.name.as_ref()) {
             Some(name) => call("initgroups", initgroups(name, self.gid))?,
             None => call("setgroups", setgroups(&[self.gid]))?,
@@ -129,7 +129,7 @@ impl Identity {
         }
     }
 
-    /// Whether the real, effective and saved IDs are all those of this identity.
+    /// Returns whether the real, effective and saved IDs are all those of this identity.
     fn is_current(&self) -> bool {
         let user_is = self.user.as_ref().is_none_or(|user| {
             getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user.uid; 3])
@@ -138,7 +138,7 @@ impl Identity {
             && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
     }
 
-    /// Whether root can be regained, found by trying.
+    /// Returns whether the process can become root again; tries to.
     fn is_reversible(&self) -> bool {
         let root_user = Uid::from_raw(0);
         let stays_root = self.user.as_ref().is_none_or(|user| user.uid == root_user);
@@ -148,7 +148,7 @@ impl Identity {
     }
 }
 
-/// Looks up an account, and its primary group if it has an entry.
+/// Looks up a user, and the primary group if the user has an account.
 fn find_user(text: &str) -> Result<(Account, Option<Gid>), IdentityError> {
     let by_name = User::from_name(text).map_err(IdentityError::Lookup)?;
     let number = text.parse().ok().map(Uid::from_raw);

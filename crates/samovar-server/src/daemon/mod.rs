@@ -1,7 +1,7 @@
-//! Background process, PID file, switch of the user.
+//! Background process, PID file, and switch of the user.
 //!
-//! The order matters: [`Role::of_process`] and [`launch`] first; then logs, keys, sockets; then
-//! [`PidFile::write`], [`Identity::assume`], and at last [`Background::ready`].
+//! Call them in this order: first [`Role::of_process`] and [`launch`]; after logs, keys and sockets
+//! are open, [`PidFile::write`] and [`Identity::assume`]; last [`Background::ready`].
 
 mod background;
 mod identity;

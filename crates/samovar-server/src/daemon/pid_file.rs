@@ -14,17 +14,17 @@ pub struct PidFile {
     content: String,
 }
 
-/// A PID file under a temporary name. Dropping removes it.
+/// A PID file under a temporary name. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Prepared {
     beside: PathBuf,
     pid_file: PidFile,
 }
 
-/// An error of the PID file.
+/// Why the PID file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PidFileError {
-    /// It names a running server.
+    /// The file names a running server.
     #[error("the PID file {path:?} names process {pid}, a server that is running")]
     Running {
         /// The file.
@@ -32,7 +32,7 @@ pub enum PidFileError {
         /// The process.
         pid: i32,
     },
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("cannot write the PID file {path:?}")]
     Io {
         /// The file.
@@ -54,12 +54,12 @@ impl PidFile {
     /// # Errors
     ///
     /// [`PidFileError::Running`] if the file names a running nix-serve or starman. Any other
-    /// process has that PID by chance, for example after a reboot.
+    /// process is ignored: it has that PID by chance, for example after a reboot.
     ///
     /// # Source
     ///
-    /// `Net::Server` 2.014, `Net::Server::Daemonize::check_pid_file`, which refuses whatever
-    /// process it is.
+    /// `Net::Server` 2.014, `Net::Server::Daemonize::check_pid_file`. That refuses if the PID
+    /// belongs to any process.
     pub fn write(path: &Path) -> Result<Self, PidFileError> {
         let _lock = lock_directory(path);
         Self::prepare(path, None)?.put()
@@ -86,7 +86,7 @@ impl PidFile {
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
-        // May be left over from a killed process with the same PID.
+        // This file may be left over from a killed process with the same PID.
         fs::remove_file(&beside).ok();
         let prepared = Prepared {
             beside: beside.into(),
@@ -105,7 +105,7 @@ impl PidFile {
     ///
     /// # Errors
     ///
-    /// If it cannot be removed. After switching the user, the directory may not be writable.
+    /// The error of removing it. After switching the user, the directory may not be writable.
     pub fn remove(self) -> io::Result<()> {
         match fs::read(&self.path) {
             Ok(content) if content == self.content.as_bytes() => fs::remove_file(&self.path),
@@ -117,7 +117,7 @@ impl PidFile {
 }
 
 impl Prepared {
-    /// Renames it to its final name.
+    /// Renames the file to its final name.
     ///
     /// # Errors
     ///
@@ -144,9 +144,9 @@ impl Drop for Prepared {
 /// Maximum time to wait for the lock of the directory.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Locks the directory, so that if two servers start at once, the second one sees the PID of the
-/// first. Returns `None` after [`LOCK_TIME`], because any user may lock a directory such as `/tmp`
-/// for ever.
+/// Locks the directory. If two servers start at once, the second one then sees the PID of the
+/// first. Gives up and returns `None` after [`LOCK_TIME`], because any user may lock a directory
+/// such as `/tmp` forever.
 fn lock_directory(path: &Path) -> Option<fs::File> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -162,7 +162,7 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     }
 }
 
-/// Returns the PID in the file if it is that of a running server.
+/// Returns the PID in the file if it is the PID of a running server.
 fn running(path: &Path) -> io::Result<Option<i32>> {
     let content = match fs::read(path) {
         Ok(content) => content,
@@ -188,14 +188,14 @@ fn is_server(number: i32) -> bool {
     }
     match fs::read(format!("/proc/{number}/cmdline")) {
         Ok(command_line) => is_server_command(&command_line),
-        // The command line cannot be read. Assume a server: an unnecessary refusal is better than
-        // two running servers.
+        // The command line cannot be read, so assume a server: an unnecessary refusal is better
+        // than two running servers.
         Err(_) => true,
     }
 }
 
-/// Whether one of the first words of a command line is a server's name: of the program, or of the
-/// script that an interpreter runs. starman sets its process title to `starman master …`.
+/// Returns whether one of the first words of a command line is the name of a server: the program,
+/// or the script that an interpreter runs. starman sets its process title to `starman master …`.
 fn is_server_command(command_line: &[u8]) -> bool {
     let words = command_line.split(|byte| matches!(byte, 0 | b' ')).take(2);
     words
@@ -242,7 +242,7 @@ mod tests {
     fn what_the_dead_left_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pid");
-        // An unused PID, text that is no number, and the PID of another program.
+        // A PID that is not in use, text that is not a number, and the PID of another program.
         for content in [
             "2147483647\n",
             "junk",

@@ -1,8 +1,8 @@
 //! Sockets that the service manager has bound (`LISTEN_FDS`).
 //!
-//! They replace the default listeners. Where listeners were configured, each inherited socket must
-//! be within one of them ([`InheritedListener::is_within`]): a socket on all addresses must not
-//! override a configuration that names the loopback.
+//! They replace the default listeners. If listeners were configured, each inherited socket must be
+//! within one of them ([`InheritedListener::is_within`]): a socket on all addresses must not
+//! override a configuration that names only the loopback address.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ pub enum InheritedListener {
 }
 
 impl InheritedListener {
-    /// Whether `spec` covers every connection that this socket accepts.
+    /// Returns whether `spec` covers every connection that this socket accepts.
     pub fn is_within(&self, spec: &ListenSpec) -> bool {
         match (self, spec) {
             (Self::Tcp(socket), ListenSpec::Tcp { host, port }) => {
@@ -79,13 +79,13 @@ impl fmt::Display for InheritedListener {
     }
 }
 
-/// A descriptor that is not a listening stream socket.
+/// An inherited descriptor that is not a listening stream socket.
 #[derive(Debug, thiserror::Error)]
 #[error("descriptor {index} of LISTEN_FDS is no stream socket")]
 pub struct InheritedError {
     /// Index, counted from 0; the descriptor number is three more.
     pub index: usize,
-    /// What is wrong with it.
+    /// Why it cannot be used.
     #[source]
     pub source: io::Error,
 }
@@ -98,8 +98,8 @@ pub struct InheritedError {
 ///
 /// # Errors
 ///
-/// [`InheritedError`] for the first descriptor of another kind: if the server used only the other
-/// sockets, clients of that one would wait for ever.
+/// [`InheritedError`] for the first descriptor of another kind. Using only the other sockets would
+/// let the clients of that one wait forever.
 pub fn inherited() -> Result<Vec<InheritedListener>, InheritedError> {
     let mut sockets = ListenFd::from_env();
     (0..sockets.len())

@@ -1,4 +1,4 @@
-//! Resolution of configured addresses to socket addresses.
+//! Resolves configured addresses to socket addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -9,12 +9,12 @@ use super::spec::{Host, ListenSpec};
 /// The socket addresses of one [`ListenSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bind {
-    /// The first of these that can be bound. The next one is tried only if [`family_missing`] is
-    /// true for the error.
+    /// The first of these addresses that can be bound. The next one is tried only if
+    /// [`family_missing`] returns true for the error.
     FirstOf(Vec<TcpAddress>),
-    /// All of these. An error for which [`family_missing`] is true is ignored as long as one
-    /// address is bound: `/etc/hosts` often has an IPv6 address for `localhost` even on machines
-    /// without IPv6.
+    /// Each of these addresses. An error for which [`family_missing`] returns true is ignored if
+    /// another address is bound: `/etc/hosts` often has an IPv6 address for `localhost` even on
+    /// machines without IPv6.
     EachOf(Vec<TcpAddress>),
     /// A Unix socket.
     Unix(PathBuf),
@@ -23,14 +23,14 @@ pub enum Bind {
 /// A TCP address with socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TcpAddress {
-    /// Address and port; port 0 lets the system choose.
+    /// Address and port. Port 0 lets the system choose.
     pub address: SocketAddr,
-    /// Value of `IPV6_V6ONLY`, which is always set because the system's default varies. False for
-    /// IPv4.
+    /// Value of the socket option `IPV6_V6ONLY`, which is always set because the system's default
+    /// varies. False for IPv4.
     pub v6_only: bool,
 }
 
-/// An error for a host name that has no address.
+/// A host name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve {name}")]
 pub struct ResolveError {
@@ -68,7 +68,7 @@ impl Host {
             Self::PreferIpv4 => Bind::FirstOf(vec![v4, dual]),
             Self::OnlyIpv4 => Bind::FirstOf(vec![v4]),
             Self::OnlyIpv6 => Bind::FirstOf(vec![v6]),
-            // `[::]` accepts IPv4 too, as by default on Linux.
+            // A socket on `[::]` accepts IPv4 too: the default on Linux.
             Self::Address(address) => Bind::FirstOf(vec![TcpAddress::new(*address, port)]),
             Self::Name(name) => Bind::EachOf(resolve_name(name, port)?),
         })
@@ -94,7 +94,7 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
         .map_err(|source| failed(Some(source)))?;
     let mut addresses: Vec<TcpAddress> = Vec::new();
     for address in found {
-        // The IPv4 addresses of a name are bound separately.
+        // IPv6 only: the IPv4 addresses of a name are bound separately.
         let address = TcpAddress {
             address,
             v6_only: address.is_ipv6(),
@@ -110,10 +110,10 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
     }
 }
 
-/// Whether `error`, from creating or binding a socket, means that the machine does not support the
+/// Returns whether `error`, from creating or binding a socket, means that the machine lacks the
 /// address family.
 ///
-/// Kernels without IPv6 return `EAFNOSUPPORT`, kernels on which it is disabled `EADDRNOTAVAIL`.
+/// Kernels without IPv6 return `EAFNOSUPPORT`; kernels with IPv6 turned off return `EADDRNOTAVAIL`.
 pub fn family_missing(error: &io::Error) -> bool {
     const AFNOSUPPORT: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable

@@ -1,4 +1,4 @@
-//! The value of `--listen`, `--host` and `--port`.
+//! Parses the values of `--listen`, `--host` and `--port`.
 //!
 //! # Grammar
 //!
@@ -12,8 +12,8 @@
 //!
 //! # Quirks
 //!
-//! `--listen 5000` makes a Unix socket named `5000`, in starman and here; see
-//! [`ParsedListen::bare_name`]. A path with a colon is taken for a host by starman, not here.
+//! `--listen 5000` creates a Unix socket named `5000`, as in starman; see
+//! [`ParsedListen::bare_name`]. Starman takes a path with a colon for a host; this parser does not.
 //!
 //! # Source
 //!
@@ -46,18 +46,18 @@ pub enum ListenSpec {
     Unix(PathBuf),
 }
 
-/// The addresses of a TCP listener.
+/// The addresses of a TCP listener, as configured.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// Every address: `[::]` for both families, `0.0.0.0` where there is no IPv6.
     Any,
-    /// Every IPv4 address, `[::]` where there is no IPv4. Written `*4`.
+    /// Every IPv4 address, or `[::]` on a machine without IPv4. Written `*4`.
     PreferIpv4,
     /// The same as [`Host::Any`]. Written `*6`.
     PreferIpv6,
     /// Every IPv4 address. Written `!4`.
     OnlyIpv4,
-    /// Every IPv6 address, no IPv4. Written `!6`.
+    /// Every IPv6 address, and no IPv4. Written `!6`.
     OnlyIpv6,
     /// One address.
     Address(IpAddr),
@@ -68,14 +68,14 @@ pub enum Host {
 /// The value of `--listen`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedListen {
-    /// Where to listen.
+    /// The address to listen on.
     pub spec: ListenSpec,
     /// Whether the value ends in `:ssl`.
     pub tls: bool,
-    /// A word after a second colon, which is ignored.
+    /// An unknown word after a second colon, which is ignored.
     pub ignored_suffix: Option<String>,
-    /// Whether the value is a Unix socket path without a slash, which was probably meant as a port
-    /// or host.
+    /// Whether the value is a Unix socket path without a slash. It was probably meant as a port or
+    /// host.
     pub bare_name: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum ListenSpecError {
 }
 
 impl ListenSpec {
-    /// A port on the loopback address.
+    /// Creates the specification of a port on the loopback address.
     pub fn local(port: u16) -> Self {
         Self::Tcp {
             host: Host::Address(Ipv4Addr::LOCALHOST.into()),
@@ -206,7 +206,8 @@ impl Host {
             let inner = inner.strip_suffix(']').ok_or(ListenSpecError::Host)?;
             return match inner.parse::<Ipv6Addr>() {
                 Ok(address) => Ok(Self::Address(IpAddr::V6(address))),
-                // Address with a zone, as in `fe80::1%eth0`: only the resolver understands it.
+                // An address with a zone, as in `fe80::1%eth0`, which only the resolver
+                // understands.
                 Err(_) if inner.contains(':') && is_name(inner) => Ok(Self::Name(inner.to_owned())),
                 Err(_) => Err(ListenSpecError::Host),
             };
@@ -282,8 +283,7 @@ mod tests {
         check("[::1]:5000", Ok("[::1]:5000"));
         check("[::]:65535", Ok("[::]:65535"));
         check("!6:80", Ok("!6:80"));
-        // The NixOS module concatenates bindAddress, a colon and the port, without brackets for
-        // IPv6.
+        // The NixOS module joins bindAddress, a colon and the port, without brackets for IPv6.
         check(":::5000", Ok("[::]:5000"));
         check("::1:5000", Ok("[::1]:5000"));
         check("[fe80::1%eth0]:80", Ok("[fe80::1%eth0]:80"));

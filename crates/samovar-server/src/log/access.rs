@@ -8,8 +8,8 @@
 //! 192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /x.narinfo HTTP/1.1" 404 13 "-" "curl/8.0"
 //! ```
 //!
-//! Times are in UTC; Plack writes local time. Bytes from clients are escaped, so that they cannot
-//! forge a field or a line: see `escape.rs`.
+//! Times are in UTC, unlike Plack's, which are local. Bytes from clients are escaped, so that they
+//! cannot forge a field or a line: see `escape.rs`.
 //!
 //! # Source
 //!
@@ -28,7 +28,7 @@ use super::line_writer::{LineWriter, Sink};
 use super::utc::utc;
 use crate::config::{LogForm, LogTarget};
 
-/// One request and its response.
+/// One request and its response, to be logged.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
     /// `%h`: the client, `None` on a Unix socket.
@@ -37,20 +37,21 @@ pub struct Entry<'a> {
     pub user: Option<&'a [u8]>,
     /// The requested store path, if known. Not in the combined format.
     pub path: Option<&'a str>,
-    /// `%t`: time of the request.
+    /// `%t`: time when the request was received.
     pub time: SystemTime,
     /// `%r`: method, target and version, as received; `None` if there was no request line.
     pub request: Option<Request<'a>>,
     /// `%>s`
     pub status: u16,
-    /// `%b`: size of the body, bytes; `None` if unknown. Plack writes 0 as `0`, Apache as `-`.
+    /// `%b`: length of the response body, bytes; `None` if unknown. A length of 0 is written as
+    /// `0`, as by Plack; Apache writes `-`.
     pub body_len: Option<u64>,
     /// `Referer`; empty for none.
     pub referer: Option<&'a [u8]>,
     /// `User-Agent`; empty for none.
     pub user_agent: Option<&'a [u8]>,
-    /// Time from the request to the end of the response. Not in the combined format, like all
-    /// fields below.
+    /// Time from the request to the end of the response. This field and all below are not in the
+    /// combined format.
     pub duration: Duration,
     /// Whether the response was sent completely.
     pub is_complete: bool,
@@ -69,7 +70,7 @@ pub struct Request<'a> {
     pub version: &'static str,
 }
 
-/// Maximum delay of a line, so that a busy server writes in batches.
+/// Maximum delay before a line is written, so that a busy server writes lines in batches.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// The access log. May be written to from any thread.
@@ -80,11 +81,11 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log. Later errors are logged to `errors`.
+    /// Opens the log. Errors that occur later are reported to `errors`.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened or created.
+    /// The error of opening or creating the file.
     pub fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
         let sink = match target {
             LogTarget::StandardOutput => Sink::StandardOutput,
@@ -114,7 +115,7 @@ impl AccessLog {
         });
     }
 
-    /// Whether lines include the store path.
+    /// Returns whether lines include the store path.
     pub fn names_paths(&self) -> bool {
         self.form == LogForm::Json
     }
@@ -124,14 +125,14 @@ impl AccessLog {
         self.writer.reopen();
     }
 
-    /// Waits until everything is written, for `patience` at most. Returns whether it is.
+    /// Waits until all lines are written, at most for `patience`. Returns whether they are.
     pub fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }
 
-/// Maximum size of a thread's line buffer between lines, bytes: one long URL must not cost memory
-/// permanently.
+/// Capacity that a thread's line buffer keeps between lines, bytes: one long URL must not occupy
+/// memory permanently.
 const LINE_LEN_KEPT: usize = 4096;
 
 const MONTHS: [&str; 12] = [
@@ -139,7 +140,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl Entry<'_> {
-    /// Appends the line and a newline.
+    /// Appends the entry as a line with a newline.
     pub fn append_line(&self, line: &mut Vec<u8>) {
         append_or_dash(self.client, line);
         line.extend_from_slice(b" - ");

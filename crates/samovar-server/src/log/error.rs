@@ -1,7 +1,8 @@
-//! The error log, one line for each event.
+//! The error log, with one line per event.
 //!
-//! On standard error a line is `nix-serve: warning: text`: the service manager adds the time. In a
-//! file it begins with the time, as in `2026-03-01T12:00:00Z nix-serve: warning: text`.
+//! On standard error a line is `nix-serve: warning: text`, because the service manager adds the
+//! time. In a file a line begins with the time, as in `2026-03-01T12:00:00Z nix-serve: warning:
+//! text`.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -19,7 +20,7 @@ use super::utc::rfc_3339;
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A failure.
+    /// A failure of the server, its store or its configuration.
     Error,
     /// Something that the operator should check.
     Warning,
@@ -29,7 +30,7 @@ pub enum Level {
     Debug,
 }
 
-/// A handle on the error log; clones write to the same place, from any thread.
+/// A handle on the error log. Clones write to the same log, from any thread.
 #[derive(Debug, Clone)]
 pub struct ErrorLog {
     writer: Arc<LineWriter>,
@@ -38,26 +39,26 @@ pub struct ErrorLog {
     recent: Arc<Mutex<VecDeque<RecentError>>>,
 }
 
-/// The prefix of a message.
+/// Format of the start of a line.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     program: &'static str,
     with_time: bool,
 }
 
-/// Number of errors and warnings kept for the status page.
+/// Number of recent errors and warnings that the status page shows.
 const RECENT_COUNT: usize = 50;
 
-/// Maximum length of a kept message, bytes: messages can quote clients.
+/// Maximum length of a message kept for the status page, bytes: messages can quote clients.
 const MESSAGE_LEN_MAX: usize = 4096;
 
 impl ErrorLog {
-    /// Opens the log of `program`: `file`, or standard error. Events less severe than `verbosity`
-    /// are dropped.
+    /// Opens the log of `program` in `file`, or on standard error without one. Drops events less
+    /// severe than `verbosity`.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened or created.
+    /// The error of opening or creating the file.
     pub fn open(program: &'static str, file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
         let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
         let form = Form {
@@ -104,7 +105,7 @@ impl ErrorLog {
         });
     }
 
-    /// Recent errors and warnings, newest first.
+    /// Returns recent errors and warnings, newest first.
     pub fn recent(&self) -> Vec<RecentError> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().cloned().collect()
@@ -135,13 +136,13 @@ impl ErrorLog {
         self.writer.reopen();
     }
 
-    /// Waits until everything is written, for `patience` at most. Returns whether it is.
+    /// Waits until all lines are written, at most for `patience`. Returns whether they are.
     pub fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }
 
-/// The line for `message`, with a newline.
+/// Formats the log line for `message`, with a newline.
 fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     let mut line = Vec::with_capacity(message.len() + 64);
     if form.with_time {
@@ -159,7 +160,8 @@ fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     line
 }
 
-/// Escapes control characters, which names from outside may contain. Quotes stay.
+/// Appends a message with its control characters escaped, because file names and clients' bytes may
+/// contain some. Leaves quotes unchanged.
 fn append_message(message: &str, line: &mut Vec<u8>) {
     let end = message.floor_char_boundary(MESSAGE_LEN_MAX);
     for c in message[..end].chars() {
@@ -176,7 +178,7 @@ fn append_message(message: &str, line: &mut Vec<u8>) {
     }
 }
 
-/// The message for an error of the log called `name`.
+/// Describes an error of the log called `name`.
 pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
     match trouble {
         Trouble::Lost(count) => {

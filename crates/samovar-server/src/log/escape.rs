@@ -1,15 +1,16 @@
-//! Escaping of untrusted bytes for log lines.
+//! Escapes untrusted bytes for log lines.
 
 /// Appends `bytes` escaped, so that they can end neither a quoted field nor a line, and contain no
 /// terminal control sequence.
 ///
-/// `"` and `\` get a backslash; whatever is not printable ASCII becomes `\xhh`, lower case.
+/// `"` and `\` get a backslash; each byte that is not printable ASCII becomes `\xhh`, in lower
+/// case.
 ///
 /// # Source
 ///
-/// Apache httpd 2.4, `ap_escape_logitem`, but for its `\n` and `\t`: Plack writes `\x0a` and `\x09`
-/// (`Apache::LogFormat::Compiler`, `_safe`), and leaves `"` and `\` alone, so that a client can
-/// forge fields there.
+/// Apache httpd 2.4, `ap_escape_logitem`, which writes `\n` and `\t` for two bytes. They become
+/// `\x0a` and `\x09` here, as in Plack (`Apache::LogFormat::Compiler`, `_safe`). Plack does not
+/// escape `"` and `\`, so its clients can forge fields.
 pub(super) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &byte in bytes {

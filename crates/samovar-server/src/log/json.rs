@@ -1,4 +1,4 @@
-//! The access log as JSON, one object a line.
+//! The access log as JSON, one object per line.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -49,7 +49,7 @@ struct Line<'a> {
     user_agent: Option<Cow<'a, str>>,
 }
 
-/// Appends the line and a newline.
+/// Appends the entry as a line with a newline.
 pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let request = entry.request;
     let target = request.map(|request| request.target);
@@ -78,7 +78,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     line.push(b'\n');
 }
 
-/// The class of a target, and the hash part in it.
+/// Returns the class of a target, and its hash part if it has one.
 fn class_of(target: &[u8]) -> (Class, Option<&str>) {
     let mut parts = target.splitn(2, |byte| *byte == b'?');
     let (class, raw) = classify(parts.next().unwrap_or_default(), parts.next());
@@ -86,14 +86,14 @@ fn class_of(target: &[u8]) -> (Class, Option<&str>) {
     (class, raw.and_then(|raw| std::str::from_utf8(raw).ok()))
 }
 
-/// Text of a client, with U+FFFD for invalid UTF-8; `None` if it is empty.
+/// Converts a client's bytes to text, with U+FFFD for invalid UTF-8; `None` if they are empty.
 fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     let bytes = bytes.filter(|bytes| !bytes.is_empty())?;
     Some(String::from_utf8_lossy(bytes))
 }
 
-/// The request ID that the client sent, if it is valid, or a new one that is unique on this
-/// machine.
+/// Returns the request ID that the client sent if it is valid, else a new one that is unique on
+/// this machine.
 fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
     const LEN_MAX: usize = 64;
     static NEXT: AtomicU64 = AtomicU64::new(0);

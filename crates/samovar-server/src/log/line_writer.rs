@@ -1,11 +1,11 @@
 //! A thread that writes log lines.
 //!
-//! Lines are appended to `pending` under a lock that is held only for a copy. The thread swaps
-//! `pending` with the buffer it has written out, so memory is twice [`BUFFER_LEN_MAX`] at most and
-//! nothing is allocated once both have grown. A batch is one `write`: with `O_APPEND`, lines of
-//! several processes do not mix. After the first line of a batch the thread waits for the sink's
-//! linger time, so that a busy server pays for one wake-up in twenty milliseconds and not for one a
-//! line.
+//! A caller appends its line to `pending`, under a lock that is held only for the copy. The thread
+//! swaps `pending` with the buffer that it has written, so the memory is at most twice
+//! [`BUFFER_LEN_MAX`], and nothing is allocated once both buffers have grown. A batch is one
+//! `write`: with `O_APPEND`, lines of several processes do not mix. After the first line of a batch
+//! the thread waits for the linger time, so that a busy server pays for one wake-up per twenty
+//! milliseconds, not per line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Size of the buffer, bytes: 50 ms of a busy server, which logs about 20 MB/s, and more than the
-/// longest line.
+/// Maximum length of the pending lines, bytes: 50 ms of a busy server, which logs about 20 MB/s,
+/// and more than the longest line.
 pub const BUFFER_LEN_MAX: usize = 1 << 20;
 
 /// Destination of the lines.
@@ -25,7 +25,7 @@ pub enum Sink {
     StandardOutput,
     /// Standard error.
     StandardError,
-    /// A file that is appended to and can be reopened.
+    /// A file, to which lines are appended, and which can be reopened.
     File {
         /// Its path.
         path: PathBuf,
@@ -39,7 +39,7 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// The error of the system.
+    /// The error of opening or creating the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
@@ -56,15 +56,15 @@ impl Sink {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            // Standard output holds back what follows the last line's end, and a batch ends with
-            // one.
+            // `stdout` buffers bytes after the last newline; a batch ends with a newline, so none
+            // remain.
             Self::StandardOutput => io::stdout().lock().write(bytes),
             Self::StandardError => io::stderr().lock().write(bytes),
             Self::File { file, .. } => file.write(bytes),
         }
     }
 
-    /// Writes everything; on an error, returns how many bytes were written.
+    /// Writes all bytes. On an error, also returns the number of bytes written.
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut written = 0;
         while written < bytes.len() {
@@ -72,7 +72,7 @@ impl Sink {
                 Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Another process has made the shared terminal or pipe non-blocking.
+                // Retry: another process has made the shared terminal or pipe non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY),
                 Err(error) => return Err((written, error)),
             }
@@ -90,7 +90,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// An error in the writing thread.
+/// An error of the writing thread, to be reported.
 #[derive(Debug)]
 pub enum Trouble<'a> {
     /// Lines were dropped because the buffer was full or could not be written. Reported once the
@@ -102,8 +102,8 @@ pub enum Trouble<'a> {
     Reopen(&'a io::Error),
 }
 
-/// Lines for one sink. Dropping it writes the pending lines and ends the thread, without waiting
-/// for it.
+/// A queue of lines for one sink. Dropping it writes the pending lines and ends the thread, without
+/// waiting for either.
 #[derive(Debug)]
 pub struct LineWriter {
     shared: Arc<Shared>,
@@ -112,9 +112,9 @@ pub struct LineWriter {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the thread.
+    /// Wakes the thread when there are lines to write.
     work: Condvar,
-    /// Signals that everything is written.
+    /// Wakes callers of `flush` when all lines are written.
     idle: Condvar,
 }
 
@@ -124,9 +124,9 @@ struct State {
     lost_count: u64,
     reopen: bool,
     closed: bool,
-    /// A caller waits in `flush`.
+    /// Whether a caller waits in `flush`.
     flush: bool,
-    /// The thread is awake, and will read `pending` before it sleeps.
+    /// Whether the thread is awake, and will read `pending` before it sleeps.
     awake: bool,
 }
 
@@ -141,14 +141,14 @@ impl State {
 }
 
 impl LineWriter {
-    /// Starts the thread.
+    /// Starts the writing thread.
     ///
-    /// `linger` is the maximum delay of a line, for batches. `report` is called on the thread, and
-    /// the line that it returns, or nothing, is written.
+    /// `linger` is the maximum delay of a line, which allows batches. `report` is called on the
+    /// thread for each error; the thread writes the line that it returns, which may be empty.
     ///
     /// # Errors
     ///
-    /// If the thread cannot be started.
+    /// The error of starting the thread.
     pub fn spawn(
         name: &str,
         sink: Sink,
@@ -169,8 +169,8 @@ impl LineWriter {
         Ok(Self { shared })
     }
 
-    /// Appends `line`, which must end with a newline. Returns `false` if it is dropped because the
-    /// buffer is full.
+    /// Appends `line`, which must end with a newline. Returns `false` if the buffer is full; the
+    /// line is then dropped.
     ///
     /// Never waits for the sink.
     pub fn push(&self, line: &[u8]) -> bool {
@@ -187,13 +187,14 @@ impl LineWriter {
         true
     }
 
-    /// Reopens a file, for log rotation. Lines pushed before may go to either file.
+    /// Reopens the file, for log rotation. Lines pushed before may go to the old file or the new
+    /// one.
     pub fn reopen(&self) {
         self.shared.lock().reopen = true;
         self.shared.work.notify_one();
     }
 
-    /// Waits until everything is written, for `patience` at most. Returns whether it is.
+    /// Waits until all lines are written, at most for `patience`. Returns whether they are.
     pub fn flush(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
@@ -219,7 +220,7 @@ impl Drop for LineWriter {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves a line half appended at worst.
+    /// Locks the state, even if poisoned: a panic elsewhere leaves at worst half a line.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,11 +231,11 @@ struct Writer<R> {
     sink: Sink,
     linger: Duration,
     report: R,
-    /// The last write failed, and the error was reported.
+    /// Whether the last write failed. The error has then been reported.
     failing: bool,
 }
 
-/// Work taken out of the lock, in addition to the lines.
+/// Work for the thread, in addition to the lines.
 struct Work {
     lost_count: u64,
     reopen: bool,
@@ -257,7 +258,8 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         }
     }
 
-    /// Waits for work and moves the pending lines into `batch`, which is empty; `None` at the end.
+    /// Waits for work and moves the pending lines into `batch`, which must be empty. Returns `None`
+    /// when the thread must end.
     fn next(&mut self, batch: &mut Vec<u8>) -> Option<Work> {
         let mut state = self.shared.lock();
         state.awake = false;
@@ -276,7 +278,7 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         state.awake = true;
         let mut state = self.linger(state);
         std::mem::swap(&mut state.pending, batch);
-        // While writing fails, lost lines are only counted: the report would be lost too.
+        // While writing fails, lost lines are only counted: a report would be lost too.
         let lost_count = if self.failing {
             0
         } else {
@@ -314,12 +316,13 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         let mut state = self.shared.lock();
         state.lost_count += line_count;
         if out.last().is_some_and(|&byte| byte != b'\n') && state.pending.len() < BUFFER_LEN_MAX {
-            // Part of a line is written. The next line must not look like its end.
+            // A part of a line was written: begin a new line, so that the next entry does not look
+            // like its end.
             state.pending.insert(0, b'\n');
         }
         drop(state);
         if !std::mem::replace(&mut self.failing, true) {
-            // The sink cannot take the line, but `report` may log it elsewhere.
+            // The sink cannot take the reported line, but `report` may log it elsewhere.
             drop((self.report)(Trouble::Write(error)));
         }
     }

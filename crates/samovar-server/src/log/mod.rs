@@ -1,8 +1,8 @@
 //! The access log and the error log.
 //!
-//! Both pass whole lines to a [`LineWriter`], a thread behind a bounded buffer, so that a full disk
-//! or a blocked pipe never stops a thread that serves. Lines that do not fit are dropped and
-//! counted, and the count is reported once the buffer has space again.
+//! Both pass whole lines to a [`LineWriter`], a thread with a bounded buffer, so that a full disk
+//! or a blocked pipe never blocks a thread that serves requests. Lines that do not fit are dropped
+//! and counted; the count is reported once the buffer has space again.
 
 mod access;
 mod error;

@@ -1,14 +1,15 @@
-//! Dates and times of log lines, in UTC.
+//! Formats dates and times for log lines, in UTC.
 //!
-//! Local time would need the rules of the time zone: a dependency, and in C a function that is not
-//! safe while other threads change the environment.
+//! Local time would need the rules of the time zone: either a dependency, or a C function that is
+//! not safe while other threads change the environment.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use time::OffsetDateTime;
 
-/// The date and time, to the second. Times before 1970 and after 9999 become the start of 1970.
+/// Converts a time to date and time of day, to the second. Times before 1970 and after 9999 become
+/// the start of 1970.
 pub(super) fn utc(time: SystemTime) -> OffsetDateTime {
     let unix_s = time
         .duration_since(UNIX_EPOCH)
@@ -21,7 +22,7 @@ pub(super) fn utc(time: SystemTime) -> OffsetDateTime {
         .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// The date and time of RFC 3339, to the second and without a time zone.
+/// Formats a time by RFC 3339, to the second and without a time zone.
 pub(super) fn rfc_3339(time: SystemTime) -> impl fmt::Display {
     let time = utc(time);
     let (year, month, day) = time.to_calendar_date();
@@ -47,7 +48,7 @@ mod tests {
         assert_eq!(rfc_3339(time).to_string(), expected);
     }
 
-    /// Expected values by `date -u -d @N`.
+    /// Expected values are the output of `date -u -d @N`.
     #[test]
     fn known_moments() {
         check(0, "1970-01-01T00:00:00");

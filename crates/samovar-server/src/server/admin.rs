@@ -1,8 +1,8 @@
-//! The admin server: metrics, health and status, on listeners of its own.
+//! The admin server: metrics, health and status, on separate listeners.
 //!
-//! It has threads of its own, so that it answers when the main server has no free thread. Its
-//! sockets are not passed on in an upgrade: the old process closes them when it is released, so the
-//! new process retries binding them for a while.
+//! It has its own threads, so that it answers even if the main server has no free thread. Its
+//! sockets are not passed on in an upgrade. The old process closes them when it is released, so the
+//! new process retries binding them until then.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,25 +16,25 @@ use super::bind::{self, SocketFiles};
 use crate::config::Configuration;
 use crate::log::ErrorLog;
 
-/// Attempts of a successor to bind the listeners, and the pause between them.
+/// Maximum number of a successor's attempts to bind the listeners, and the pause between them.
 const TRY_COUNT: u32 = 100;
 const TRY_STEP: Duration = Duration::from_millis(100);
 
-/// Operators, monitors and service managers are few.
+/// Maximum number of connections: operators, monitors and service managers are few.
 const CONNECTION_COUNT_MAX: usize = 256;
 
-/// The parts of the admin server before the main server exists.
+/// The admin server before the main server exists.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) metrics: Arc<Metrics>,
-    /// `None` while the predecessor still has the listeners.
+    /// `None` while the predecessor still listens.
     bound: Option<Bound>,
 }
 
-/// Listeners, and the files of those that are unix sockets.
+/// Listeners, and the files of the Unix sockets among them.
 type Bound = (Vec<Listener>, SocketFiles);
 
-/// A running admin server, or one that waits for its listeners.
+/// The admin server: running, or waiting for its listeners.
 #[derive(Debug)]
 pub(super) struct Admin {
     state: Arc<Mutex<State>>,
@@ -46,9 +46,9 @@ struct State {
     has_ended: bool,
 }
 
-/// Fields are dropped in this order. The socket files first: once the server has closed its
+/// Fields are dropped in order. The socket files must come first: once the server has closed its
 /// listeners, a successor may create files with the same inode numbers, which would be taken for
-/// ours.
+/// the files of this process.
 #[derive(Debug)]
 struct Running {
     _files: SocketFiles,
@@ -57,8 +57,8 @@ struct Running {
 }
 
 impl Planned {
-    /// Binds the configured listeners; `None` if there are none. `is_successor`: the predecessor
-    /// still listens there.
+    /// Binds the configured listeners; returns `None` if there are none. With `is_successor`, the
+    /// predecessor still listens there.
     pub(super) fn bind(
         config: &Configuration,
         metrics: impl FnOnce() -> Metrics,
@@ -124,19 +124,19 @@ impl Planned {
 }
 
 impl Admin {
-    /// Closes the listeners: another process needs them now.
+    /// Closes the listeners, because another process needs them now.
     pub(super) fn leave(&self) {
         let running = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.has_ended = true;
             state.running.take()
         };
-        // Ends the server, after requests in progress.
+        // Ends the server after requests in progress.
         drop(running);
     }
 }
 
-/// Retries binding the listeners until the predecessor has closed them.
+/// Retries binding the listeners until the predecessor has closed them, then starts the server.
 fn start_late(
     state: &Mutex<State>,
     metrics: &Arc<Metrics>,
@@ -203,7 +203,7 @@ impl Running {
     }
 }
 
-/// Warnings about the configuration, for the status page.
+/// Returns warnings about the configuration, for the status page.
 fn warnings(config: &Configuration) -> Vec<String> {
     let mut warnings = config.remarks.clone();
     let unsigned = config.caches.iter();

@@ -1,4 +1,4 @@
-//! Binding of listening sockets.
+//! Binds listening sockets.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use crate::config::{Configuration, Tls};
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
 
-/// Binds the configured listeners, or uses the sockets that the service manager passed.
+/// Binds the configured listeners, or uses the sockets passed by the service manager.
 pub(super) fn listeners(
     config: &Configuration,
     tls: Option<&Secure<'_>>,
@@ -31,12 +31,12 @@ pub(super) fn listeners(
     bind_all(&config.listeners, "listen", config, tls)
 }
 
-/// Binds the listeners of metrics and status.
+/// Binds the listeners of the admin server.
 pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     bind_all(&config.admin.listeners, "admin.listen", config, None)
 }
 
-/// Binds addresses that were configured by `option`.
+/// Binds addresses that `option` configures.
 fn bind_all(
     specs: &[ListenSpec],
     option: &str,
@@ -65,8 +65,8 @@ fn bind_all(
     Ok((listeners, files))
 }
 
-/// Refuses inherited sockets that accept more than the configured listeners: a service meant for
-/// one address must not be open on all of them.
+/// Refuses inherited sockets that accept more connections than the configured listeners: a service
+/// meant for one address must not be open on all.
 fn check_inherited(
     config: &Configuration,
     inherited: &[InheritedListener],
@@ -96,7 +96,7 @@ fn check_inherited(
     Ok(())
 }
 
-/// The listeners that a predecessor has passed.
+/// Converts the listeners that a predecessor has passed.
 pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketFiles) {
     let mut files = SocketFiles::default();
     let take = |(listener, kind): (Listener, Kind)| {
@@ -110,14 +110,14 @@ pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketF
     (listeners.into_iter().map(take).collect(), files)
 }
 
-/// TLS: the listeners and the certificate.
+/// TLS settings: the listeners that use it, and the certificate.
 pub(super) struct Secure<'a> {
     pub(super) options: &'a Tls,
     pub(super) config: TlsConfig,
 }
 
-/// Files of the unix sockets that this process has bound. Dropping removes them, after a failed
-/// start too.
+/// Files of the Unix sockets that this process has bound. Dropping it removes the files, also after
+/// a failed start.
 #[derive(Debug, Default)]
 pub(super) struct SocketFiles(Vec<SocketFile>);
 
@@ -133,7 +133,7 @@ impl SocketFiles {
         self.0.iter().map(|file| &*file.path)
     }
 
-    /// The kind of a listener, for a successor.
+    /// Returns the kind of a listener, to be passed to a successor.
     pub(super) fn kind(&self, listener: &Listener) -> Kind {
         if listener.is_secure() {
             return Kind::Secure;
@@ -144,7 +144,7 @@ impl SocketFiles {
         }
     }
 
-    /// Keeps the files: they belong to a successor.
+    /// Leaves the files in place: they belong to a successor now.
     pub(super) fn leave(&mut self) {
         self.0.clear();
     }
@@ -158,10 +158,10 @@ impl SocketFiles {
 impl Drop for SocketFiles {
     fn drop(&mut self) {
         for file in &self.0 {
-            // Another server may have replaced the file.
+            // Remove only our own file: another server may have replaced it.
             if file.identity.is_some() && identity(&file.path) == file.identity {
-                // The directory may not be writable after the switch of the user; the next server
-                // replaces the file.
+                // Ignore errors: the directory may not be writable after the switch of the user.
+                // The next server replaces the file.
                 std::fs::remove_file(&file.path).ok();
             }
         }
@@ -173,8 +173,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Sockets of the manager replace all listeners: if one listener uses TLS, all of these that are
-/// TCP do.
+/// Converts a socket of the service manager. Such sockets replace all configured listeners: if any
+/// listener uses TLS, all TCP sockets of the manager do.
 fn from_manager(socket: InheritedListener, tls: Option<&Secure<'_>>) -> anyhow::Result<Listener> {
     let (socket, tls) = match socket {
         InheritedListener::Tcp(listener) => (listener.into(), tls),

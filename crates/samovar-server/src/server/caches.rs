@@ -1,4 +1,4 @@
-//! Caches from their configuration.
+//! Creates the caches from their configuration.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use samovar_storage::Storage;
 use crate::config::{CacheSettings, Configuration, Pages, Tls};
 use crate::log::ErrorLog;
 
-/// The name of the only cache in the database of a storage.
+/// Name of an unnamed cache in the database of the storage.
 const DEFAULT_CACHE: &str = "default";
 
-/// Makes the caches, reading the files that they name.
+/// Creates the caches, and reads the files that their configuration names.
 pub(super) fn read(
     settings: &[CacheSettings],
     errors: &ErrorLog,
@@ -23,12 +23,12 @@ pub(super) fn read(
     Ok(caches)
 }
 
-/// Replaces the caches by those of `config` and returns warnings. `started`: the configuration at
-/// start.
+/// Replaces the caches by those of `config` and returns warnings. `started` is the configuration at
+/// the start of the process.
 ///
 /// # Errors
 ///
-/// If part of it cannot be used; nothing is changed then.
+/// An unusable part of the configuration. Nothing is changed then.
 pub(super) fn replace(
     site: &Site,
     started: &Configuration,
@@ -53,7 +53,8 @@ pub(super) fn replace(
     Ok(warnings)
 }
 
-/// Lets the caches take uploads into `storage`. The first one is mirrored.
+/// Enables uploads into `storage` for the caches. The storage mirrors the narinfos of the first
+/// cache.
 pub(super) fn add_uploads(
     caches: &mut [CacheConfig],
     settings: &[CacheSettings],
@@ -69,7 +70,7 @@ pub(super) fn add_uploads(
     Ok(())
 }
 
-/// The certificate authorities of client certificates.
+/// Returns the certificate authorities of client certificates.
 fn authorities(config: &Configuration) -> Option<&std::path::Path> {
     let clients = config
         .tls
@@ -78,7 +79,7 @@ fn authorities(config: &Configuration) -> Option<&std::path::Path> {
     clients.map(|clients| &*clients.authorities)
 }
 
-/// The caches, and warnings about the files that they name, each once.
+/// Creates the caches. Also returns warnings about the files that they name, each once.
 fn make(
     settings: &[CacheSettings],
     access: impl Fn(&CacheSettings) -> Result<(Access, Vec<String>), AccessError>,
@@ -87,7 +88,7 @@ fn make(
     for cache in settings {
         let (access, mut found) = access(cache)?;
         let signing = signing(cache, &mut found)?;
-        // Caches may share files.
+        // Report each warning once: caches may share files.
         found.retain(|warning| !warnings.contains(warning));
         warnings.extend(found);
         caches.push(CacheConfig {

@@ -1,11 +1,11 @@
-//! Counters of events and incidents since the start.
+//! Counters of events since the start of the process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$doc:meta])+ $count:ident = $name:literal,)+) => {
-        /// A counter. Its name appears in the log and in `/metrics` and must not change.
+        /// A counter. Its name appears in the log and in `/metrics`, so it must not change.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Count {
             $($(#[$doc])+ $count,)+
@@ -18,13 +18,14 @@ macro_rules! counts {
 }
 
 counts! {
-    /// A download or listing was aborted: its path was collected or registered anew meanwhile.
+    /// A download or listing was aborted, because its path was meanwhile collected or registered
+    /// again.
     PathCollected = "path_collected",
     /// A narinfo, or one part of a bulk response, was sent without a lease.
     NarinfoUnleased = "narinfo_unleased",
     /// A NAR was sent from the files of the store without a lease.
     NarUnleased = "nar_unleased",
-    /// Paths could not be leased any more.
+    /// Requests for leases started to fail.
     LeasesFailed = "leases_failed",
     /// The limit of leases was reached.
     LeaseLimitReached = "lease_limit_reached",
@@ -32,13 +33,13 @@ counts! {
     PathLeased = "path_leased",
     /// A path was quarantined.
     PathQuarantined = "path_quarantined",
-    /// The bytes of a path were hashed and match its registration.
+    /// The contents of a path were hashed and match its registration.
     PathVerified = "path_verified",
     /// A quarantined path was repaired.
     PathReleased = "path_released",
     /// A request for a quarantined path was answered with 404.
     QuarantinedRequested = "quarantined_requested",
-    /// A path could not be served for another reason.
+    /// A path could not be served, for a reason without a counter of its own.
     PathFailed = "path_failed",
     /// The store became unavailable.
     StoreFailed = "store_failed",
@@ -50,7 +51,7 @@ counts! {
     TooSlow = "too_slow",
     /// A TLS handshake failed.
     HandshakeFailed = "handshake_failed",
-    /// An idle connection was closed for a new one at the limit of connections.
+    /// An idle connection was closed at the limit of connections, in favour of a new one.
     ConnectionEvicted = "connection_evicted",
     /// A new connection was refused at the limit of connections.
     ConnectionsFull = "connections_full",
@@ -78,11 +79,11 @@ counts! {
     StorageFailed = "storage_failed",
     /// A handler panicked.
     Panicked = "panicked",
-    /// Any other incident of the engine.
+    /// Any other event of the engine.
     Other = "other",
 }
 
-/// The values of all [`Count`]s.
+/// The values of all [`Count`]s, shared by all threads.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; Count::ALL.len()]);
 
@@ -93,7 +94,7 @@ impl Counts {
         }
     }
 
-    /// All counters, including zeros.
+    /// Returns all counters with their names, including zeros.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         let numbers = self.0.iter().map(|number| number.load(Ordering::Relaxed));
         let names = Count::ALL.iter().map(|(_, name)| *name);

@@ -1,4 +1,4 @@
-//! The main thread: signals, upgrades, and the drain at the end.
+//! The main thread: handles signals and upgrades, and finally drains the server.
 
 use std::io;
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use crate::log::ErrorLog;
 use crate::notify;
 use crate::signals::Signal;
 
-/// Time for requests in progress after TERM.
+/// Time that requests in progress get after TERM.
 pub const STOP_TIME: Duration = Duration::from_secs(10);
 
-/// Time for requests in progress after QUIT or an upgrade.
+/// Time that requests in progress get after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An event that the main thread waits for.
 #[derive(Debug)]
 pub(super) enum Event {
     Signal(Signal),
-    /// Whether the new process of an upgrade serves.
+    /// The outcome of an upgrade: whether the new process serves.
     Successor(io::Result<bool>),
 }
 
-/// The reason why a server has ended.
+/// Why a server has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By a signal.
+    /// A signal stopped it.
     Stopped,
-    /// By an upgrade.
+    /// An upgrade replaced it.
     TakenOver,
 }
 
-/// Reactions to events.
+/// Callbacks for events.
 pub(super) struct Handlers<'a> {
     pub(super) reload: &'a dyn Fn(),
     /// Starts the new process of an upgrade.
     pub(super) upgrade: &'a dyn Fn() -> anyhow::Result<Successor>,
-    /// The new process serves.
+    /// Called once the new process serves requests.
     pub(super) taken_over: &'a dyn Fn(),
 }
 
-/// Handles events until the server ends, and drains it.
+/// Handles events until the server must end, then drains it.
 pub(super) fn wait(
     server: &Arc<Server<Site>>,
     events: &Receiver<Event>,
@@ -83,7 +83,8 @@ pub(super) fn wait(
                 }
             }
             Ok(Event::Signal(Signal::Drain)) => break (DRAIN_TIME, Ended::Stopped),
-            // Without the thread for signals, nothing could stop the server later.
+            // An error means that the signal thread has ended. Stop now: no signal could stop the
+            // server later.
             Ok(Event::Signal(Signal::Stop)) | Err(_) => break (STOP_TIME, Ended::Stopped),
         }
     };
@@ -91,7 +92,8 @@ pub(super) fn wait(
         if let Some(mut new) = successor {
             new.end();
         }
-        // Before the drain: from here on the manager's stop timeout runs, and its watchdog rests.
+        // Notify before the drain: from here on the manager's stop timeout runs, and its watchdog
+        // is off.
         notify::stopping();
         errors.info("stopping: finishing requests in progress, accepting no connections");
     }
@@ -123,7 +125,7 @@ fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorL
     }
     let how = match outcome {
         Ok(_) => new.fail(),
-        // Too late: it must neither serve nor write its PID file any more.
+        // The time is over: end the process, so that it neither serves nor writes its PID file.
         Err(_) => new.end(),
     };
     errors.error(format_args!(
@@ -143,7 +145,7 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, time: Duration, l
                 stops += 1;
                 let time = if stops > 1 { Duration::ZERO } else { STOP_TIME };
                 let hurried = Arc::clone(server);
-                // Only shortens the deadline of the thread above.
+                // This only shortens the deadline of the drain in the thread above.
                 std::thread::spawn(move || hurried.drain(time));
             }
             Ok(Event::Signal(Signal::Reload | Signal::ReopenLogs)) => logs.reopen(),

@@ -1,11 +1,11 @@
-//! A server, from start to exit.
+//! Runs a server from start to exit.
 //!
 //! # Order
 //!
-//! Everything that can fail comes first, and fails with one line: configuration, keys, sockets.
-//! Then the process switches its user, opens the store, catches signals, and serves. `start.rs` has
-//! a type for each stage, so that the compiler keeps this order. The effects of signals are those
-//! of [`Signal`](crate::signals::Signal).
+//! Steps that can fail come first, and fail with one line: configuration, keys, sockets. Then the
+//! process switches its user, opens the store, catches signals, and serves. `start.rs` has a type
+//! for each stage, so that the compiler enforces this order. [`Signal`](crate::signals::Signal)
+//! describes the effects of signals.
 
 mod admin;
 mod bind;
@@ -32,11 +32,11 @@ pub use reload::Again;
 use start::{FLUSH_TIME, Prepared, open_store};
 pub use upgrade::{Predecessor, START_TIME};
 
-/// Serves until a signal stops it. `again` reads the configuration for a reload.
+/// Serves until a signal stops the server. A reload calls `again` to read the configuration.
 ///
 /// # Errors
 ///
-/// If the server cannot start: one line with the cause and the remedy.
+/// The reason why the server cannot start: one line with the cause and the remedy.
 pub fn run(
     config: &Configuration,
     again: &Again<'_>,
@@ -76,8 +76,7 @@ fn serve(
     Ok(())
 }
 
-/// Checks a configuration without side effects: reads its keys and certificate, and opens the
-/// store.
+/// Checks a configuration without side effects: reads its keys and certificate and opens its store.
 ///
 /// # Errors
 ///

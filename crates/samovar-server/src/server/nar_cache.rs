@@ -1,4 +1,4 @@
-//! The directory of the NAR cache.
+//! Finds the directory of the NAR cache.
 
 use std::io;
 use std::path::Path;
@@ -9,12 +9,12 @@ use samovar_cache::NarCacheDirectory;
 use crate::config::Configuration;
 use crate::log::ErrorLog;
 
-/// Checks that a configured NAR cache directory exists, before sockets are bound. Whether it is
-/// writable is known only after the switch of the user.
+/// Checks, before sockets are bound, that a configured directory exists. Whether it is writable is
+/// known only after the switch of the user.
 ///
 /// # Errors
 ///
-/// If the path does not exist or is no directory.
+/// The path does not exist or is not a directory.
 pub(super) fn check(config: &Configuration) -> anyhow::Result<()> {
     let Some(directory) = &config.nar_cache else {
         return Ok(());
@@ -35,7 +35,8 @@ fn cannot_use(directory: &Path, config: &Configuration) -> String {
     format!("cannot use the NAR cache directory {directory:?}: set {option} to another one")
 }
 
-/// The configured NAR cache; by default one on a disk, or none.
+/// Opens the configured directory of the NAR cache. Without one, opens the default directory if it
+/// is on a disk; else returns `None`.
 pub(super) fn space(
     config: &Configuration,
     errors: &ErrorLog,

@@ -1,4 +1,4 @@
-//! Writes events and exchanges to the logs, and counts events.
+//! Writes events and requests to the logs, and counts events.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(super) struct Logs {
     access: Option<AccessLog>,
     pub(super) errors: ErrorLog,
     client_address: ClientAddress,
-    /// Identifies clients; set once the site exists.
+    /// Identifies the clients of requests. Set once the site exists.
     clients: OnceLock<Clients>,
     paths: Throttle,
     bodies: Throttle,
@@ -47,7 +47,7 @@ impl Logs {
         }
     }
 
-    /// Sets the source of client identities, before the first request.
+    /// Sets the source of client identities. Must be called before the first request.
     pub(super) fn introduce(&self, clients: Clients) {
         drop(self.clients.set(clients));
     }
@@ -59,7 +59,7 @@ impl Logs {
         }
     }
 
-    /// Logs the event counters.
+    /// Logs the values of the event counters.
     pub(super) fn say_counts(&self) {
         self.errors
             .info(format_args!("counted since the start: {}", self.counts));
@@ -74,7 +74,7 @@ impl Logs {
         }
     }
 
-    /// Logs at a limited rate, so that requests cannot fill the disk.
+    /// Logs at a limited rate, so that clients cannot fill the disk.
     fn say(&self, throttle: &Throttle, level: Level, message: impl fmt::Display) {
         let Some(suppressed) = throttle.pass(Instant::now()) else {
             return;
@@ -88,7 +88,7 @@ impl Logs {
         self.errors.write(level, message);
     }
 
-    /// `known`: the client as its cache identified it.
+    /// Returns the address to log. `known` is the client as its cache identified it.
     fn address(&self, head: Head<'_>, known: Option<&Client>) -> Option<IpAddr> {
         let peer = address(head.peer());
         match self.client_address {
@@ -106,7 +106,7 @@ fn address(peer: Peer) -> Option<IpAddr> {
     }
 }
 
-/// The client address that the request claims, without proof.
+/// Returns the client address from the request's header fields, which clients can forge.
 fn unproven(head: Head<'_>) -> Option<IpAddr> {
     let text = head
         .header("X-Real-IP")
@@ -117,16 +117,16 @@ fn unproven(head: Head<'_>) -> Option<IpAddr> {
 
 /// How an event is logged.
 enum Line<'a> {
-    /// Not at all.
+    /// The event is not logged.
     None,
-    /// Once per event.
+    /// Each event is logged.
     Each(Level),
-    /// At a limited rate, because requests can cause it.
+    /// Events are logged at a limited rate, because clients can cause them.
     Limited(Level, &'a Throttle),
 }
 
 impl Logs {
-    /// The counter of an event, and how it is logged.
+    /// Returns the counter of an event, and how the event is logged.
     fn policy_of(&self, event: &Event<'_>) -> (Option<Count>, Line<'_>) {
         use Level::{Debug, Error, Info, Warning};
         use Line::{Each, Limited};
@@ -217,7 +217,7 @@ impl samovar_http::Observer for Logs {
             _ => Count::Other,
         });
         if let (Incident::Refused { peer, refusal }, Some(access)) = (incident, &self.access) {
-            // The malformed request is not logged: it may contain anything.
+            // Leave the request line out: a malformed one may contain anything.
             access.record(&Entry {
                 client: address(*peer),
                 user: None,
@@ -235,7 +235,7 @@ impl samovar_http::Observer for Logs {
         }
         match incident {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
-            // Clients can cause these at will.
+            // Log them at debug level only: clients can cause them at will.
             Incident::Refused { .. } | Incident::TooSlow { .. } => self.errors.debug(incident),
             Incident::BodyFailed { .. } => self.say(&self.bodies, Level::Warning, incident),
             _ => self.say(&self.limits, Level::Warning, incident),

@@ -1,4 +1,4 @@
-//! Reload of caches and certificate, without effect on open connections.
+//! Reloads caches and certificate, without effect on open connections.
 
 use std::time::SystemTime;
 
@@ -11,10 +11,10 @@ use super::observer::Logs;
 use crate::config::{Configuration, Names, Tls};
 use crate::log::ErrorLog;
 
-/// Reads the configuration again, for HUP.
+/// Reads the configuration again, after HUP.
 pub type Again<'a> = dyn Fn() -> anyhow::Result<Configuration> + 'a;
 
-/// Reopens logs and reads the caches again. On an error the caches stay as they were.
+/// Reopens logs and reloads the caches. After an error the caches stay as they were.
 pub(super) fn reload(site: &Site, started: &Configuration, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
     let outcome = again().and_then(|config| {
@@ -63,7 +63,7 @@ pub(super) fn read_certificate(
     Ok(config)
 }
 
-/// Reads the certificate again. On an error the one in use stays.
+/// Reloads the certificate. After an error the current one stays in use.
 pub(super) fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
     match config.reload() {
         Ok(()) => {

@@ -1,8 +1,8 @@
 //! The stages of a start: [`Prepared`], [`Bound`], [`Unprivileged`], [`Started`], [`Serving`].
 //!
-//! Each stage consumes the one before. Files that may be readable for root alone are read, and
-//! sockets bound, before the switch of the user; the store is opened after it, by the user who will
-//! read it.
+//! Each stage consumes the previous one. Before the switch of the user, files that only root may
+//! read are read and sockets are bound. The store is opened after it, because the new user must be
+//! able to read it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
 use crate::signals::{SignalThread, listen};
 
-/// Time for the last log lines to be written.
+/// Maximum time for writing the last log lines.
 pub(super) const FLUSH_TIME: Duration = Duration::from_secs(2);
 
-/// An I/O thread that does not answer within this time is stuck.
+/// Maximum response time of an I/O thread; one that takes longer is stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// Logs, keys, accounts and certificate are read; nothing is bound.
+/// Logs, keys, accounts and certificate are read; no socket is bound.
 pub(super) struct Prepared<'a> {
     config: &'a Configuration,
     logs: Arc<Logs>,
@@ -53,7 +53,7 @@ pub(super) struct Bound<'a> {
     socket_files: SocketFiles,
     admin: Option<Planned>,
     pid_file: Option<OwnPidFile>,
-    /// The server that passed its sockets, until it is released.
+    /// The server that has passed its sockets to this process, until it is released.
     predecessor: Option<handover::Predecessor>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Unprivileged<'a>(Bound<'a>);
 pub(super) struct Started<'a> {
     bound: Bound<'a>,
     server: Arc<Server<Site>>,
-    /// Kind of each listener, for a successor.
+    /// Kind of each listener, to be passed to a successor.
     kinds: Vec<Kind>,
     /// URLs of the listeners.
     urls: Vec<String>,
@@ -88,13 +88,14 @@ pub(super) struct Serving<'a> {
     _threads: Threads,
 }
 
-/// Dropping it ends the threads for signals and the watchdog.
+/// Threads that run until this value is dropped.
 struct Threads {
     _signals: SignalThread,
     _watchdog: Option<Watchdog>,
 }
 
-/// The PID file of this process; it names the predecessor until that is released.
+/// The PID file of this process. Prepared only, it still names the predecessor, until that is
+/// released.
 enum OwnPidFile {
     Written(PidFile),
     Prepared(PreparedPidFile),
@@ -263,8 +264,8 @@ impl Bound<'_> {
 }
 
 impl<'a> Started<'a> {
-    /// Logs the addresses, notifies launcher, predecessor and service manager, and starts work in
-    /// the background.
+    /// Logs the addresses, notifies launcher, predecessor and service manager, and starts
+    /// background work.
     pub(super) fn announce(self, background: Option<Background>) -> anyhow::Result<Serving<'a>> {
         let Bound {
             prepared,
@@ -296,7 +297,8 @@ impl<'a> Started<'a> {
             None => None,
         };
         match predecessor {
-            // The service manager listens to the predecessor, which announces this process.
+            // Release the predecessor: the service manager listens to it, and it announces this
+            // process.
             Some(release) => release.release().context("the running server has ended")?,
             None => notify::ready(),
         }
@@ -323,7 +325,7 @@ impl<'a> Started<'a> {
 }
 
 impl Serving<'_> {
-    /// Handles signals until one stops the server.
+    /// Handles signals until one of them stops the server.
     pub(super) fn wait(&self, again: &Again<'_>) -> Ended {
         let handlers = Handlers {
             reload: &|| {
@@ -342,14 +344,14 @@ impl Serving<'_> {
         events::wait(&self.server, &self.events, &handlers, &self.logs)
     }
 
-    /// Leaves the files of unix sockets to the successor.
+    /// Leaves the files of Unix sockets to the successor.
     pub(super) fn leave_socket_files(&mut self) {
         self.socket_files.leave();
     }
 
     pub(super) fn exit(self) {
         self.server.service().stop_watching();
-        // Dropping it waits for its workers, and one may wait for a disk for ever.
+        // Dropping the server waits for its workers, and one of them may wait for a disk forever.
         std::mem::forget(self.server);
         self.logs.flush(FLUSH_TIME);
         drop(self.socket_files);
@@ -366,16 +368,17 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Raises the limit of open files to the hard limit. Service managers set 1024 by default, for
-/// programs that use select(2).
+/// Raises the limit of open files to the hard limit. Service managers set 1024 by default, for the
+/// sake of programs that use select(2).
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // On failure only the limit of connections is lower.
+    // A failure only means a lower limit of connections.
     setrlimit(Resource::Nofile, limit).ok();
 }
 
-/// GC leases; by default without a warning if there is no daemon.
+/// Returns the configuration of GC leases. Unless leases were configured, a missing daemon causes
+/// no warning.
 fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
     let configured = config.gc_lease;
     let time = configured.map_or(Some(GcLease::TIME_DEFAULT), GcLease::time)?;
@@ -398,7 +401,7 @@ fn open_storage(
     Ok(Some(storage))
 }
 
-/// Opens the store of the configuration, and logs warnings about its URI and schema.
+/// Opens the configured store, and logs warnings about its URI and schema.
 pub(super) fn open_store(
     config: &Configuration,
     errors: &ErrorLog,

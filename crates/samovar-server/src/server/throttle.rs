@@ -1,9 +1,9 @@
-//! Rate limit for log lines of one kind.
+//! Limits the rate of log lines of one kind.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines admitted per window.
+/// Maximum number of lines per window.
 const LINE_COUNT: u32 = 5;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -22,7 +22,8 @@ struct State {
 }
 
 impl Throttle {
-    /// Admits a line, and returns the number of lines suppressed before it; `None` suppresses it.
+    /// Admits a line and returns the number of lines suppressed since the last one, or returns
+    /// `None` to suppress it.
     pub(super) fn pass(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = state

@@ -1,9 +1,9 @@
-//! USR2: zero-downtime upgrade.
+//! USR2: upgrades the server without downtime.
 //!
-//! The old process starts the executable at the path of its own command line again, with the same
+//! The old process starts the executable at the path of its own command line, with the same
 //! arguments and environment. The standard input of the new process is a socket, through which it
-//! receives the listening sockets and reports that it serves; until then the old process serves as
-//! before. See `docs/decisions/0020-upgrades-in-place.md`.
+//! receives the listening sockets and reports that it serves; until then the old process continues
+//! to serve. See `docs/decisions/0020-upgrades-in-place.md`.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,25 +24,25 @@ use samovar_http::{Listener, Server, handover};
 
 use super::events::Event;
 
-/// Maximum time until the new process serves.
+/// Maximum time until the new process must serve.
 pub const START_TIME: Duration = Duration::from_secs(10);
 
-/// Time in which a failed new process can log the cause and exit.
+/// Time that a failed new process gets to log the cause and exit.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 
-/// Environment variable of the new process: the PID of its parent, so that an inherited variable is
-/// ignored, and a letter for each listener.
+/// Environment variable of the new process: the PID of its parent, and one letter per listener. The
+/// PID shows whether the variable was inherited from elsewhere, and must be ignored.
 const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
-/// Variables for one process only, by its PID or its open files.
+/// Variables that are not passed on: they apply to one process only, by its PID or its open files.
 const NOT_INHERITED: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
-/// The kind of a listener, which its socket does not show.
+/// The kind of a listener, which cannot be determined from its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
     Secure,
-    /// A unix socket whose file the server removes at exit.
+    /// A Unix socket whose file the server removes at exit.
     OwnFile,
 }
 
@@ -73,11 +73,11 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// The predecessor of this process, if it has one.
+    /// Finds the predecessor of this process, if it has one.
     ///
     /// # Errors
     ///
-    /// If standard input is not the socket of the predecessor.
+    /// Standard input is not the socket of the predecessor.
     pub fn of_process() -> anyhow::Result<Option<Self>> {
         let Ok(text) = env::var(VARIABLE) else {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Predecessor {
         self.pid
     }
 
-    /// Receives its sockets, with `tls` on those that use TLS.
+    /// Receives the predecessor's sockets, and sets `tls` on those that use TLS.
     pub(super) fn take(self, tls: Option<&TlsConfig>) -> anyhow::Result<Taken> {
         let (listeners, release) = handover::take(self.stream)
             .context("cannot receive the sockets of the running server")?;
@@ -128,13 +128,13 @@ impl Predecessor {
     }
 }
 
-/// The sockets of a predecessor, which serves until it is released.
+/// The sockets of a predecessor, which continues to serve until it is released.
 pub(super) struct Taken {
     pub(super) listeners: Vec<(Listener, Kind)>,
     pub(super) release: handover::Predecessor,
 }
 
-/// Takes the socket from standard input, which becomes `/dev/null`.
+/// Takes the socket from standard input, and replaces standard input by `/dev/null`.
 fn take_stdin() -> io::Result<UnixStream> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -146,7 +146,7 @@ fn take_stdin() -> io::Result<UnixStream> {
 pub(super) struct Successor(Child);
 
 impl Successor {
-    /// Starts the process. The outcome is sent as an [`Event::Successor`].
+    /// Starts the process. Its outcome is sent as an [`Event::Successor`].
     pub(super) fn start(
         server: &Arc<Server<Site>>,
         kinds: &[Kind],
@@ -177,11 +177,11 @@ impl Successor {
             let storage = server.service().storage();
             storage.inspect(|storage| storage.set_shared(true));
             let outcome = handover::give(&ours, &server);
-            // After an error it is not certain that the successor never served.
+            // After an error it is not certain that the successor has never served.
             if matches!(outcome, Ok(false)) {
                 storage.inspect(|storage| storage.set_shared(false));
             }
-            // The receiver is gone if the server ends meanwhile.
+            // Ignore an error: the receiver is gone if the server ends meanwhile.
             events.send(Event::Successor(outcome)).ok();
         });
         if let Err(error) = waits {
@@ -197,12 +197,12 @@ impl Successor {
 
     /// Kills the process; returns how it ended.
     pub(super) fn end(&mut self) -> Ended {
-        // Fails if it has exited already.
+        // Fails if the process has already exited.
         self.0.kill().ok();
         Ended(self.0.wait().ok())
     }
 
-    /// As [`end`](Self::end), after some time to exit by itself.
+    /// Waits for the process to exit, and kills it if it does not; returns how it ended.
     pub(super) fn fail(&mut self) -> Ended {
         let start = Instant::now();
         while start.elapsed() < LAST_WORDS_TIME && matches!(self.0.try_wait(), Ok(None)) {
@@ -212,7 +212,7 @@ impl Successor {
     }
 }
 
-/// The end of a process.
+/// How a process ended.
 pub(super) struct Ended(Option<std::process::ExitStatus>);
 
 impl fmt::Display for Ended {
@@ -228,7 +228,8 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The program of this process's command line. A link may lead to a newer executable by now.
+/// Returns the program of this process's command line. If it is a link, it may lead to a newer
+/// executable by now.
 fn program() -> anyhow::Result<OsString> {
     match env::args_os().next().filter(|name| !name.is_empty()) {
         Some(name) => Ok(name),

@@ -1,4 +1,4 @@
-//! Declarations of all options, in one table: name, type, bounds, default, description and setter.
+//! Declares all options in one table: name, type, bounds, default, description and setter.
 //!
 //! The configuration file, the environment, the command line, `--help` and the reference of the
 //! book are derived from it. `server.rs` declares the options of the process, `cache.rs` those of a
@@ -22,15 +22,16 @@ use super::{Configuration, rules, unit};
 pub struct OptionSpec {
     /// Dotted name, as in the file.
     pub name: &'static str,
-    /// One or two sentences.
+    /// Description, of one or two sentences.
     pub help: &'static str,
-    /// The option of the same meaning in nix-serve, with its dashes.
+    /// The corresponding option of nix-serve, with its dashes.
     pub nix_serve: Option<&'static str>,
     /// Type and bounds of the value.
     pub kind: Kind,
     /// Whether the option belongs to the server or to each cache.
     pub scope: Scope,
-    /// `None` for the first word of a [`Kind::Word`], and for no value.
+    /// How the default is shown. `None` for the first word of a [`Kind::Word`], and if there is no
+    /// default.
     shown_default: Option<Shown>,
 }
 
@@ -41,27 +42,27 @@ pub(super) struct Row<D> {
     pub(super) set: Set<D>,
 }
 
-/// Type of a value, with its bounds.
+/// Type of an option's values, with bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Text that is not empty.
     Text,
     /// Path of a file or directory, or `credential:NAME`.
     Path,
-    /// Whole number within these bounds.
+    /// Whole number between these bounds.
     Count(u64, u64),
-    /// Bytes within these bounds: a number, or one with a unit, as in `"64 MiB"`.
+    /// Number of bytes between these bounds: a number, or a number with a unit, as in `"64 MiB"`.
     Size(u64, u64),
-    /// Seconds: a number, or one with a unit, as in `"10 min"`.
+    /// Time: a number of seconds, or a number with a unit, as in `"10 min"`.
     Time,
     /// `true` or `false`.
     Switch,
     /// One of these words; the first is the default.
     Word(&'static [&'static str]),
-    /// List of texts; one text stands for a list of it. In the environment separated by white
-    /// space, on the command line one option for each.
+    /// List of texts; a single text stands for a list of one. In the environment, elements are
+    /// separated by white space; on the command line, the option is repeated for each.
     List,
-    /// List of tables; in the environment and on the command line written as in the file.
+    /// List of tables. In the environment and on the command line it is written as in the file.
     Tables,
 }
 
@@ -70,25 +71,25 @@ pub enum Kind {
 pub enum Scope {
     /// The server. Takes effect at start.
     Server,
-    /// A cache: set for all caches, or for one in `[caches.NAME]`. Takes effect at start and
-    /// reload.
+    /// A cache: the option is set for all caches, or for one cache in `[caches.NAME]`. Takes effect
+    /// at start and at reload.
     Cache,
 }
 
-/// Name of the table that holds one table for each named cache.
+/// Name of the table that contains a table per named cache.
 pub(super) const CACHES: &str = "caches";
 
 /// Prefix of environment variables.
 pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
 
-/// The default as shown by `--help` and the reference.
+/// The default of an option as `--help` and the reference show it.
 #[derive(Debug)]
 enum Shown {
-    /// Words, for a default that is no value.
+    /// A description, for a default that is not a single value.
     Words(&'static str),
     /// The value in the default configuration.
     Value(fn(&Configuration) -> String),
-    /// That value, followed by words.
+    /// The value in the default configuration, followed by a remark.
     ValueOr(fn(&Configuration) -> String, &'static str),
 }
 
@@ -104,15 +105,15 @@ pub(super) enum Set<D> {
     Switch(fn(&mut D, bool)),
     Word(&'static [&'static str], fn(&mut D, &str)),
     Texts(fn(&mut D, Vec<String>)),
-    /// A text with a syntax of its own: a description of valid values, and a setter that returns
-    /// `None` for any other value.
+    /// Text with a syntax of its own: a description of valid values, and a setter that returns
+    /// `None` if a value is invalid.
     Parsed(&'static str, fn(&mut D, &str) -> Option<()>),
-    /// A list with elements of a syntax of its own, likewise.
+    /// List whose elements have a syntax of their own; description and setter as above.
     Each(&'static str, fn(&mut D, &[Value]) -> Option<()>),
     Rules(fn(&mut D, Vec<Rule>)),
 }
 
-/// Resolves `credential:NAME` in paths.
+/// Resolves the `NAME` of a path `credential:NAME`.
 pub(super) type FindCredential<'a> = &'a dyn Fn(&str) -> Result<PathBuf, String>;
 
 impl<D> Set<D> {
@@ -130,7 +131,7 @@ impl<D> Set<D> {
         }
     }
 
-    /// Sets the option; the error describes valid values.
+    /// Sets the option in a draft. If the value is invalid, the error describes valid values.
     pub(super) fn apply(
         &self,
         draft: &mut D,
@@ -201,7 +202,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// A list of texts that are not empty, or one such text.
+/// Converts a list of non-empty texts, or one such text, to a list.
 fn texts(value: &Value) -> Option<Vec<String>> {
     let owned = |value: &Value| text(value).map(str::to_owned);
     match value {
@@ -262,18 +263,18 @@ impl<D> Row<D> {
 }
 
 impl OptionSpec {
-    /// All options, in the order of the reference: first those of the server.
+    /// Returns all options in the order of the reference: those of the server first.
     pub fn all() -> impl Iterator<Item = &'static Self> + Clone {
         let of_server = server::OPTIONS.iter().map(|row| &row.spec);
         of_server.chain(cache::OPTIONS.iter().map(|row| &row.spec))
     }
 
-    /// The option of this dotted name.
+    /// Finds an option by its dotted name.
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::all().find(|spec| spec.name == name)
     }
 
-    /// The default, for `--help` and the reference.
+    /// Returns the default as text, for `--help` and the reference.
     pub fn default(&self) -> String {
         let value = |shown: fn(&Configuration) -> String| shown(&Configuration::default());
         match (&self.shown_default, self.kind) {
@@ -285,23 +286,24 @@ impl OptionSpec {
         }
     }
 
-    /// The option on the command line of `samovar serve`, without dashes in front.
+    /// Returns the option's name on the command line of `samovar serve`, without the leading
+    /// dashes.
     pub fn option(&self) -> String {
         self.name.replace('.', "-")
     }
 
-    /// The environment variable.
+    /// Returns the option's environment variable.
     pub fn variable(&self) -> String {
         format!("{VARIABLE_PREFIX}{}", upper_case(self.name))
     }
 }
 
-/// The name of an option in the form of environment variables.
+/// Converts the name of an option to the form of environment variables.
 pub(super) fn upper_case(name: &str) -> String {
     name.replace(['.', '-'], "_").to_ascii_uppercase()
 }
 
-/// A limit of the engine as a time; `Duration::MAX` never gets here.
+/// Formats a time limit of the engine, which must not be `Duration::MAX`.
 fn seconds(time: Duration) -> String {
     match time.as_secs() {
         minutes if minutes >= 120 && minutes % 60 == 0 => format!("{} min", minutes / 60),
@@ -327,7 +329,7 @@ mod tests {
         }
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-' || byte == b'.';
         assert!(OptionSpec::all().all(|spec| spec.name.bytes().all(is_plain)));
-        // `SAMOVAR_CACHES__NAME__OPTION` has no other meaning.
+        // The variable `SAMOVAR_CACHES__NAME__OPTION` must not be ambiguous.
         assert!(OptionSpec::all().all(|spec| !spec.name.starts_with(CACHES)));
     }
 
@@ -339,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Setting an option to its first word changes nothing.
+    /// The first word of an option is its default.
     #[test]
     fn the_first_word_is_the_default() {
         check_first_words(server::OPTIONS);

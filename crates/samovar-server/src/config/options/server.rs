@@ -310,7 +310,7 @@ fn or_never(time: Duration) -> Duration {
     }
 }
 
-/// For counts whose declared bound fits.
+/// Converts a count whose declared maximum fits `u32`.
 fn to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

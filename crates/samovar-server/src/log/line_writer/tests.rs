@@ -1,4 +1,5 @@
-//! The log writer with outputs that are slow, full, renamed or closed.
+//! The log writer never blocks its callers and loses no line silently, even if its output is slow,
+//! full, renamed or closed.
 
 use std::fs;
 use std::io::Read as _;
@@ -82,7 +83,8 @@ fn a_file_that_cannot_be_reopened_stays_in_use() {
     assert_eq!(fs::read_to_string(moved.join("log")).expect("reads"), "x\n");
 }
 
-/// A pipe without a reader costs lines, not time; the loss is reported once the pipe is read.
+/// If nothing reads a pipe, lines are dropped without delay, and the loss is reported once the pipe
+/// is read.
 #[test]
 fn lost_lines_are_counted_and_reported_when_there_is_room() {
     let (mut reader, pipe) = io::pipe().expect("a pipe");
@@ -98,7 +100,7 @@ fn lost_lines_are_counted_and_reported_when_there_is_room() {
     let writer = LineWriter::spawn("test", sink, Duration::ZERO, report).expect("spawns");
     let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
     let mut lost_count = 0_u64;
-    // The pipe holds 64 KiB, and each of the two buffers a mebibyte.
+    // The pipe holds 64 KiB, and each of the two buffers 1 MiB.
     for _ in 0..4096 {
         lost_count += u64::from(!writer.push(&line));
     }
@@ -112,7 +114,7 @@ fn lost_lines_are_counted_and_reported_when_there_is_room() {
     assert!(writer.flush(PATIENCE));
     drop(writer);
     let text = reading.join().expect("reads").expect("is text");
-    // The writer thread may have reported part of the loss while lines were pushed.
+    // The thread may have reported a part of the loss while lines were pushed.
     let counts = text
         .lines()
         .filter_map(|line| line.strip_prefix("lost ")?.parse::<u64>().ok());
