@@ -1,5 +1,8 @@
 //! The registration of a path, and whether it is still current.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::sync::Arc;
 

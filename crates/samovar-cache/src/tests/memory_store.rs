@@ -148,6 +148,16 @@ impl Store for MemoryStore {
         }
     }
 
+    fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
+        self.probe()?;
+        let rows = self.0.rows.lock().unwrap();
+        let is_before = |info: &&PathInfo| before.is_none_or(|one| info.registration < Some(one));
+        let mut infos: Vec<PathInfo> = rows.values().filter(is_before).cloned().collect();
+        infos.sort_by_key(|info| std::cmp::Reverse(info.registration));
+        infos.truncate(count_max);
+        Ok(infos)
+    }
+
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
         Ok(Tree::of_files(self.file(path)))
     }

@@ -14,6 +14,9 @@
 //! | memory of a round | 32 bytes per path | the list is sorted by verification record |
 //! | start of rounds | at most one an hour | a small store need not be read all the time |
 
+#[cfg(test)]
+mod tests;
+
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
