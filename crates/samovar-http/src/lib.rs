@@ -38,7 +38,7 @@
 //! of two methods:
 //!
 //! * [`Service::inline`], on the I/O thread, for responses from memory. It must not block. It may
-//! decline a request, which a worker then handles.
+//!   decline a request, which a worker then handles.
 //! * [`Service::handle`], on a worker, for everything else.
 //!
 //! ```

@@ -37,6 +37,13 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
 
+    /// Whether there is an object that is not empty.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    fn has_contents(&self, key: &str) -> Result<bool, StorageError>;
+
     /// Removes an object. Absence is no error.
     ///
     /// # Errors
@@ -97,7 +104,7 @@ impl Objects for Directory {
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError> {
         let file = tempfile::Builder::new()
             .prefix("")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
             .tempfile_in(self.root.join(TMP))
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
         Ok(Box::new(NewFile {
@@ -111,6 +118,14 @@ impl Objects for Directory {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::file("cannot open", key, error)),
+        }
+    }
+
+    fn has_contents(&self, key: &str) -> Result<bool, StorageError> {
+        match fs::symlink_metadata(self.root.join(key)) {
+            Ok(metadata) => Ok(metadata.len() > 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(StorageError::file("cannot read", key, error)),
         }
     }
 
@@ -138,7 +153,7 @@ impl Objects for Directory {
             fs::create_dir_all(parent).map_err(failed)?;
         }
         let mut file = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
             .tempfile_in(self.root.join(TMP))
             .map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;

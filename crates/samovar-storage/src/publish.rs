@@ -1,10 +1,10 @@
 //! The rules for an uploaded narinfo.
 
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
-use samovar_nix::{Hash, HashPart, Method, NarHash, StoreDir, StorePath};
+use samovar_nix::{Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath};
 
 use crate::content_address;
-use crate::metadata::KnownFile;
+use crate::metadata::StoredNar;
 use crate::verify::FileName;
 
 /// Longest narinfo, in bytes.
@@ -14,7 +14,10 @@ pub const NARINFO_LEN_MAX: usize = 1 << 20;
 const REFERENCE_COUNT_MAX: usize = 8192;
 
 /// Most signatures of a path.
-const SIGNATURE_COUNT_MAX: usize = 32;
+pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
+
+/// Longest name of a key in a signature, in bytes.
+const KEY_NAME_LEN_MAX: usize = 256;
 
 /// Why an uploaded narinfo is refused. The text names the field, what was found and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +66,9 @@ pub enum Refusal {
         /// How many there may be.
         limit: usize,
     },
+    /// The name of a key in a signature is too long.
+    #[error("a Sig has a key name of {0} bytes, the limit is {KEY_NAME_LEN_MAX}")]
+    KeyName(usize),
     /// The store path computed from `CA` is not `StorePath`.
     #[error("CA does not belong to this StorePath, these References and this NAR")]
     ContentAddress,
@@ -115,6 +121,10 @@ pub(crate) fn parse(
             });
         }
     }
+    let is_long = |signature: &&Signature| signature.key_name().len() > KEY_NAME_LEN_MAX;
+    if let Some(signature) = info.signatures.iter().find(is_long) {
+        return Err(Refusal::KeyName(signature.key_name().len()));
+    }
     let file = info.url.strip_prefix("nar/");
     match file.and_then(|file| FileName::parse(file.as_bytes())) {
         Some(file) => Ok((info, file)),
@@ -127,7 +137,7 @@ pub(crate) fn compare(
     dir: &StoreDir,
     info: &NarInfo,
     name: &FileName,
-    file: &KnownFile,
+    file: &StoredNar,
 ) -> Result<(), Refusal> {
     let differs = |field, found: String, measured: String| {
         Err(Refusal::Differs {
@@ -136,12 +146,12 @@ pub(crate) fn compare(
             measured,
         })
     };
-    if info.nar_hash != file.nar.nar_hash {
-        let (found, measured) = (info.nar_hash, file.nar.nar_hash);
+    if info.nar_hash != file.nar_hash {
+        let (found, measured) = (info.nar_hash, file.nar_hash);
         return differs("NarHash", found.to_string(), measured.to_string());
     }
-    if info.nar_size != file.nar.nar_size {
-        let (found, measured) = (info.nar_size, file.nar.nar_size);
+    if info.nar_size != file.nar_size {
+        let (found, measured) = (info.nar_size, file.nar_size);
         return differs("NarSize", found.to_string(), measured.to_string());
     }
     let file_hash = Hash::sha256(name.file_hash());

@@ -30,6 +30,9 @@ const STORE_ID: &str = ".samovar/store-id";
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
 
+/// Tokens that are remembered as valid.
+const SEEN_COUNT_MAX: usize = 4096;
+
 /// How often a successor checks whether its predecessor has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -45,6 +48,8 @@ pub struct Storage {
     limits: Limits,
     queue: CommitQueue,
     index: RwLock<Index>,
+    /// Hashes of tokens that were found valid. Only for deciding how a body is received.
+    seen_tokens: RwLock<HashSet<TokenHash>>,
 }
 
 /// The hash parts of all paths, in memory.
@@ -91,6 +96,7 @@ impl Storage {
             limits: Limits::default(),
             queue: CommitQueue::default(),
             index: RwLock::default(),
+            seen_tokens: RwLock::default(),
         });
         match lock.try_lock() {
             Ok(()) => {
@@ -110,6 +116,12 @@ impl Storage {
             }
         }
         Ok(storage)
+    }
+
+    /// Whether no other process has the storage.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.index().lock.is_some()
     }
 
     /// The cache of this name, created if it is new. `is_mirrored`: its narinfos are written into
@@ -222,7 +234,7 @@ impl StoredCache {
     }
 
     /// The file of a NAR that a path of this cache has, or that the client with `token` has sent;
-    /// opened. `None` also if the file is lost: the next upload replaces it.
+    /// opened. `None` also if the file is lost or has another length: the next upload replaces it.
     ///
     /// # Errors
     ///
@@ -234,11 +246,17 @@ impl StoredCache {
     ) -> Result<Option<(StoredNar, File)>, StorageError> {
         let storage = &*self.storage;
         let token = token.map(|token| token.id);
-        let Some(known) = storage.metadata.file(self.id, token, name.file_hash())? else {
+        let Some(nar) = storage.metadata.file(self.id, token, name.file_hash())? else {
             return Ok(None);
         };
-        let file = storage.objects.open(&known.nar.object_key)?;
-        Ok(file.map(|file| (known.nar, file)))
+        let Some(file) = storage.objects.open(&nar.object_key)? else {
+            return Ok(None);
+        };
+        let metadata = file
+            .metadata()
+            .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
+        let is_whole = metadata.is_file() && metadata.len() == nar.file_size;
+        Ok(is_whole.then_some((nar, file)))
     }
 
     /// The token of this text, if it is valid and for this cache.
@@ -251,7 +269,24 @@ impl StoredCache {
             return Ok(None);
         };
         let token = self.storage.metadata.token(&hash)?;
-        Ok(token.filter(|token| token.is_valid(now) && token.covers(&self.name)))
+        let token = token.filter(|token| token.is_valid(now) && token.covers(&self.name));
+        let seen = &self.storage.seen_tokens;
+        if token.is_some() && !self.is_seen(text) {
+            let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
+            if seen.len() >= SEEN_COUNT_MAX {
+                seen.clear();
+            }
+            seen.insert(hash);
+        }
+        Ok(token)
+    }
+
+    /// Whether the token of this text was valid when it was last looked up. Never blocks on a disk.
+    #[must_use]
+    pub fn is_seen(&self, text: &[u8]) -> bool {
+        let seen = &self.storage.seen_tokens;
+        let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
+        TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
     }
 
     /// Receives a NAR file: verifies it in one pass and keeps it, durably when this returns. It is
@@ -296,16 +331,8 @@ impl StoredCache {
             listing: verified.listing,
             frames: verified.frames,
         };
-        let key = &new.nar.object_key;
-        object.publish(key)?;
-        let stored = storage.metadata.add_nar(token.id, &new)?;
-        if stored.object_key == *key {
-            return Ok(());
-        }
-        if storage.objects.open(&stored.object_key)?.is_none() {
-            return Ok(storage.metadata.replace_object(stored.id, &new)?);
-        }
-        Ok(storage.objects.remove(key)?)
+        object.publish(&new.nar.object_key)?;
+        Ok(storage.metadata.add_nar(token.id, &new)?)
     }
 
     /// Publishes a path: checks its narinfo against the file that was uploaded, and its references.
@@ -338,7 +365,7 @@ impl StoredCache {
         let new = NewPath {
             cache: self.id,
             token: token.id,
-            nar_id: file.nar.id,
+            nar_id: file.id,
             references: others
                 .map(|reference| NewReference {
                     path: reference.clone(),
@@ -372,6 +399,7 @@ impl StoredCache {
     /// Any [`PutError`]; then nothing is kept.
     pub fn put_log(
         &self,
+        token: &Token,
         path: &StorePath,
         source: &mut dyn Read,
         len_max: u64,
@@ -393,6 +421,9 @@ impl StoredCache {
                 .write_all(&piece[..read])
                 .map_err(|error| StorageError::file("cannot write", &key, error))?;
         }
+        if !self.storage.metadata.is_token_valid(token.id)? {
+            return Err(Refusal::TokenInvalid.into());
+        }
         Ok(object.publish(&key)?)
     }
 
@@ -413,13 +444,34 @@ impl StoredCache {
         }
     }
 
+    /// Writes the narinfos that are missing in the directory, because an earlier process was killed
+    /// after it had published them. Does nothing for a cache that is not mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
+        if !self.is_mirrored {
+            return Ok(());
+        }
+        for (cache, hash_part) in self.storage.metadata.hash_parts()? {
+            let key = narinfo_key(hash_part);
+            if cache == self.id && !self.storage.objects.has_contents(&key)? {
+                self.mirror(hash_part, render)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the narinfo into the directory.
     fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
         if self.is_mirrored
             && let Some(path) = self.lookup(hash_part)?
         {
-            let key = format!("{hash_part}.narinfo");
-            self.storage.objects.write_mirror(&key, &render(&path))?;
+            let text = render(&path);
+            self.storage
+                .objects
+                .write_mirror(&narinfo_key(hash_part), &text)?;
         }
         Ok(())
     }
@@ -437,6 +489,10 @@ pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
         .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
         .map_err(|error| StorageError::file("cannot create", ".samovar", error))?;
     Sqlite::open(&root.join(DATABASE))
+}
+
+fn narinfo_key(hash_part: HashPart) -> String {
+    format!("{hash_part}.narinfo")
 }
 
 /// Reads a listing that is compressed with zstd.

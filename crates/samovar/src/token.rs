@@ -100,6 +100,15 @@ fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
         may_create || directory.join(DATABASE).exists(),
         "{directory:?} is not a storage: name the directory of samovar serve --storage"
     );
+    if may_create && !directory.join(DATABASE).exists() {
+        // Standard error may be closed; the token is made all the same.
+        writeln!(
+            io::stderr(),
+            "making a new storage in {}",
+            directory.display()
+        )
+        .ok();
+    }
     open_database(directory).with_context(|| format!("cannot use the storage {directory:?}"))
 }
 

@@ -1,4 +1,4 @@
-//! Responses with the listing of a NAR.
+//! Answering with the listing of a NAR.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::known::registration::{Collected, Registration};
 use crate::reader::Reader;
 use crate::refusal::Refusal;
 
-/// Answers `/<hash part>.ls`.
+/// The answer of `/<hash part>.ls`.
 pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
     let registration = reader.servable(hash_part)?;
     let tree = reader.store().tree(&registration.info.path)?;
@@ -29,7 +29,7 @@ pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, 
     Ok(response.header("Content-Type", "application/json"))
 }
 
-/// Returns the listing, and its length if it is made from a plan.
+/// The listing, and its length if it comes from a plan.
 fn listing_of(
     plans: &Plans,
     registration: &Registration,
@@ -41,11 +41,10 @@ fn listing_of(
     })
 }
 
-/// The body of a response with a listing.
+/// The body of a listing.
 struct ListingBody {
     reader: ListingReader,
-    /// Length in bytes; known only if the listing is made from a plan, which is valid for the
-    /// registration.
+    /// Known if it comes from a plan, which holds for the registration.
     len: Option<u64>,
     left: Option<u64>,
     registration: Registration,
@@ -65,7 +64,7 @@ impl ListingBody {
     }
 
     fn end(&self) -> io::Result<Progress> {
-        // A client cannot verify a listing by a hash, so check that it belongs to the registration.
+        // A client has no hash to compare a listing with.
         if self.len.is_none() && self.registration.is_current() != Ok(true) {
             return Err(Collected.into());
         }

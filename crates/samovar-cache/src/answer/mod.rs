@@ -1,6 +1,7 @@
-//! Responses: one function per form of URL, which uses a [`Reader`](crate::reader::Reader).
+//! Answers: one function for each form of URL, from a [`Reader`](crate::reader::Reader) to a
+//! response.
 //!
-//! Narinfos are in [`crate::narinfo`], because I/O threads send them as well.
+//! The narinfo is not here, because I/O threads send it: see [`crate::narinfo`].
 
 pub(crate) mod build_log;
 pub(crate) mod bulk;

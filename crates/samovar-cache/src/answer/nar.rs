@@ -1,4 +1,4 @@
-//! Responses with a NAR or a range of it.
+//! Answering with a NAR, or a range of one.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::prepared::{AnswerHead, PreparedBody};
 use crate::reader::Reader;
 use crate::refusal::Refusal;
 
-/// Answers `/nar/…`. `nar_hash`: the NAR hash in the URL, if any.
+/// The answer of `/nar/…`. `nar_hash`: the one in the URL.
 pub(crate) fn respond(
     reader: &Reader,
     head: Head<'_>,
@@ -53,8 +53,7 @@ pub(crate) fn respond(
         if lease.as_ref().is_some_and(|lease| lease.has_waited)
             && registration.is_current() == Ok(false)
         {
-            // The path was collected or registered anew before the lease was granted. It is leased
-            // now, so start again.
+            // Collected, or registered anew, before it was leased. It is leased now.
             return respond(reader, head, hash_part, nar_hash);
         }
         let tree = shared.store.tree(&info.path)?;
@@ -65,7 +64,7 @@ pub(crate) fn respond(
         let body = NarBody::new(nar, (start, end), size, registration, check);
         Body::Source(Box::new(body.leased(lease)))
     };
-    // Small NARs are not listed as transfers in progress: they are sent too fast.
+    // Small NARs are sent too fast to be of interest as transfers in progress.
     let transfers = shared.observer.transfers();
     let body = match transfers.filter(|_| size > small_nars::LEN_MAX) {
         Some(transfers) => {
@@ -86,8 +85,8 @@ pub(crate) fn respond(
     })
 }
 
-/// Parses the requested range. Ranges are defined for GET only (RFC 9110, 14.2). `If-Range` never
-/// matches, because responses have no validators (13.1.5).
+/// The range that a request asks for. Ranges are defined for GET alone (RFC 9110, 14.2). An
+/// `If-Range` cannot match: there are no validators here to compare with (13.1.5).
 pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     match head.header("Range") {
         Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
@@ -97,8 +96,7 @@ pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     }
 }
 
-/// Opens the NAR at offset `start`. Also returns the identity of the root, read before the NAR was
-/// opened.
+/// The NAR from `start` on, and the root of the files before it was opened.
 fn open(
     shared: &SharedStore,
     registration: &Registration,
@@ -109,9 +107,9 @@ fn open(
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
-/// Starts the check of a whole NAR: hashing it, copying it to the NAR cache, or neither.
+/// The check of a whole NAR while it is sent: its hash, a copy of it, or none.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
-    // A daemon hashes what it sends, so NARs from it are not hashed again.
+    // The daemon hashes what it sends.
     let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
     let nar_cache = shared.nar_cache.as_ref();
     let recording =
@@ -119,7 +117,7 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Op
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
 }
 
-/// Returns a small NAR from the small-NAR cache, or reads it and adds it.
+/// A small NAR, from the small-NAR cache or added to it.
 fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
     let info = &registration.info;
     let hash_part = info.path.hash_part();
@@ -142,7 +140,7 @@ fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Pr
     };
     let prepared = Arc::clone(&nar.prepared);
     shared.small_nars.insert(hash_part, nar);
-    // No response for a marked path may stay in memory, even if the path was marked a moment ago.
+    // Nothing of a marked path stays in memory, even if it was marked just now.
     if shared.health.is_marked(&hash_part) {
         shared.small_nars.remove(&hash_part);
     }

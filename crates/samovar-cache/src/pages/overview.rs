@@ -1,4 +1,4 @@
-//! The list of caches, at `/` if no cache has that URL.
+//! `/` of a server without a cache there: the list of caches.
 
 use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;

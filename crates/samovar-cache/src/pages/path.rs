@@ -4,8 +4,7 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a closure whose sizes are added up | 2000 | takes 20 ms; for larger closures only
-//! "more than 2000" is shown |
+//! | paths of a closure whose sizes are added | 2000 | 20 ms; larger closures show only that limit |
 //! | references that are looked up | 500 | further ones are shown without a link |
 
 use maud::{Markup, html};
@@ -24,7 +23,7 @@ const CLOSURE_COUNT_MAX: usize = 2000;
 
 const LINK_COUNT_MAX: usize = 500;
 
-/// Number of rows read in one transaction.
+/// Rows read in one transaction.
 const ROWS_AT_ONCE: usize = 250;
 
 /// Size of the closure of a path.
@@ -34,7 +33,7 @@ enum ClosureSize {
         nar_size: u64,
     },
     Large,
-    /// Some path of the closure cannot be served from this cache.
+    /// A member cannot be served from this cache.
     Incomplete,
 }
 

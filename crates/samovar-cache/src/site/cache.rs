@@ -1,8 +1,8 @@
-//! One binary cache: decides about a request, and which thread makes the response.
+//! One cache: the response to a request, and the thread that makes it.
 //!
-//! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if it is dispatched,
-//! again on a worker ([`Cache::handle`]): access control, routing, policy, response.
-//! [`Site`](crate::Site) describes which responses are made on which thread.
+//! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if that dispatches it,
+//! on a worker ([`Cache::handle`]): access control, routing, policy, response.
+//! [`Site`](crate::Site) describes what is answered on which thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,16 +35,15 @@ use crate::upload::{self, Context, Uploads};
 /// The configuration of a cache.
 #[derive(Debug)]
 pub struct CacheConfig {
-    /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
+    /// The URL prefix, percent-encoded, without a trailing slash; empty for the root.
     pub path_prefix: String,
-    /// `Priority` in `nix-cache-info`: clients prefer caches with a lower number. nix-serve's is
-    /// 30.
+    /// `Priority` in `nix-cache-info`: clients prefer lower ones. nix-serve's is 30.
     pub priority: u32,
-    /// The signing keys, and the paths that they sign.
+    /// Keys, and which paths they sign.
     pub signing: Signing,
-    /// The paths that clients may read.
+    /// The paths that may be read.
     pub policy: PolicyConfig,
-    /// Access rules for clients; `None`: all clients may read.
+    /// The clients that may read it; `None`: all.
     pub access: Option<Access>,
     /// The web interface; `None`: off.
     pub pages: Option<PagesConfig>,
@@ -66,7 +65,7 @@ impl Default for CacheConfig {
     }
 }
 
-/// One binary cache of a store.
+/// A binary cache of a store.
 #[derive(Debug)]
 pub(crate) struct Cache {
     shared: Arc<SharedStore>,
@@ -80,8 +79,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Creates a cache. `memory_len` is the memory for narinfos, in bytes. `before` is the cache
-    /// that it replaces; narinfos of that one are kept if they would be the same.
+    /// `memory_len`: memory for narinfos, in bytes. `before`: the cache that it replaces; its
+    /// narinfos are kept if they would be the same.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
@@ -117,11 +116,18 @@ impl Cache {
         }
     }
 
-    pub(crate) fn takes_uploads(&self) -> bool {
-        self.uploads.is_some()
+    pub(crate) fn uploads(&self) -> Option<&Uploads> {
+        self.uploads.as_ref()
     }
 
-    /// Returns the rest of a path below the cache's prefix; `None` if the path is not below it.
+    /// Writes the narinfos that are missing in the directory of the storage.
+    pub(crate) fn repair_mirror(&self) {
+        if let Some(uploads) = &self.uploads {
+            uploads.repair_mirror(self.context());
+        }
+    }
+
+    /// The rest of a path below the prefix; `None` if it is not below.
     pub(crate) fn below_prefix<'path>(&self, path: &'path [u8]) -> Option<&'path [u8]> {
         let rest = path.strip_prefix(&*self.path_prefix)?;
         matches!(rest, [] | [b'/', ..]).then_some(rest)
@@ -131,12 +137,12 @@ impl Cache {
         &self.narinfos.reader
     }
 
-    /// Returns the access rules; `None` if all clients may read.
+    /// The access rules, if not every client may read.
     pub(crate) fn guard(&self) -> Option<&Access> {
         self.access.as_ref().filter(|access| !access.is_open())
     }
 
-    /// Whether a password must be verified before this request can be decided.
+    /// Whether a password must be hashed to decide about this request.
     pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
         let verdict = self
             .guard()
@@ -144,7 +150,7 @@ impl Cache {
         matches!(verdict, Some(Verdict::Unverified))
     }
 
-    /// Returns this cache for its web interface; `None` if that is off.
+    /// The cache for its web interface, if that is on.
     pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
         Some(PagedCache {
             narinfos: &self.narinfos,
@@ -154,7 +160,7 @@ impl Cache {
         })
     }
 
-    /// Returns the requested store path, if it is in memory. `path` lacks the cache's prefix.
+    /// The store path that is requested, if it is in memory. `path`: without the prefix.
     pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
         let route = route(path, query);
         if let Route::Log(path) = route {
@@ -165,8 +171,8 @@ impl Cache {
         name.or_else(|| self.shared.names.find(&hash_part))
     }
 
-    /// Answers a request on an I/O thread, or dispatches it. If the cache is hidden from the
-    /// client, returns the unused reply. `path` lacks the cache's prefix.
+    /// Answers on an I/O thread, or dispatches; returns the reply if the cache is hidden from the
+    /// client. `path`: without the prefix.
     pub(crate) fn inline<'r>(
         &self,
         fresh: &mut Fresh,
@@ -179,7 +185,7 @@ impl Cache {
             match access.admit(head, Instant::now()) {
                 Verdict::Granted(_) => {}
                 Verdict::Unverified => return Ok(reply.dispatch_costly()),
-                Verdict::Refused(_) if self.takes_uploads() && upload::has_token(head) => {
+                Verdict::Refused(_) if self.uploads.is_some() && upload::has_token(head) => {
                     return Ok(reply.dispatch_slow());
                 }
                 Verdict::Refused(refusal) => {
@@ -188,14 +194,17 @@ impl Cache {
                 }
             }
         }
-        if self.takes_uploads() && upload::is_about_uploads(head.method(), path) {
-            return Ok(reply.dispatch_slow());
+        if self.uploads.is_some() && upload::is_about_uploads(head.method(), path) {
+            // Downloads do not queue behind the verification of uploads.
+            return Ok(match upload::is_costly(head.method(), path) {
+                true => reply.dispatch_costly(),
+                false => reply.dispatch_slow(),
+            });
         }
         Ok(self.inline_admitted(fresh, turn, head, path, reply))
     }
 
-    // Long: one case per route. Splitting it would hide which routes are answered on the I/O
-    // thread.
+    // Long: one case per route; calls would hide which of them answer on the I/O thread.
     fn inline_admitted(
         &self,
         fresh: &mut Fresh,
@@ -218,7 +227,7 @@ impl Cache {
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
-            // The URL is not part of the cache protocol, but may be that of a page.
+            // The URL may be that of a page.
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
@@ -242,8 +251,7 @@ impl Cache {
             return reply.prepared(fixed.get(Fixed::NoPath));
         }
         if let Route::Nar { nar_hash, .. } = &route {
-            // Other caches share the small-NAR cache, so the NAR is sent only if this cache has
-            // found the path readable.
+            // The small-NAR cache is shared with caches where the path may be read.
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
                 return self.pass_on(&route, reply);
             }
@@ -263,13 +271,13 @@ impl Cache {
             {
                 reply.prepared(&rendered.narinfo.prepared)
             }
-            // A marked path: its files may have to be checked.
+            // Its files may have to be checked.
             _ if shared.health.is_marked(&hash_part) => reply.dispatch_slow(),
             _ => self.pass_on(&route, reply),
         }
     }
 
-    /// Dispatches a request to a worker. If the store is known to be down, sends a 503 instead.
+    /// Dispatches a request to a worker, unless the store is known to be down.
     fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
         // Build logs are files and do not depend on the database.
         if !matches!(route, Route::Log(_))
@@ -284,7 +292,7 @@ impl Cache {
         }
     }
 
-    /// Answers a request on a worker; `None` if the cache is hidden from the client.
+    /// Answers on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
@@ -306,8 +314,7 @@ impl Cache {
         if !matches!(head.method(), Method::Get | Method::Head) {
             return Some(match route {
                 Route::Narinfos => bulk::respond(&self.narinfos, request),
-                // The I/O thread could not refuse the method, because the client was not
-                // authenticated yet.
+                // As on the I/O thread, which had not authenticated the client yet.
                 _ => Fixed::NotAllowed.response(),
             });
         }
@@ -326,7 +333,7 @@ impl Cache {
     /// Answers a GET or HEAD from the store.
     fn respond(&self, head: Head<'_>, path: &[u8], route: Route) -> Result<Response, Refusal> {
         match route {
-            // The same answer as on the I/O thread.
+            // As on the I/O thread.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => {
                 let text = String::from_utf8_lossy(self.cache_info.body());
@@ -358,15 +365,14 @@ impl Cache {
     /// Answers a URL that is not part of the cache protocol.
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
         match self.paged() {
-            // If clients need passwords, workers also get requests that are not for pages.
+            // With passwords, workers also receive requests that are not for pages.
             Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
             _ => Fixed::NotFound.response(),
         }
     }
 
-    /// Checks access on a worker. `Ok`: the client may read. The error is the response to send: a
-    /// refusal (`None` if the cache is hidden), or a requeue because a password was verified just
-    /// now.
+    /// Checks access on a worker. The error is the response to a request that is refused, or that
+    /// is handled again because a password had to be verified first; `None` if the cache is hidden.
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Result<(), Option<Response>> {
         let now = Instant::now();
         let verdict = match access.evaluate(head, now) {
@@ -392,7 +398,7 @@ impl Cache {
         })
     }
 
-    /// Returns the parts of this cache that uploads need.
+    /// The parts of the cache that uploads need.
     fn context(&self) -> Context<'_> {
         Context {
             narinfos: &self.narinfos,

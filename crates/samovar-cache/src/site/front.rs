@@ -1,15 +1,14 @@
-//! The server's own URLs: health, version, and a list of caches. They exist if a cache has a web
-//! interface; the list is at `/` if no cache is there.
+//! The server's own URLs, if a cache has a web interface: health, and a list of caches if none is
+//! at `/`.
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `/healthz` | 200 if an I/O thread can answer |
-//! | `/readyz` | 200 if the store can be read and the roots of all policies are known, otherwise
-//! 503 |
+//! | `/healthz` | 200: an I/O thread answers |
+//! | `/readyz` | 200: the store can be read and the roots of all policies are known; else 503 |
 //! | `/version` | name and version of the program, as JSON |
-//! | `/` | the caches that the client may read; 404 if there are none |
+//! | `/` | the caches that the client may read; 404 if none |
 //!
-//! A client that may read no cache sees only the server's health and version.
+//! A client that may read no cache learns only the health of the server.
 
 use std::time::Instant;
 
@@ -24,14 +23,13 @@ use crate::route::page::PageRoute;
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
 
-/// URL that shows whether an I/O thread answers.
+/// Whether an I/O thread answers.
 pub(crate) const HEALTHZ: &[u8] = b"/healthz";
 
-/// URL that shows whether the server can answer about the store.
+/// Whether the server can answer about the store.
 pub(crate) const READYZ: &[u8] = b"/readyz";
 
-/// Returns the response to a URL that belongs to no cache and no page. A cache sends the same one
-/// for an unknown URL.
+/// The answer to a URL of no cache and no page. A cache gives the same to a URL without a meaning.
 pub(crate) fn unknown(head: Head<'_>) -> Fixed {
     match head.method() {
         Method::Get | Method::Head => Fixed::NotFound,
@@ -54,7 +52,7 @@ pub(crate) fn inline(
     if !caches.have_pages() || !is_page || !is_read {
         return reply.prepared(shared.fixed.get(unknown(head)));
     }
-    // To know which caches the client may read, a password may have to be verified first.
+    // A password may have to be hashed.
     let asks = |cache: &Cache| cache.may_still_refuse(head);
     if head.path() == b"/" && caches.iter().any(asks) {
         reply.dispatch_costly()
@@ -67,7 +65,7 @@ pub(crate) fn inline(
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match PageRoute::of(head.path()) {
-        // A single cache is not listed: it may be behind a proxy that forwards only its prefix.
+        // A single cache may be behind a proxy that passes on its prefix only.
         Some(PageRoute::Landing) if caches.len() < 2 => None,
         Some(PageRoute::Landing) => overview(caches, head),
         Some(PageRoute::Version) => Some(shared.program.response()),
@@ -77,7 +75,7 @@ pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -
     page.unwrap_or_else(|| Fixed::NotFound.response())
 }
 
-/// Answers whether the store can be read now. May block as long as a disk does.
+/// Whether the server could answer now. May block as long as a disk does.
 pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     let (status, text) = match shared.store.probe() {
         Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
@@ -90,7 +88,7 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     Response::text(status, text).header("Cache-Control", "no-store")
 }
 
-/// Renders the list of caches that the client may read; `None` if there are none.
+/// The page of the caches that the client may read.
 fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
     let may_read = |cache: &&Cache| {
         cache.guard().is_none_or(|access| {

@@ -26,7 +26,7 @@ impl Monitored for Site {
         SiteStatus {
             store: StoreStatus {
                 store_dir: shared.store.store_dir().to_string(),
-                // In epoch 0 the catalog is not loaded yet.
+                // The first epoch is that of the first load.
                 path_count: snapshot
                     .filter(|snapshot| snapshot.epoch > 0)
                     .map(|snapshot| snapshot.path_count() as u64),
@@ -55,8 +55,7 @@ impl Monitored for Site {
 }
 
 impl Site {
-    /// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
-    /// caches.
+    /// The narinfos in memory of all caches. Their evictions are those of replaced caches, too.
     fn narinfo_status(&self) -> CacheStatus {
         let caches = self.caches();
         let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));

@@ -33,7 +33,7 @@ use std::io::{self, Read as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_http::http::range::RangeOutcome;
-use samovar_http::http::{Method, Status};
+use samovar_http::http::{Method, Status, Version};
 use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
@@ -45,6 +45,7 @@ use samovar_storage::{NARINFO_LEN_MAX, PutError, Refusal, StorageError, StoredCa
 use crate::access::credentials::Credentials;
 use crate::answer::nar::requested_range;
 use crate::narinfo::narinfos::Narinfos;
+use crate::reader::policy::Decision;
 use crate::refusal::{Fixed, TEXT};
 
 use self::target::{Kind, Target};
@@ -52,10 +53,13 @@ use self::target::{Kind, Target};
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
 const BODY_LEN_MAX: u64 = 65 << 30;
 
-/// Maximum length of a body, in bytes, that is received completely before a worker gets the
-/// request. Most NARs and all narinfos are shorter, so clients with slow connections occupy no
-/// worker.
-const BUFFERED_LEN_MAX: u64 = 1 << 20;
+/// Longest body that is received before a worker gets the request, in bytes: narinfos and small
+/// NARs.
+const BUFFERED_LEN_MAX: u64 = 64 << 10;
+
+/// Bytes of a refused body that are read before the answer over HTTP/2. Clients with libcurl 7.88
+/// report a broken stream instead of the answer if their body is not read.
+const DRAINED_LEN_MAX: u64 = 16 << 20;
 
 /// Maximum length of a build log, in bytes.
 const LOG_LEN_MAX: u64 = 64 << 20;
@@ -81,18 +85,9 @@ pub(crate) fn is_about_uploads(method: Method, path: &[u8]) -> bool {
     method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
 }
 
-/// Decides how to receive the body of a PUT.
-pub(crate) fn intake(head: Head<'_>) -> Intake {
-    let len = head
-        .header_text("Content-Length")
-        .and_then(|len| len.parse::<u64>().ok());
-    match len {
-        // Bodies of clients without a token are not buffered in memory.
-        Some(len) if len <= BUFFERED_LEN_MAX && has_token(head) => {
-            Intake::Buffered(BUFFERED_LEN_MAX)
-        }
-        _ => Intake::Streamed(BODY_LEN_MAX),
-    }
+/// Whether a request uploads a NAR, whose verification takes long.
+pub(crate) fn is_costly(method: Method, path: &[u8]) -> bool {
+    method == Method::Put && matches!(Target::of(path).kind, Kind::Nar(_))
 }
 
 /// Whether the request carries a token, which a worker must look up to check it.
@@ -110,12 +105,42 @@ impl Uploads {
         self.stored.may_contain(hash_part)
     }
 
-    /// Whether a token admits the request to a cache that is not public. A GET needs the right to
-    /// read, except below `upload/`, where clients check for paths before they push.
+    /// Writes the narinfos that are missing in the directory of the storage.
+    pub(crate) fn repair_mirror(&self, context: Context<'_>) {
+        let render = |path: &StoredPath| render(context, path);
+        if let Err(error) = self.stored.repair_mirror(&render) {
+            report(context, &error);
+        }
+    }
+
+    /// How the body of a PUT is received.
+    pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
+        let len = head
+            .header_text("Content-Length")
+            .and_then(|len| len.parse::<u64>().ok());
+        let is_seen = || with_token(head, |text| self.stored.is_seen(text)) == Some(true);
+        match len {
+            // Only bodies of clients with a valid token are kept in memory.
+            Some(len) if len <= BUFFERED_LEN_MAX && is_seen() => Intake::Buffered(BUFFERED_LEN_MAX),
+            _ => Intake::Streamed(BODY_LEN_MAX),
+        }
+    }
+
+    /// Whether a token admits a request to a cache that is not public. Reading needs the right to
+    /// read. Without it a client may ask below `upload/` which paths and files are there, as it
+    /// does before it pushes.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let is_push = || head.method() == Method::Put || Target::of(path).is_below_upload;
-        matches!(token, Some(Ok(Some(token))) if token.rights.read || is_push())
+        let may_push = || match (head.method(), Target::of(path)) {
+            (Method::Put, _) => true,
+            (method, target) if target.is_below_upload => match target.kind {
+                Kind::CacheInfo | Kind::Narinfo(_) => true,
+                Kind::Nar(_) => method == Method::Head,
+                _ => false,
+            },
+            _ => false,
+        };
+        matches!(token, Some(Ok(Some(token))) if token.rights.read || may_push())
     }
 
     /// Answers a request on a worker if [`is_about_uploads`] holds. `path` lacks the prefix of the
@@ -129,7 +154,15 @@ impl Uploads {
         let head = request.head();
         let target = Target::of(head.path().get(below_prefix..).unwrap_or_default());
         match head.method() {
-            Method::Put => Some(self.put(context, request, &target)),
+            Method::Put => {
+                let response = self.put(context, request, &target);
+                if response.status().code() >= 400 && request.head().version() == Version::Http2 {
+                    // The answer is the same, whether the rest arrives or not.
+                    let mut rest = request.reader().take(DRAINED_LEN_MAX);
+                    io::copy(&mut rest, &mut io::sink()).ok();
+                }
+                Some(response)
+            }
             Method::Get | Method::Head if target.is_below_upload => {
                 Some(self.get(context, head, &target))
             }
@@ -173,6 +206,7 @@ impl Uploads {
     /// Returns the narinfo of an uploaded path.
     fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         match self.stored.lookup(hash_part) {
+            Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
             Ok(Some(path)) => Response::new(Status::OK, render(context, &path))
                 .header("Content-Type", "text/x-nix-narinfo"),
             Ok(None) => Fixed::NoPath.response(),
@@ -185,6 +219,7 @@ impl Uploads {
         let listing = self
             .stored
             .lookup(hash_part)
+            .map(|path| path.filter(|path| !is_denied(context, path)))
             .and_then(|path| path.map_or(Ok(None), |path| self.stored.listing(&path)));
         match listing {
             Ok(Some(listing)) => match samovar_storage::listing_reader(listing) {
@@ -220,11 +255,6 @@ impl Uploads {
             Ok(None) => return Fixed::NoPath.response(),
             Err(error) => return unavailable(context, &error),
         };
-        // The stored file may have another compression than the requested one. Then a HEAD tells
-        // the client that it need not send the NAR, but a GET finds nothing.
-        if head.method() == Method::Get && nar.file_hash != *name.file_hash() {
-            return Fixed::NoPath.response();
-        }
         let size = nar.file_size;
         let (status, (start, end)) = match requested_range(head, size) {
             RangeOutcome::Whole => (Status::OK, (0, size)),
@@ -248,6 +278,12 @@ impl Uploads {
             Ok(token) => token,
             Err(response) => return response,
         };
+        if request.head().header("Content-Range").is_some() {
+            return refused(
+                Status::BAD_REQUEST,
+                "Content-Range is not supported: upload the whole file",
+            );
+        }
         if request.head().header("Content-Encoding").is_some() {
             return refused(
                 Status::UNSUPPORTED_MEDIA_TYPE,
@@ -264,7 +300,7 @@ impl Uploads {
             Kind::CacheInfo => put_cache_info(context, request),
             Kind::Log(path) => self
                 .stored
-                .put_log(path, &mut request.reader(), LOG_LEN_MAX)
+                .put_log(&token, path, &mut request.reader(), LOG_LEN_MAX)
                 .map(|()| ok("kept")),
             Kind::Listing(_) | Kind::DebugInfo => {
                 let mut body = request.reader().take(LOG_LEN_MAX);
@@ -303,12 +339,13 @@ impl Uploads {
                 ),
             )),
             Some(Ok(None)) => Err(unauthorized(
-                "the token is unknown, expired, revoked, or for another cache",
+                "the token is unknown, expired, revoked, or for another cache: ask the operator of \
+                 the cache for a valid one, and put it into netrc",
             )),
             Some(Err(error)) => Err(unavailable(context, &error)),
             None => Err(unauthorized(
-                "uploading needs a token: make one with `samovar token create` on the server, and \
-                 put it into netrc as the password for this host",
+                "uploading needs a token as the password for this host in netrc: make one \
+                 with `samovar token create` on the server",
             )),
         }
     }
@@ -365,11 +402,22 @@ impl Uploads {
     }
 }
 
-/// Makes the response for storage that cannot be read. The cause is in the log.
+/// Whether a deny rule of the cache's policy matches an uploaded path. Allow rules are about paths
+/// of the Nix store: uploaded ones are there because a client with a token wanted it.
+fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
+    let reader = &context.narinfos.reader;
+    !reader.policy.is_open() && matches!(reader.decide(&info_of(path)), Decision::Denied)
+}
+
+/// The answer if the storage cannot be read. The log has the cause.
 fn unavailable(context: Context<'_>, error: &StorageError) -> Response {
+    report(context, error);
+    Fixed::Unavailable.response()
+}
+
+fn report(context: Context<'_>, error: &StorageError) {
     let observer = &context.narinfos.reader.shared.observer;
     observer.event(&Event::StorageFailed(error));
-    Fixed::Unavailable.response()
 }
 
 /// Checks that the client's store directory is the server's.
@@ -391,18 +439,7 @@ fn put_cache_info(context: Context<'_>, request: &mut Request) -> Result<Respons
 /// Renders the narinfo of an uploaded path, with the cache's signatures in addition to the uploaded
 /// ones.
 fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
-    let info = PathInfo {
-        path: path.path.clone(),
-        nar_hash: path.nar.nar_hash,
-        nar_size: path.nar.nar_size,
-        references: path.references.clone(),
-        deriver: path.deriver.clone(),
-        signatures: path.signatures.clone(),
-        content_address: path.content_address,
-        registration_time: path.registered_at,
-        ultimate: false,
-        registration: None,
-    };
+    let info = info_of(path);
     let mut narinfo = samovar_storage::narinfo(path);
     narinfo.signatures = context
         .narinfos
@@ -417,7 +454,23 @@ fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
     text
 }
 
-/// Calls `look_up` with the token in the request; returns `None` if there is no token.
+/// An uploaded path as a row of the Nix store.
+fn info_of(path: &StoredPath) -> PathInfo {
+    PathInfo {
+        path: path.path.clone(),
+        nar_hash: path.nar.nar_hash,
+        nar_size: path.nar.nar_size,
+        references: path.references.clone(),
+        deriver: path.deriver.clone(),
+        signatures: path.signatures.clone(),
+        content_address: path.content_address,
+        registration_time: path.registered_at,
+        ultimate: false,
+        registration: None,
+    }
+}
+
+/// Calls `look_up` with the token of the request; `None` if it has none.
 fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
     match Credentials::of(head.headers()) {

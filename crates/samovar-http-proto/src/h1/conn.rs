@@ -18,10 +18,10 @@
 //! ```
 //!
 //! * The caller passes received bytes to [`Conn::advance`] in order. It passes unconsumed bytes
-//! again, with later bytes appended.
+//!   again, with later bytes appended.
 //! * A [`Refusal`] is final. The caller answers it with `Connection: close` and closes.
 //! * [`Conn::may_keep`] returns whether the connection may stay open. The caller checks it *before*
-//! it writes the response head, which contains the `Connection` field.
+//!   it writes the response head, which contains the `Connection` field.
 
 use super::Refusal;
 use super::chunk::{ChunkDecoder, ChunkEvent};

@@ -8,16 +8,16 @@
 //! ```
 //!
 //! * Pass received bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`,
-//! then send the bytes of [`Session::take_output`]. Commands may be called between these steps, and
-//! take effect with the next `poll`.
+//!   then send the bytes of [`Session::take_output`]. Commands may be called between these steps, and
+//!   take effect with the next `poll`.
 //! * A stream exists from [`Event::Request`] to [`Event::Sent`] or [`Event::Reset`], or until it is
 //!   [`reset`](Session::reset). Its number is never reused. Commands for a stream that has ended do
 //!   nothing, so callers need not track what the peer does meanwhile.
 //! * A request body produces events only while [`read`](Session::read) is on, and the peer may send
-//! more only after received bytes were [`released`](Session::release).
+//!   more only after received bytes were [`released`](Session::release).
 //! * The session buffers one piece of each response body. [`Event::Drained`] requests the next when
-//! `h2` has taken the whole piece; `h2` takes as much as the peer's windows and its own small
-//! buffer allow. So a stream uses the memory of one piece and that buffer, however slow the peer.
+//!   `h2` has taken the whole piece; `h2` takes as much as the peer's windows and its own small
+//!   buffer allow. So a stream uses the memory of one piece and that buffer, however slow the peer.
 //! * Once [`Session::is_closed`] returns `true`, no output follows what is buffered.
 
 use std::collections::VecDeque;

@@ -10,10 +10,10 @@
 //! closes the connection. It refuses:
 //!
 //! * `Content-Length` together with `Transfer-Encoding`; a `Content-Length` that is repeated, a
-//! list, signed, contains white space or exceeds 64 bits; transfer codings other than one `chunked`
-//! at the end;
+//!   list, signed, contains white space or exceeds 64 bits; transfer codings other than one `chunked`
+//!   at the end;
 //! * bare LF or CR anywhere, obs-fold, white space before a colon, NUL and other control
-//! characters;
+//!   characters;
 //! * chunk sizes that overflow or contain anything but hexadecimal digits; chunk data without CRLF;
 //! * trailers with a length, a coding or a host;
 //! * no `Host`, two of them, or one that differs from an absolute-form target;

@@ -5,7 +5,7 @@
 //! * [`bounds`]: limits without an option, and the memory of an idle connection.
 //! * [`attacks`]: past attacks on HTTP servers, and the countermeasures of this server.
 //! * [`coming_from`]: terms of Mummy, axum and actix-web, and the corresponding terms of this
-//! crate.
+//!   crate.
 
 pub mod attacks;
 pub mod bounds;

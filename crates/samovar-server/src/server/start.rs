@@ -235,6 +235,11 @@ impl Bound<'_> {
         let mut caches = std::mem::take(&mut self.prepared.caches);
         let storage = open_storage(config, store.store_dir())?;
         if let Some(storage) = &storage {
+            anyhow::ensure!(
+                storage.is_alone() || self.predecessor.is_some(),
+                "another process uses the storage: stop it first, or send it USR2 to replace it \
+                 without downtime"
+            );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
         }
         let site_config = SiteConfig {
@@ -308,6 +313,7 @@ impl<'a> Started<'a> {
         site.warm_up();
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
+        site.repair_mirror().context("cannot start a thread")?;
         Ok(Serving {
             config,
             logs: prepared.logs,

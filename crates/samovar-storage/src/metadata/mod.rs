@@ -17,7 +17,7 @@ pub use sqlite::Sqlite;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheId(pub(crate) i64);
 
-/// A verified NAR, stored once for all paths and caches that have it.
+/// A file with a verified NAR, stored once for all paths and caches that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredNar {
     /// The row's number.
@@ -45,17 +45,6 @@ pub struct NewNar {
     pub listing: Option<Vec<u8>>,
     /// The index of its zstd frames.
     pub frames: Option<Vec<u8>>,
-}
-
-/// A file that decoded to a stored NAR.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownFile {
-    /// Length of this file, in bytes.
-    pub file_size: u64,
-    /// Compression of this file. The stored one may have another.
-    pub compression: Compression,
-    /// The NAR.
-    pub nar: StoredNar,
 }
 
 /// An uploaded path.
@@ -174,22 +163,14 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
         cache: CacheId,
         token: Option<i64>,
         file_hash: &[u8; 32],
-    ) -> Result<Option<KnownFile>, StorageError>;
+    ) -> Result<Option<StoredNar>, StorageError>;
 
-    /// Records a verified NAR that `token` has sent. Returns the stored one, which differs from
-    /// `new` in its object if the same NAR was there already.
+    /// Records a verified NAR that `token` has sent. It may be there already.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<StoredNar, StorageError>;
-
-    /// Replaces the lost object of a NAR by that of `new`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn replace_object(&self, nar_id: i64, new: &NewNar) -> Result<(), StorageError>;
+    fn add_nar(&self, token: i64, new: &NewNar) -> Result<(), StorageError>;
 
     /// Publishes paths in one transaction, in order: a path may refer to one before it.
     ///
@@ -218,6 +199,13 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     ///
     /// Any [`StorageError`].
     fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StorageError>;
+
+    /// Whether a token is neither revoked nor expired.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn is_token_valid(&self, token: i64) -> Result<bool, StorageError>;
 
     /// Revokes all valid tokens of a name. Returns how many there were. No upload with one of them
     /// is published after this returns.

@@ -22,26 +22,19 @@ create table token (
     revoked_at integer
 ) strict;
 
--- A verified NAR and the file that is kept of it.
+-- A file with a verified NAR. Two compressions of a NAR are two rows: sharing by the hash of the NAR
+-- would tell a client that somebody else has it.
 create table nar (
     id          integer primary key autoincrement,
-    nar_hash    blob not null unique,
+    nar_hash    blob not null,
     nar_size    integer not null,
-    file_hash   blob not null,
+    file_hash   blob not null unique,
     file_size   integer not null,
     compression text not null,
     object_key  text not null unique,
     frames      blob,            -- index of zstd frames
     listing     blob,            -- JSON, compressed with zstd
     created_at  integer not null
-) strict;
-
--- Every file that decoded to a NAR: two clients compress the same NAR to different bytes.
-create table file_alias (
-    file_hash   blob primary key not null,
-    file_size   integer not null,
-    compression text not null,
-    nar_id      integer not null references nar (id) on delete cascade
 ) strict;
 
 -- Who has sent a NAR: the holder of that token may publish paths with it.

@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension as _, Row, Transaction, TransactionBehavior, params,
+};
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 
-use super::{
-    CacheId, KnownFile, Metadata, NewNar, NewPath, NewToken, Published, StoredNar, StoredPath,
-};
+use super::{CacheId, Metadata, NewNar, NewPath, NewToken, Published, StoredNar, StoredPath};
 use crate::error::StorageError;
+use crate::publish::SIGNATURE_COUNT_MAX;
 use crate::token::{Rights, Token, TokenHash};
 
 /// The schema that this version reads and writes.
@@ -176,30 +177,21 @@ impl Metadata for Sqlite {
         cache: CacheId,
         token: Option<i64>,
         file_hash: &[u8; 32],
-    ) -> Result<Option<KnownFile>, StorageError> {
+    ) -> Result<Option<StoredNar>, StorageError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(concat!(
                 "select ",
                 nar_columns!(),
-                ", alias.file_size, alias.compression \
-                 from file_alias alias join nar on nar.id = alias.nar_id \
-                 where alias.file_hash = ?1 and ( \
+                " from nar where file_hash = ?1 and ( \
                      exists (select 1 from path where nar_id = nar.id and cache_id = ?2) or \
                      exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
             ))?;
             let mut rows = statement.query(params![file_hash, cache.0, token])?;
-            let Some(row) = rows.next()? else {
-                return Ok(None);
-            };
-            Ok(Some(KnownFile {
-                file_size: unsigned(row.get(7)?)?,
-                compression: compression(&row.get::<_, String>(8)?)?,
-                nar: nar_of(row)?,
-            }))
+            rows.next()?.map(nar_of).transpose()
         })
     }
 
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<StoredNar, StorageError> {
+    fn add_nar(&self, token: i64, new: &NewNar) -> Result<(), StorageError> {
         let mut writer = self.writer();
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let nar = &new.nar;
@@ -207,7 +199,7 @@ impl Metadata for Sqlite {
         transaction.execute(
             "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
              frames, listing, created_at) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
-             on conflict (nar_hash) do nothing",
+             on conflict (file_hash) do update set object_key = excluded.object_key",
             params![
                 nar.nar_hash.as_bytes(),
                 signed(nar.nar_size)?,
@@ -220,47 +212,11 @@ impl Metadata for Sqlite {
                 now
             ],
         )?;
-        let stored = {
-            let mut statement = transaction.prepare_cached(concat!(
-                "select ",
-                nar_columns!(),
-                " from nar where nar_hash = ?1"
-            ))?;
-            let mut rows = statement.query([nar.nar_hash.as_bytes()])?;
-            let row = rows.next()?.ok_or_else(|| damaged("no row after insert"))?;
-            nar_of(row)?
-        };
         transaction.execute(
-            "insert or ignore into file_alias values (?1, ?2, ?3, ?4)",
-            params![
-                nar.file_hash,
-                signed(nar.file_size)?,
-                nar.compression.name(),
-                stored.id
-            ],
-        )?;
-        transaction.execute(
-            "insert or replace into sent values (?1, ?2, ?3)",
-            params![token, stored.id, now],
+            "insert or replace into sent select ?1, id, ?2 from nar where file_hash = ?3",
+            params![token, now, nar.file_hash],
         )?;
         transaction.commit()?;
-        Ok(stored)
-    }
-
-    fn replace_object(&self, nar_id: i64, new: &NewNar) -> Result<(), StorageError> {
-        let nar = &new.nar;
-        self.writer().execute(
-            "update nar set file_hash = ?2, file_size = ?3, compression = ?4, object_key = ?5, \
-             frames = ?6 where id = ?1",
-            params![
-                nar_id,
-                nar.file_hash,
-                signed(nar.file_size)?,
-                nar.compression.name(),
-                nar.object_key,
-                new.frames
-            ],
-        )?;
         Ok(())
     }
 
@@ -314,6 +270,10 @@ impl Metadata for Sqlite {
         })
     }
 
+    fn is_token_valid(&self, token: i64) -> Result<bool, StorageError> {
+        self.read(|connection| is_token_valid(connection, token, now()))
+    }
+
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError> {
         let count = self.writer().execute(
             "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
@@ -329,14 +289,7 @@ fn publish_one(
     now: i64,
 ) -> Result<Published, StorageError> {
     // In the same transaction as the path: a revocation that has returned is seen.
-    let is_valid: Option<bool> = transaction
-        .prepare_cached(
-            "select revoked_at is null and (expires_at is null or expires_at > ?2) from token \
-             where id = ?1",
-        )?
-        .query_row(params![new.token, now], |row| row.get(0))
-        .optional()?;
-    if is_valid != Some(true) {
+    if !is_token_valid(transaction, new.token, now)? {
         return Ok(Published::TokenInvalid);
     }
     let hash_part = new.path.hash_part();
@@ -359,6 +312,17 @@ fn publish_one(
         return Ok(Published::Known);
     }
     insert_path(transaction, new, now)
+}
+
+fn is_token_valid(connection: &Connection, token: i64, now: i64) -> Result<bool, StorageError> {
+    let is_valid: Option<bool> = connection
+        .prepare_cached(
+            "select revoked_at is null and (expires_at is null or expires_at > ?2) from token \
+             where id = ?1",
+        )?
+        .query_row(params![token, now], |row| row.get(0))
+        .optional()?;
+    Ok(is_valid == Some(true))
 }
 
 /// Inserts a path that is not there with its references.
@@ -422,13 +386,13 @@ fn path_row(
         .optional()?)
 }
 
-/// The signatures of a column with more added, without duplicates.
+/// The signatures of a column with more added, without duplicates, up to the limit.
 fn joined(sigs: &str, more: &[Signature]) -> String {
     let mut texts: Vec<String> = sigs.split(' ').map(str::to_owned).collect();
     texts.retain(|text| !text.is_empty());
     for signature in more {
         let text = signature.to_string();
-        if !texts.contains(&text) {
+        if texts.len() < SIGNATURE_COUNT_MAX && !texts.contains(&text) {
             texts.push(text);
         }
     }
@@ -554,6 +518,10 @@ fn now() -> i64 {
 
 impl From<rusqlite::Error> for StorageError {
     fn from(error: rusqlite::Error) -> Self {
+        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+            let full = std::io::ErrorKind::StorageFull.into();
+            return Self::file("cannot write", "the database", full);
+        }
         Self::Database(error.to_string())
     }
 }

@@ -54,7 +54,7 @@ pub struct Limits {
     pub nar_size_max: u64,
     /// Maximum ratio of the NAR's length to that of the body received so far. 1000 by default.
     pub ratio_max: u64,
-    /// Length of the NAR up to which `ratio_max` does not apply, in bytes. 1 GiB by default.
+    /// Length of the NAR up to which `ratio_max` does not apply, in bytes. 16 MiB by default.
     pub ratio_free_len: u64,
     /// Maximum window of a zstd frame, as a power of two. 27 (128 MiB) by default, the maximum that
     /// Nix decodes.
@@ -68,7 +68,7 @@ impl Default for Limits {
         Self {
             nar_size_max: 64 << 30,
             ratio_max: 1000,
-            ratio_free_len: 1 << 30,
+            ratio_free_len: 16 << 20,
             zstd_window_log_max: 27,
             lzma_dictionary_max: 64 << 20,
         }
