@@ -1,4 +1,4 @@
-//! Starting, watching and stopping a server.
+//! Starts, monitors and stops a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ use crate::limits::Limits;
 use crate::service::Service;
 use crate::sync::Lock;
 
-/// Descriptors reserved for files of bodies, logs and databases.
+/// Minimum number of descriptors reserved for files: bodies, logs and databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
-/// A sleeping I/O thread reacts to nothing, not even to a drain.
+/// Maximum coalescing time. A sleeping I/O thread does not respond to events, not even to a drain.
 const COALESCING_MAX: Duration = Duration::from_millis(100);
 
-/// With fewer descriptors than this, half of them are reserved: an answer may open several files.
+/// Limit of descriptors below which half of them are reserved: a response may open several files.
 const DESCRIPTORS_FEW: u64 = 4096;
 
-/// Configuration of a server; made by [`Server::builder`].
+/// Configuration of a server; created by [`Server::builder`].
 #[derive(Debug)]
 pub struct Builder<S> {
     service: S,
@@ -71,22 +71,22 @@ impl<S: Service> Builder<S> {
     }
 
     /// Sets the wake-up coalescing time: how long a busy I/O thread sleeps between two rounds, so
-    /// that each round finds more events. Network cards do the same as interrupt moderation. At
-    /// most 100 ms; default: zero.
+    /// that each round finds more events. Network cards do the same by interrupt moderation. At
+    /// most 100 ms; default: zero, which means no sleep.
     ///
-    /// Suited to many clients with infrequent requests, such as reporting devices: waking a thread
-    /// costs more than most requests. A request that arrives on an idle thread is not delayed, and
-    /// a thread with fewer than 64 connections never sleeps. A client that waits for each response
-    /// before it sends the next request gets at most one response per interval: for such clients,
-    /// even one millisecond is long.
+    /// Suited to many clients with infrequent requests, such as sensors: waking a thread costs more
+    /// than most requests. A request that arrives at an idle thread is not delayed, and a thread
+    /// with fewer than 64 connections never sleeps. A client that waits for each response before it
+    /// sends the next request gets at most one response per interval: for such clients, even one
+    /// millisecond is long.
     #[must_use]
     pub fn coalescing(mut self, time: Duration) -> Self {
         self.coalescing = time.min(COALESCING_MAX);
         self
     }
 
-    /// Sets the number of worker slots in each of the prompt and the slow lane: handlers that may
-    /// block at the same time; at least 1. Default: eight per core.
+    /// Sets the number of worker slots in the prompt lane and in the slow lane, at least 1: the
+    /// number of handlers that may block at the same time in each lane. Default: eight per core.
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count.max(1);
@@ -94,7 +94,7 @@ impl<S: Service> Builder<S> {
     }
 
     /// Sets a prefix for the names of the server's threads, to distinguish several servers in one
-    /// process. Default: empty; the names are `io-0`, `io-1` and `worker`.
+    /// process. Default: empty, so the names are `io-0`, `io-1` and `worker`.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -102,7 +102,7 @@ impl<S: Service> Builder<S> {
     }
 
     /// Enables response compression for clients that accept it. Default: off, because only the
-    /// application knows which responses hold secrets; see [`compress`](crate::compress).
+    /// application knows which responses contain secrets; see [`compress`](crate::compress).
     #[cfg(feature = "compression")]
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
@@ -110,7 +110,7 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Enables HTTP/2 for clients that ask for it, by ALPN or with prior knowledge. Default: on.
+    /// Enables HTTP/2 for clients that request it, by ALPN or with prior knowledge. Default: on.
     #[cfg(feature = "http2")]
     #[must_use]
     pub fn http2(mut self, is_enabled: bool) -> Self {
@@ -118,13 +118,14 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Starts the threads.
+    /// Starts the server's threads.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if there is no [listener](Self::listen);
-    /// others if descriptors or threads cannot be created.
-    // Long: the start of a server in order; the steps share the parts of the builder.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the builder has no
+    /// [listener](Self::listen); other errors if descriptors or threads cannot be created.
+    // A long function: it starts the parts of the server in order, and the steps share the
+    // builder's fields.
     pub fn start(mut self) -> io::Result<Server<S>> {
         if self.listeners.is_empty() {
             let message = "a server without a listener: call Builder::listen before start";
@@ -214,7 +215,7 @@ impl<S: Service> Builder<S> {
     }
 }
 
-/// The connection limit that follows from a limit of descriptors.
+/// Returns the maximum number of connections for a limit of descriptors.
 fn connections_max(descriptors_max: u64) -> u64 {
     let max = descriptors_max.saturating_sub(DESCRIPTORS_RESERVED).max(16);
     if descriptors_max < DESCRIPTORS_FEW {
@@ -224,56 +225,58 @@ fn connections_max(descriptors_max: u64) -> u64 {
     }
 }
 
-/// The time after `timeout`; at most a century from now, because larger times overflow.
+/// Returns the time after `timeout`, at most a century from now, because a larger time overflows.
 fn deadline(timeout: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
 }
 
-/// Gauges of a server's load at one moment, for metrics. Cheap to read.
+/// Gauges of a server's load at one moment, for metrics. Cheap to obtain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
-    /// Open connections.
+    /// Number of open connections.
     pub connection_count: usize,
-    /// Limit of open connections.
+    /// Maximum number of open connections.
     pub connection_count_max: usize,
-    /// Connections accepted since the start.
+    /// Number of connections accepted since the start.
     pub accepted_count: u64,
-    /// TLS handshakes in progress.
+    /// Number of TLS handshakes in progress.
     pub handshake_count: usize,
-    /// Worker slots in each of the prompt and the [slow](crate::Reply::dispatch_slow) lane.
+    /// Number of worker slots in the prompt lane, and in the [slow](crate::Reply::dispatch_slow)
+    /// lane.
     pub worker_count: usize,
-    /// Worker slots in all lanes, with the [costly](crate::Reply::dispatch_costly) one.
+    /// Number of worker slots in all lanes, including the [costly](crate::Reply::dispatch_costly)
+    /// one.
     pub worker_count_max: usize,
-    /// Queued requests and answers.
+    /// Number of jobs in the queue: new requests and responses to be continued.
     pub queued_count: usize,
-    /// Occupied worker slots.
+    /// Number of occupied worker slots.
     pub running_count: usize,
-    /// Handlers that wait for their client in the middle of a body.
+    /// Number of handlers that wait for their client in the middle of a body.
     pub waiting_count: usize,
-    /// Memory for response bodies in progress, in bytes.
+    /// Memory in use for response bodies in progress, in bytes.
     pub body_memory_len: usize,
-    /// Limit of `body_memory_len`, in bytes.
+    /// Maximum of `body_memory_len` before bodies get small buffers, in bytes.
     pub body_memory_len_max: usize,
-    /// Memory for request bodies that are received before their handlers start, in bytes.
+    /// Memory in use for request bodies that are received before their handlers start, in bytes.
     pub request_memory_len: usize,
 }
 
-/// A running server. Dropping it stops it and waits for running handlers.
+/// A running server. Dropping it stops the server and waits for running handlers.
 #[derive(Debug)]
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
-    /// The sockets of each listener, for a handover; empty once the server drains.
+    /// The sockets of each listener, for a handover; empty once the server is draining.
     listening: Mutex<Vec<Vec<OwnedFd>>>,
     io_threads: Mutex<Vec<JoinHandle<()>>>,
     workers: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl<S: Service> Server<S> {
-    /// Starts the configuration of a server for `service`.
+    /// Returns a builder for a server of `service`.
     pub fn builder(service: S) -> Builder<S> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Builder {
@@ -291,28 +294,28 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// The addresses of its TCP listeners.
+    /// Returns the addresses of the server's TCP listeners.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// Copies of its listening sockets, listener by listener.
+    /// Returns copies of the listening sockets, grouped by listener.
     pub(crate) fn listening(&self) -> io::Result<Vec<Vec<OwnedFd>>> {
         let copy = |sockets: &Vec<OwnedFd>| sockets.iter().map(OwnedFd::try_clone).collect();
         self.listening.locked().iter().map(copy).collect()
     }
 
-    /// The application.
+    /// Returns the application.
     pub fn service(&self) -> &S {
         &self.shared.service
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections.
     pub fn connection_count(&self) -> usize {
         self.shared.connection_count.load(Ordering::Relaxed)
     }
 
-    /// The present load.
+    /// Returns the current load.
     pub fn load(&self) -> Load {
         let workers = self.shared.queue.load();
         Load {
@@ -334,12 +337,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Whether every I/O thread answers within `timeout`.
+    /// Returns whether every I/O thread responds within `timeout`, for health checks.
     pub fn answers_within(&self, timeout: Duration) -> bool {
         let deadline = deadline(timeout);
         let (sender, receiver) = sync_channel(self.shared.inboxes.len());
         for inbox in &self.shared.inboxes {
-            // If the thread is gone, the sender is dropped with the message, which shows below.
+            // If the thread has ended, the sender is dropped with the message, which `recv_timeout`
+            // reports.
             drop(inbox.push(Message::Ping(sender.clone())));
         }
         drop(sender);
@@ -350,30 +354,31 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Whether it [drains](Self::drain).
+    /// Returns whether the server is [draining](Self::drain).
     pub fn is_draining(&self) -> bool {
         self.listening.locked().is_empty()
     }
 
-    /// Shuts down gracefully: accepts no more connections, closes idle ones, and finishes answers
-    /// in progress. Returns when that is done or `timeout` has passed; answers left then are
-    /// aborted. It may be called again from another thread with a shorter time.
+    /// Shuts down gracefully: accepts no more connections, closes idle ones, and completes
+    /// responses in progress. Returns when that is done or `timeout` has passed; unfinished
+    /// responses are then aborted. It may be called again from another thread with a shorter
+    /// timeout.
     ///
-    /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is an answer in progress
-    /// until its [`Sender`](crate::Sender) finishes: a program with server-sent events should
-    /// finish those first, or the drain takes all of `timeout`.
+    /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is a response in progress
+    /// until its [`Sender`](crate::Sender) finishes. A program with server-sent events should
+    /// finish these first, or the drain takes the whole `timeout`.
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
         self.listening.locked().clear();
         self.shared.is_draining.store(true, Ordering::Relaxed);
         for inbox in &self.shared.inboxes {
-            // A thread that is gone has drained.
+            // A thread that has ended needs no drain.
             drop(inbox.push(Message::Drain(deadline)));
         }
         let threads = std::mem::take(&mut *self.io_threads.locked());
         let had_threads = !threads.is_empty();
         for thread in threads {
-            // A panic of an I/O thread was printed when it happened.
+            // If an I/O thread has panicked, the panic message was already printed.
             drop(thread.join());
         }
         if had_threads {
@@ -381,7 +386,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Stops at once. Running handlers are not interrupted, but their answers are dropped.
+    /// Stops at once. Running handlers are not interrupted, but their responses are discarded.
     pub fn stop(&self) {
         self.drain(Duration::ZERO);
     }
@@ -391,7 +396,7 @@ impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
         self.stop();
         self.shared.queue.close();
-        // The last workers may have started others.
+        // The last workers may have started other workers.
         loop {
             let workers = std::mem::take(&mut *self.workers.locked());
             if workers.is_empty() {

@@ -1,9 +1,9 @@
-//! Locks that a panic does not poison.
+//! Mutex access that ignores poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locking without regard to earlier panics. Every critical section of this crate leaves its data
-/// valid at each step that can panic, so a panic elsewhere is no reason to fail.
+/// Locks a mutex even if an earlier holder panicked. Every critical section of this crate keeps its
+/// data valid at each step that can panic, so a panic does not make the data unusable.
 pub(crate) trait Lock<T> {
     fn locked(&self) -> MutexGuard<'_, T>;
 }

@@ -1,4 +1,4 @@
-//! Request bodies that a handler reads while they arrive.
+//! Request bodies that a handler reads as they arrive.
 
 use std::any::Any;
 use std::fmt;
@@ -7,31 +7,31 @@ use std::io;
 use crate::http::Status;
 use crate::proto::Refusal;
 
-/// The connection or stream of a request, while a handler has the request.
+/// Interface of a connection or stream to the request, while a handler has the request.
 pub(crate) trait Link: fmt::Debug + Send {
-    /// Reads from a streamed body; waits for the client.
+    /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends an interim response with these field lines.
+    /// Sends an interim response with the field lines `fields`.
     fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()>;
 
-    /// Whether the handler may have to wait for the rest of the body.
+    /// Returns whether the handler may have to wait for the rest of the body.
     #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool;
 
-    /// Converts itself for the worker that takes the connection back.
+    /// Converts the link, for the worker that takes the connection out of the request.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-/// Reason why a body could not be read to its end. It is inside the [`io::Error`] that a
-/// [`BodyReader`](crate::BodyReader) returns.
+/// Reason why a request body could not be read to its end. The [`io::Error`] that a
+/// [`BodyReader`](crate::BodyReader) returns contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// The client broke the protocol or exceeded a limit.
+    /// The client violated the protocol or exceeded a limit.
     #[error("{0}")]
     Refused(Refusal),
-    /// The client left before the end.
+    /// The client disconnected before the end of the body.
     #[error("request body is incomplete")]
     Incomplete,
     /// The server is stopping.
@@ -40,7 +40,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The status to answer with.
+    /// Returns the status of the response to the client.
     pub fn status(self) -> Status {
         match self {
             Self::Refused(refusal) => refusal.status(),
@@ -49,8 +49,8 @@ impl BodyError {
         }
     }
 
-    /// The `BodyError` inside an error of a [`BodyReader`](crate::BodyReader), even if other code
-    /// has passed that error on.
+    /// Returns the `BodyError` inside an error of a [`BodyReader`](crate::BodyReader), even if
+    /// other code has passed that error on.
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }

@@ -1,4 +1,4 @@
-//! Lookup of the route for a request.
+//! Finds the route for a request.
 
 use super::matched::Matched;
 use super::params::Params;
@@ -9,21 +9,21 @@ use super::trie::Captures;
 use crate::head::Head;
 use crate::http::Method;
 
-/// Reason why a request has no route.
+/// Reason why a request matches no route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// The path is malformed.
+    /// The path cannot be decoded.
     BadPath,
     NotFound,
-    /// The path has routes for other methods; the value of `Allow`.
+    /// The path only has routes for other methods. Contains the value of `Allow`.
     Methods(String),
-    /// OPTIONS without a route; the value of `Allow`.
+    /// An OPTIONS request without a route, which the router answers. Contains the value of `Allow`.
     Options(String),
-    /// The path with or without a trailing slash has a route.
+    /// Only the path with its trailing slash added or removed has a route. Contains that path.
     Elsewhere(String),
 }
 
-/// A matching route with its captures.
+/// A matching route and the captures of its wildcards.
 #[derive(Debug)]
 pub(crate) struct Hit<'r, 'h> {
     pub(crate) entry: &'r Entry,
@@ -32,7 +32,7 @@ pub(crate) struct Hit<'r, 'h> {
 }
 
 impl Hit<'_, '_> {
-    /// Calls `f` with the parameters.
+    /// Calls `f` with the decoded path parameters.
     pub(crate) fn with_params<T>(self, head: Head<'_>, f: impl FnOnce(Params<'_>) -> T) -> T {
         let decoded = self.path.into_decoded();
         let raw = || std::str::from_utf8(head.path()).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Router {
         })
     }
 
-    /// Returns why a request has no route, and the scope that answers.
+    /// Returns why a request has no route, and the scope whose settings apply to the response.
     pub(crate) fn miss(&self, head: Head<'_>) -> (Miss, usize) {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
@@ -95,7 +95,8 @@ impl Router {
         (Miss::Methods(allow), scope)
     }
 
-    /// Handles targets without a path. RFC 9110, 9.3.7: `OPTIONS *` applies to the whole server.
+    /// Handles request targets without a path. RFC 9110, 9.3.7: `OPTIONS *` applies to the whole
+    /// server.
     fn miss_without_path(&self, head: Head<'_>) -> Miss {
         let is_asked = head.method() == Method::Options && head.path() == b"*";
         if is_asked && self.is_set(0, |scope| scope.answers_options) {
@@ -109,7 +110,7 @@ impl Router {
         Miss::NotFound
     }
 
-    /// Returns the path with the trailing slash added or removed, if that has a route.
+    /// Returns the path with its trailing slash added or removed, if that path has a route.
     fn elsewhere(&self, head: Head<'_>, scope: usize) -> Option<String> {
         if !self.is_set(scope, |scope| scope.redirects_slashes) {
             return None;
@@ -119,8 +120,8 @@ impl Router {
             Some(shorter) => shorter.to_owned(),
             None => format!("{path}/"),
         };
-        // A browser takes `//` or `/\` at the start for a host: redirecting there would be an open
-        // redirect.
+        // A browser interprets `//` or `/\` at the start as a host, so such a redirect would be an
+        // open redirect.
         let is_local = changed.starts_with('/') && !changed[1..].starts_with(['/', '\\']);
         if !is_local {
             return None;
@@ -135,7 +136,7 @@ impl Router {
         })
     }
 
-    /// Whether a setting is on in this scope or an enclosing one.
+    /// Returns whether a setting is on in this scope or an enclosing one.
     fn is_set(&self, scope: usize, setting: impl Fn(&super::router::Scope) -> bool) -> bool {
         let scope = self.scopes.get(scope);
         let around = scope.into_iter().flat_map(|scope| &scope.path);
@@ -145,7 +146,7 @@ impl Router {
     }
 }
 
-/// Chooses the route for the request's method among those of one pattern.
+/// Chooses the route for the request's method among the routes of one pattern.
 fn choose(places: &[(Methods, usize)], head: Head<'_>) -> Option<usize> {
     let method = head.method();
     let of = |wanted: &dyn Fn(&Methods) -> bool| {
@@ -164,7 +165,7 @@ fn choose(places: &[(Methods, usize)], head: Head<'_>) -> Option<usize> {
     .or_else(|| of(&|methods| *methods == Methods::Any))
 }
 
-/// Returns the value of `Allow`.
+/// Returns the value of `Allow` for these methods.
 fn allow(methods: &[&Methods], answers_options: bool) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut add = |name: String| {

@@ -1,21 +1,21 @@
-//! The match of a request and its route.
+//! The route that a request matches.
 
 use std::sync::Arc;
 
 use super::trie::Span;
 
-/// A pattern's text and the names of its wildcards.
+/// The text of a pattern and the names of its wildcards.
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) pattern: Box<str>,
     pub(crate) names: Vec<Option<Box<str>>>,
 }
 
-/// The match of a request, stored with it.
+/// The route match of a request, stored in the request.
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(crate) template: Arc<Template>,
-    /// Text that the spans refer to; `None` for the path as sent.
+    /// Decoded path that the spans index; `None` if they index the path as sent.
     pub(crate) decoded: Option<Box<str>>,
     pub(crate) spans: Box<[Span]>,
 }

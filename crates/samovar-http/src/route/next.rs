@@ -10,12 +10,13 @@ use crate::response::Response;
 /// Middleware.
 pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
-/// The inner middleware and the handler, for a function passed to [`Router::wrap`].
+/// The rest of the chain for a function passed to [`Router::wrap`]: the inner middleware and the
+/// handler.
 ///
-/// Without a call of [`run`](Self::run) the handler does not run.
+/// If the function does not call [`run`](Self::run), the handler does not run.
 pub struct Next<'a> {
     pub(crate) router: &'a Router,
-    /// Remaining scopes, from the outside in.
+    /// Remaining scopes, outermost first.
     pub(crate) scopes: &'a [usize],
     /// Remaining middleware of the current scope.
     pub(crate) wraps: &'a [Middleware],
@@ -25,8 +26,8 @@ pub struct Next<'a> {
 }
 
 impl Next<'_> {
-    /// Runs the rest: the next middleware, or the handler. Returns the response; an
-    /// [`Error`](crate::Error) of the handler is already converted.
+    /// Runs the next middleware or the handler, and returns the response. An
+    /// [`Error`](crate::Error) of the handler has already been converted to a response.
     pub fn run(self, request: &mut Request) -> Response {
         let mut next = self;
         loop {
@@ -53,7 +54,7 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// Makes a handler from a method of a shared value.
+/// Creates a handler from a method and a shared value.
 ///
 /// ```
 /// use std::sync::Arc;

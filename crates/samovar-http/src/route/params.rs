@@ -6,7 +6,7 @@ use std::path::{Component, Path as FilePath};
 use super::trie::Span;
 use crate::request::Request;
 
-/// The parameters of a path, decoded.
+/// The decoded parameters of a path.
 #[derive(Clone, Copy)]
 pub struct Params<'a> {
     pub(crate) text: &'a str,
@@ -21,9 +21,9 @@ impl<'a> Params<'a> {
         names: &[],
     };
 
-    /// Returns the text of `{name}` or `{*name}`; `None` if the route has no such parameter.
+    /// Returns the value of `{name}` or `{*name}`; `None` if the route has no such parameter.
     ///
-    /// The text is decoded, so it may contain any character, including slashes that were encoded.
+    /// The value is decoded, so it may contain any character, including slashes that were encoded.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.iter()
             .find(|(known, _)| *known == name)
@@ -48,7 +48,7 @@ impl fmt::Debug for Params<'_> {
 }
 
 impl Request {
-    /// Returns the decoded text of the path parameter `{name}` or `{*name}`; `None` if the route
+    /// Returns the decoded value of the path parameter `{name}` or `{*name}`; `None` if the route
     /// has no such parameter.
     ///
     /// ```
@@ -63,8 +63,9 @@ impl Request {
         self.params().get(name)
     }
 
-    /// Returns a path parameter as a relative file path. `None` also for a path that is not
-    /// strictly below its start: with `..`, a root, or a NUL. Symbolic links are not resolved.
+    /// Returns a path parameter as a relative file path. `None` if the route has no such parameter,
+    /// or if the path is not strictly below its directory: it is empty or absolute, or contains
+    /// `..` or NUL. Symbolic links are not resolved.
     ///
     /// ```
     /// # use samovar_http::{Body, Error, Request, Response, http::Status};
@@ -98,8 +99,8 @@ impl Request {
         }
     }
 
-    /// Returns the pattern of the matching route, such as `/users/{id}`: a label of low cardinality
-    /// for metrics and logs. `None` if no route matched.
+    /// Returns the pattern of the matching route, such as `/users/{id}`; `None` if no route
+    /// matched. Suited as a label of low cardinality in metrics and logs.
     pub fn pattern(&self) -> Option<&str> {
         self.matched
             .as_ref()

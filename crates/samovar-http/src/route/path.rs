@@ -1,14 +1,14 @@
-//! The path of a request, decoded for matching.
+//! Decodes the path of a request for matching.
 
 use std::borrow::Cow;
 
 use crate::http::percent;
 
-/// Separates segments of a decoded path. This byte cannot occur in UTF-8; `/` can, because an
-/// encoded slash is part of its segment.
+/// Separator of the segments of a decoded path. `/` is unsuitable, because an encoded slash is part
+/// of its segment; this byte cannot occur in UTF-8.
 const SEPARATOR: u8 = 0xff;
 
-/// A path with decoded segments.
+/// A path whose segments are decoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Path<'a> {
     /// Invariant: starts with the separator, and is UTF-8 between separators.
@@ -16,10 +16,10 @@ pub(crate) struct Path<'a> {
     separator: u8,
 }
 
-/// Error of a path.
+/// Reason why a request target has no usable path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// Not a path: `*`, or an authority.
+    /// The target is not a path: `*`, or an authority.
     NoPath,
     Encoding,
 }
@@ -53,12 +53,12 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// Returns the end of the path: one past the last byte.
+    /// Returns the end of the path: the index after the last byte.
     pub(crate) fn end(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns the segment at `start`, and the start of the next one.
+    /// Returns the segment that starts at `start`, and the start of the next segment, if any.
     pub(crate) fn segment(&self, start: usize) -> (&[u8], Option<usize>) {
         let rest = self.bytes.get(start..).unwrap_or_default();
         match memchr::memchr(self.separator, rest) {
@@ -67,7 +67,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Returns the text that spans refer to; `None` for the raw path.
+    /// Returns the decoded path that spans index; `None` if they index the raw path.
     pub(crate) fn into_decoded(self) -> Option<Box<str>> {
         let Cow::Owned(mut bytes) = self.bytes else {
             return None;

@@ -1,4 +1,5 @@
-//! Route patterns, parsed when a route is registered. [`Router`](crate::Router) documents them.
+//! Parses route patterns when a route is registered. [`Router`](crate::Router) documents their
+//! syntax.
 //!
 //! Literal text is compared with the *decoded* path, and may be percent-encoded itself.
 
@@ -9,9 +10,9 @@ use crate::http::percent;
 /// Maximum number of wildcards in a pattern: the length of the array of captures.
 pub(crate) const WILDCARD_COUNT_MAX: usize = 16;
 
-/// Matcher of a path segment, without the name of its parameter.
+/// Matches a path segment. The names of parameters are stored separately.
 ///
-/// Variants are in order of precedence, the most specific first.
+/// The order of the variants is the order of precedence, the most specific first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Matcher {
     /// Literal text.
@@ -20,25 +21,26 @@ pub(crate) enum Matcher {
     Partial(Partial),
     /// Any non-empty segment.
     One,
-    /// One or more segments, the first not empty.
+    /// One or more segments, of which the first is not empty.
     Rest,
 }
 
-/// A segment with a literal part.
+/// A segment with literal text and a wildcard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Partial {
-    /// A prefix and a suffix, with at least `between_len_min` bytes in between.
+    /// A prefix and a suffix, with at least `between_len_min` bytes between them.
     Ends {
         prefix: Box<str>,
         suffix: Box<str>,
         between_len_min: usize,
     },
-    /// A substring.
+    /// Literal text anywhere in the segment.
     Contains(Box<str>),
 }
 
 impl Partial {
-    /// Returns the bounds of the wildcard part within `segment`.
+    /// Returns start and end of the wildcard's match within `segment`; `None` if the segment does
+    /// not match.
     pub(crate) fn find(&self, segment: &[u8]) -> Option<(usize, usize)> {
         match self {
             Self::Ends {
@@ -58,8 +60,8 @@ impl Partial {
         }
     }
 
-    /// Returns the sort key: more literal text first, then the longer prefix. Different matchers
-    /// have different keys, so the order of registration does not matter.
+    /// Returns the sort key of the precedence: more literal text first, then the longer prefix.
+    /// Keys of different matchers differ, so the order of registration does not matter.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         let most_first = std::cmp::Reverse;
         match self {
@@ -91,7 +93,7 @@ pub(crate) struct Pattern {
     pub(crate) names: Vec<Option<Box<str>>>,
 }
 
-/// Error of a pattern: a bug of the program.
+/// Error in a pattern, which is a bug of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PatternError {
     NoSlash,

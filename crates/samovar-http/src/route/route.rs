@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::service::Intake;
 
-/// Default limit of a request body, in bytes.
+/// Default maximum length of a request body, in bytes.
 const BODY_LEN_MAX: u64 = 1 << 20;
 
 pub(crate) type Handler = Box<dyn Fn(&mut Request) -> Result<Response, Error> + Send + Sync>;
@@ -32,7 +32,7 @@ pub(crate) fn boxed<R: IntoResponse>(
 pub(crate) enum Methods {
     Any,
     One(Method),
-    /// A token without a variant of [`Method`].
+    /// A method without a variant of [`Method`].
     Token(Box<str>),
 }
 
@@ -46,11 +46,11 @@ impl fmt::Display for Methods {
     }
 }
 
-/// A method, a pattern of paths and a handler, for [`Router::route`](crate::Router::route).
+/// A method, a path pattern and a handler, for [`Router::route`](crate::Router::route).
 ///
 /// By default, a request body of up to 1 MiB is read into memory before the handler starts, and a
-/// longer one is answered 413. [`body_len_max`](Self::body_len_max) and
-/// [`streaming`](Self::streaming) change that.
+/// longer one gets 413. [`body_len_max`](Self::body_len_max) and [`streaming`](Self::streaming)
+/// change that.
 ///
 /// # Examples
 ///
@@ -95,7 +95,7 @@ impl Route {
         patch Patch "PATCH",
     }
 
-    /// Creates a route for all methods without a route of their own on that path.
+    /// Creates a route for all methods that have no route of their own on that path.
     pub fn any<R: IntoResponse>(
         pattern: &str,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
@@ -133,34 +133,35 @@ impl Route {
         }
     }
 
-    /// Reads a body of up to `len_max` bytes into memory before the handler starts.
+    /// Reads a body of up to `len_max` bytes into memory before the handler starts. A longer one
+    /// gets 413.
     #[must_use]
     pub fn body_len_max(mut self, len_max: u64) -> Self {
         self.intake = Intake::Buffered(len_max);
         self
     }
 
-    /// Runs the handler on the I/O thread once a body of up to `len_max` bytes is in memory. It
-    /// must not block, see [`Intake::Inline`]. Middleware applies as for other handlers.
+    /// Runs the handler on the I/O thread once a body of up to `len_max` bytes is in memory. The
+    /// handler must not block, see [`Intake::Inline`]. Middleware applies as for other handlers.
     #[must_use]
     pub fn inline_body(mut self, len_max: u64) -> Self {
         self.intake = Intake::Inline(len_max);
         self
     }
 
-    /// Starts the handler after the head. It [reads](Request::reader) a body of up to `len_max`
-    /// bytes as it arrives, in constant memory.
+    /// Starts the handler once the head has arrived. The handler [reads](Request::reader) a body of
+    /// up to `len_max` bytes as it arrives, in constant memory.
     #[must_use]
     pub fn streaming(mut self, len_max: u64) -> Self {
         self.intake = Intake::Streamed(len_max);
         self
     }
 
-    /// Answers on the I/O thread first; must not block, see
-    /// [`Service::inline`](crate::Service::inline). `handler` answers from memory, or declines with
-    /// [`Reply::dispatch`]: then a worker runs the route's handler.
+    /// Calls `handler` on the I/O thread first. It must not block, see
+    /// [`Service::inline`](crate::Service::inline). It responds from memory, or declines with
+    /// [`Reply::dispatch`]; then a worker runs the route's own handler.
     ///
-    /// Requests answered here bypass middleware. Because middleware may check access, a router with
+    /// Responses of `handler` bypass middleware. Because middleware may check access, a router with
     /// middleware refuses such routes.
     ///
     /// ```
@@ -179,8 +180,9 @@ impl Route {
         self
     }
 
-    /// Adds middleware around this route's handler, inside of the middleware that
-    /// [`Router::wrap`](crate::Router::wrap) adds. The first one added is the outermost.
+    /// Adds middleware around this route's handler. Middleware of
+    /// [`Router::wrap`](crate::Router::wrap) runs outside of it. The first middleware added is the
+    /// outermost.
     #[must_use]
     pub fn wrap(
         mut self,

@@ -1,4 +1,4 @@
-//! The router: routes, middleware, and handlers for errors.
+//! The router: its routes, middleware and error handlers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) type ErrorHandler =
 
 pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 
-/// Dispatches requests to handlers: the [`Service`](crate::Service) for most programs.
+/// Dispatches requests to handlers. Most programs use it as their [`Service`](crate::Service).
 ///
 /// A handler is a function from [`&mut Request`](Request) to any type that implements
 /// [`IntoResponse`]. It runs on a worker, so it may block. [`with`](crate::with) passes shared
@@ -58,22 +58,23 @@ pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 /// | `{*path}` | one or more segments, the first not empty |
 /// | `**` | like `{*path}`, without a name |
 ///
-/// `{*path}` may be in the middle if text follows: `/{*path}/history`. Write literal `*`, `{` and
-/// `}` as `%2A`, `%7B` and `%7D`.
+/// `{*path}` may be in the middle if literal text follows: `/{*path}/history`. Write literal `*`,
+/// `{` and `}` as `%2A`, `%7B` and `%7D`.
 ///
 /// Segments are decoded one by one, so an encoded slash does not split a segment. A path that
-/// cannot be decoded is answered 400.
+/// cannot be decoded gets 400.
 ///
 /// # Precedence
 ///
-/// **The most specific route wins**, in any order of registration. At each segment, from the left,
-/// literal text precedes a partial segment (more text first, then the longer prefix), which
-/// precedes `{id}` and `*`, which precede `{*path}` and `**`. If the rest does not match, the next
-/// alternative is tried. Two routes that differ only in the names of parameters are refused.
+/// **The most specific route wins**, in any order of registration. At each segment, from left to
+/// right, literal text precedes a partial segment (more text first, then the longer prefix), which
+/// precedes `{id}` and `*`, which precede `{*path}` and `**`. If the rest of the path does not
+/// match, the next alternative is tried. Two routes that differ only in the names of parameters are
+/// refused.
 ///
-/// A route for another method does not match: with `GET /notes/new` and `PUT /notes/{id}`, a
-/// `PUT /notes/new` goes to the second. If a path matches routes for other methods only, the
-/// response is 405 with `Allow`. HEAD uses the GET route if it has none of its own.
+/// A route for another method does not match: with `GET /notes/new` and `PUT /notes/{id}`, a `PUT
+/// /notes/new` uses the second. If a path matches only routes for other methods, the response is
+/// 405 with `Allow`. HEAD uses the GET route unless it has its own.
 ///
 /// [`manual::coming_from`] compares the terms with those of other servers.
 ///
@@ -81,13 +82,13 @@ pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 pub struct Router {
     pub(crate) routes: Vec<Entry>,
     pub(crate) trie: Trie<Vec<(Methods, usize)>>,
-    /// Settings of this router first, then those of mounted routers.
+    /// Settings of this router (index 0) and of mounted routers.
     pub(crate) scopes: Vec<Scope>,
-    /// Mounted routers by prefix, for requests without a route.
+    /// Mounted routers by prefix, to find the settings for requests without a route.
     pub(crate) misses: Trie<usize>,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) on_refusal: Option<RefusalHandler>,
-    /// Whether any route answers inline.
+    /// Whether any route has an inline handler.
     pub(crate) has_inline: bool,
 }
 
@@ -98,12 +99,12 @@ pub(crate) struct Entry {
     pub(crate) scope: usize,
 }
 
-/// Settings of one router, for its routes and for requests without a route.
+/// Settings of one router, which apply to its routes and to requests without a route.
 #[derive(Default)]
 pub(crate) struct Scope {
-    /// Prefix in the outermost router; empty for the outermost router.
+    /// Prefix under which the router is mounted; empty for the outermost router.
     prefix: String,
-    /// Enclosing scopes from the outside in, including this one.
+    /// Indexes of the enclosing scopes and this one, outermost first.
     pub(crate) path: Vec<usize>,
     pub(crate) wraps: Vec<Middleware>,
     pub(crate) not_found: Option<Handler>,
@@ -113,10 +114,10 @@ pub(crate) struct Scope {
     pub(crate) redirects_slashes: bool,
 }
 
-/// The target of a request.
+/// The route of a request, or the reason why it has none.
 pub(crate) enum Target<'a> {
     Route(&'a Entry),
-    /// No route; answered by this scope.
+    /// No route matches; the settings of the scope with this index apply.
     Miss(super::lookup::Miss, usize),
 }
 
@@ -168,13 +169,13 @@ impl Router {
         any "all methods without a route of their own on that path",
     }
 
-    /// Adds a route with settings of its own.
+    /// Adds a route that has its own settings.
     ///
     /// # Panics
     ///
-    /// If the pattern is malformed, if there is a route for the same method and pattern (ignoring
-    /// names of parameters), or if the route answers [inline](Route::inline) and this router has
-    /// middleware. All three are bugs of the program, found at start.
+    /// If the pattern is malformed; if there already is a route for the same method and pattern
+    /// (ignoring names of parameters); or if the route has an [inline](Route::inline) handler and
+    /// this router has middleware. All three are bugs of the program, detected at start.
     #[must_use]
     #[track_caller]
     pub fn route(mut self, route: Route) -> Self {
@@ -182,11 +183,11 @@ impl Router {
         self
     }
 
-    /// Adds all routes of another router under a prefix, with its middleware and its handlers for
-    /// errors and for paths without a route. The prefix may have parameters.
+    /// Adds all routes of another router under a prefix, together with its middleware and its
+    /// handlers for errors and missing routes. The prefix may contain parameters.
     ///
-    /// Its route `/` becomes the prefix itself. Its [observer](Self::observe) is dropped: a server
-    /// has one observer.
+    /// The mounted router's route `/` becomes the prefix itself. Its [observer](Self::observe) is
+    /// ignored: a server has only one observer.
     ///
     /// # Panics
     ///
@@ -212,9 +213,9 @@ impl Router {
     }
 
     /// Adds middleware: a function around all handlers, including those of routes added later, of
-    /// mounted routers, and of error handlers for missing routes. It may read the request, change
-    /// its [extensions](Request::extensions_mut), answer itself, or change the response. The first
-    /// one added is the outermost.
+    /// mounted routers, and of error handlers for missing routes. The function may read the
+    /// request, change its [extensions](Request::extensions_mut), respond itself, or change the
+    /// response. The first middleware added is the outermost.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};
@@ -231,7 +232,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// If a route answers [inline](Route::inline).
+    /// If a route has an [inline](Route::inline) handler.
     #[must_use]
     #[track_caller]
     pub fn wrap(
@@ -245,9 +246,10 @@ impl Router {
         self
     }
 
-    /// Sets the handler for paths without a route. A response with status 200 is sent as 404.
+    /// Sets the handler for paths without a route. If its response has status 200, it is sent as
+    /// 404.
     ///
-    /// `None` from a handler is an error, and goes to [`on_error`](Self::on_error) instead.
+    /// If the handler returns `None`, that is an error, which goes to [`on_error`](Self::on_error).
     ///
     /// ```
     /// use samovar_http::{Response, Router, http::Status};
@@ -267,8 +269,8 @@ impl Router {
         self
     }
 
-    /// Sets the handler for paths that have routes for other methods only. A response with status
-    /// 200 is sent as 405, and `Allow` is added if it is missing.
+    /// Sets the handler for paths that only have routes for other methods. If its response has
+    /// status 200, it is sent as 405; `Allow` is added if it is missing.
     #[must_use]
     pub fn method_not_allowed<R: IntoResponse>(
         mut self,
@@ -279,14 +281,14 @@ impl Router {
     }
 
     /// Sets the handler for errors that route handlers return, and for the router's own 400, 404
-    /// and 405 where no specific handler is set. Responses that the engine sends before a route
-    /// handler gets the request, or after one panics, go through [`on_refusal`](Self::on_refusal)
-    /// instead, and not through middleware.
+    /// and 405 if no specific handler is set. It is not called for responses that the engine sends
+    /// before a route handler gets the request, or after one has panicked: these go through
+    /// [`on_refusal`](Self::on_refusal) and bypass middleware.
     ///
-    /// If this handler's response has status 200, it gets the error's status instead. The default
-    /// response is the status with [`Error::message`] as plain text.
+    /// If this handler's response has status 200, it is sent with the error's status. Without a
+    /// handler, the response is the error's status with [`Error::message`] as plain text.
     ///
-    /// Errors in mounted routers come here too, unless the mounted router has its own handler.
+    /// The handler also gets errors of mounted routers that have no error handler of their own.
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,
@@ -298,19 +300,19 @@ impl Router {
         self
     }
 
-    /// Sets the function for responses of the engine itself: to malformed requests, exceeded limits
-    /// (including a body too large for its route), overload, and a panic in a handler. It gets no
+    /// Sets the function for the engine's own responses: to malformed requests, exceeded limits
+    /// (including a body too long for its route), overload, and a panic in a handler. It gets no
     /// request, because often none could be parsed.
     ///
-    /// It runs on an I/O thread, so it must not block, and the body of the response must be in
-    /// memory. A status of 200 is replaced by that of the error, and a 503 gets `Retry-After` if it
-    /// is missing. Only the function of the outermost router is used.
+    /// The function may run on an I/O thread, so it must not block, and the body of its response
+    /// must be in memory. A status of 200 is replaced by the status of the error, and a 503 gets
+    /// `Retry-After` if that is missing. Only the function of the outermost router is used.
     ///
     /// ```
     /// use samovar_http::{Error, Response, Router};
     ///
     /// fn as_json(error: &Error) -> Response {
-    ///     // The engine's messages have no character that JSON would escape.
+    /// The engine's messages contain no character that JSON would escape.
     ///     Response::json(error.status(), format!("{{\"error\":\"{}\"}}", error.message()))
     /// }
     /// let router = Router::new().on_error(|_, error| as_json(error)).on_refusal(as_json);
@@ -324,22 +326,22 @@ impl Router {
         self
     }
 
-    /// Answers OPTIONS with 204 and `Allow` on paths that have routes, but none for OPTIONS.
+    /// Responds to OPTIONS with 204 and `Allow` on paths that have routes, but none for OPTIONS.
     #[must_use]
     pub fn answer_options(mut self) -> Self {
         self.own().answers_options = true;
         self
     }
 
-    /// Redirects with 308 to the path with a trailing slash added or removed, if only that has a
-    /// route. The query is preserved.
+    /// Redirects with 308 to the path with its trailing slash added or removed, if only that path
+    /// has a route. The redirect preserves the query.
     #[must_use]
     pub fn redirect_slashes(mut self) -> Self {
         self.own().redirects_slashes = true;
         self
     }
 
-    /// Sets the observer. The default one writes errors of handlers to standard error, like panics.
+    /// Sets the observer. The default observer writes errors of handlers to standard error.
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
@@ -396,7 +398,8 @@ impl Router {
         let below = prefix.trim_end_matches('/');
         for pattern in [below, &format!("{below}/"), &format!("{below}/**")] {
             if !pattern.is_empty() {
-                // Of two routers mounted at one prefix, the last one answers.
+                // If two routers are mounted at one prefix, the last one handles requests without a
+                // route.
                 *self.misses.entry(&parse(pattern)) = Some(scope);
             }
         }

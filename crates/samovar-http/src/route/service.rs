@@ -1,4 +1,4 @@
-//! The `Service` implementation of a router.
+//! Implementation of `Service` for the router.
 
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
@@ -39,7 +39,7 @@ impl Service for Router {
     fn intake(&self, head: Head<'_>) -> Intake {
         match self.find(head) {
             Some(hit) => hit.entry.route.intake,
-            // The response does not depend on the body, so do not read it.
+            // The response does not depend on the body, so the body need not be read.
             None => Intake::Streamed(u64::MAX),
         }
     }
@@ -77,12 +77,12 @@ impl Service for Router {
 }
 
 impl Router {
-    /// Serves on a TCP address until the process ends. A name such as `localhost:8080` is served on
-    /// all its addresses. [`Server::builder`] has more options.
+    /// Serves on a TCP address until the process ends. For a name such as `localhost:8080` it
+    /// listens on all addresses of that name. [`Server::builder`] has more options.
     ///
     /// # Errors
     ///
-    /// If it cannot listen on the address, or cannot start threads.
+    /// If the server cannot listen on the address or cannot start threads.
     pub fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let mut builder = Server::builder(self);
         for addr in addr.to_socket_addrs()? {
@@ -105,7 +105,7 @@ impl Router {
         self.scopes.get(scope).map_or(&[], |scope| &scope.path)
     }
 
-    /// Answers a request inside of all middleware.
+    /// Creates the response to a request, inside of all middleware.
     pub(crate) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
         let answer = match target {
             Target::Route(entry) => (entry.route.handler)(request),
@@ -169,7 +169,7 @@ impl Router {
     }
 }
 
-/// Replaces status 200: error handlers often return pages without setting the status.
+/// Replaces status 200: error handlers often return a page without setting its status.
 fn instead_of_ok(mut response: Response, status: Status) -> Response {
     if response.status == Status::OK {
         response.status = status;
@@ -186,13 +186,13 @@ fn with_allow(response: Response, allow: &str) -> Response {
     }
 }
 
-/// The default observer of a router: writes errors of handlers to standard error.
+/// Default observer of a router: writes errors of handlers to standard error.
 struct ErrorsToStderr;
 
 impl Observer for ErrorsToStderr {
     fn incident(&self, incident: &Incident<'_>) {
         if let Incident::HandlerFailed { .. } = incident {
-            // A closed standard error cannot be reported anywhere.
+            // A closed standard error cannot be reported anywhere else.
             drop(writeln!(io::stderr().lock(), "{incident}"));
         }
     }

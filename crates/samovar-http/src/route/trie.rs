@@ -1,20 +1,20 @@
-//! A trie of patterns by segment, with backtracking search.
+//! A trie of patterns by path segment, with a backtracking search.
 //!
-//! At each segment the alternatives are tried from the most to the least specific: literal,
-//! partial, any segment, rest. The search backtracks from a dead end, so it finds a pattern if any
-//! matches, in any order of registration.
+//! At each segment, the search tries the alternatives from the most to the least specific: literal
+//! text, partial segment, any segment, rest. It backtracks from dead ends, so it finds a pattern
+//! whenever one matches, in any order of registration.
 //!
 //! # Cost
 //!
-//! A literal takes a binary search among its siblings; nothing is allocated. A node without a rest
-//! above it is visited at most once. A node below a rest may be visited for each possible end of
-//! the rest. Failed positions are remembered, so the cost is at most the product of the path's
-//! segments and the trie's nodes.
+//! Finding a literal takes a binary search among its siblings; the search allocates nothing. A node
+//! that is not below a rest is visited at most once. A node below a rest may be visited once for
+//! each possible end of the rest. Failed positions are recorded, so the number of steps is at most
+//! the product of the path's segments and the trie's nodes.
 
 use super::path::Path;
 use super::pattern::{Matcher, Partial, Pattern, WILDCARD_COUNT_MAX};
 
-/// Position of a wildcard's match in the text of the path.
+/// Start and end of a wildcard's match in the text of the path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Span {
 
 impl Span {
     fn new(start: usize, end: usize) -> Self {
-        // Targets are far shorter than 4 GiB; a larger span would select no text.
+        // Request targets are far shorter than 4 GiB; a larger span would select no text.
         let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
         Self {
             start: narrow(start),
@@ -100,7 +100,7 @@ impl<V> Default for Trie<V> {
 }
 
 impl<V> Trie<V> {
-    /// Returns the entry of a pattern.
+    /// Returns the value slot of a pattern, adding nodes as needed.
     pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut Option<V> {
         let mut at = 0;
         for matcher in &pattern.matchers {
@@ -165,13 +165,13 @@ struct Search<'t, 'p, V, F> {
     path: &'p Path<'p>,
     accept: F,
     captures: Captures,
-    /// Rest nodes, each with the position from which on all its ends failed.
+    /// Rest nodes, each with the position from which no end of the rest led to a match.
     failed: Vec<(usize, usize)>,
 }
 
 impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
-    /// Matches the segments from `at` below this node; `None` is the end of the path. The recursion
-    /// depth is bounded by the longest pattern.
+    /// Matches the segments from `at` on against the nodes below this one; `None` is the end of the
+    /// path. The length of the longest pattern bounds the recursion depth.
     fn descend(&mut self, index: usize, at: Option<usize>) -> Option<T> {
         let trie = self.trie;
         let node = trie.nodes.get(index)?;
@@ -217,7 +217,8 @@ impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
         found
     }
 
-    /// Matches a rest from `start`: the shortest one after which the pattern matches, or all.
+    /// Matches a rest that starts at `start`. Tries the shortest rest first, then longer ones, and
+    /// last the rest up to the end of the path.
     fn rest(&mut self, child: usize, start: usize, first_end: Option<usize>) -> Option<T> {
         let is_known = |(node, from): &(usize, usize)| *node == child && *from <= start;
         if self.failed.iter().any(is_known) {

@@ -10,7 +10,7 @@ use super::path::Path;
 use super::pattern::{Matcher, Partial, Pattern};
 use super::trie::Trie;
 
-/// Index of the matching pattern, and its captures.
+/// Index of the matching pattern, and the text of its captures.
 type Found = Option<(usize, Vec<String>)>;
 
 fn find(patterns: &[&str], path: &str) -> Found {
@@ -27,16 +27,17 @@ fn find(patterns: &[&str], path: &str) -> Found {
     Some((found, texts.collect()))
 }
 
-/// Precedence of a matcher in a match, the least first: its kind; for a partial segment, the length
-/// of its text, the minimum length of the wildcard, the length of its prefix, and the text itself;
-/// for a rest, its end.
+/// Precedence of one matcher within a match; the lowest value wins. Kind of the matcher; for a
+/// partial segment, the length of its text, the minimum length of the wildcard, the length of its
+/// prefix, and the text itself; for a rest, its end.
 type Step = (u8, [Reverse<usize>; 3], String, Option<String>, usize);
 
 fn step(kind: u8, end: usize) -> Step {
     (kind, [Reverse(0); 3], String::new(), None, end)
 }
 
-/// Returns how a partial matcher matches a segment, and its precedence.
+/// Returns the precedence and the capture of a partial matcher for a segment; `None` if it does not
+/// match.
 fn partial_step(partial: &Partial, segment: &str) -> Option<(Step, String)> {
     match partial {
         Partial::Ends {
@@ -61,7 +62,7 @@ fn partial_step(partial: &Partial, segment: &str) -> Option<(Step, String)> {
     }
 }
 
-/// Returns all matches of the segments with the matchers from `index` on.
+/// Returns all ways in which the matchers from `index` on match the segments.
 fn ways(pattern: &Pattern, index: usize, segments: &[String]) -> Vec<(Vec<Step>, Vec<String>)> {
     let Some(matcher) = pattern.matchers.get(index) else {
         let is_end = segments.is_empty();
@@ -88,7 +89,7 @@ fn ways(pattern: &Pattern, index: usize, segments: &[String]) -> Vec<(Vec<Step>,
         Matcher::One if !segment.is_empty() => take(step(2, 0), Some(segment.clone()), 1),
         Matcher::Rest if !segment.is_empty() => {
             for count in 1..=segments.len() {
-                // The nearest end in the middle precedes others; the end of the path is last.
+                // Shorter rests precede longer ones; a rest up to the end of the path is last.
                 take(step(3, count), Some(segments[..count].join("/")), count);
             }
         }
@@ -161,7 +162,7 @@ fn a_segment_may_be_given_in_part() {
     check(&["/page_*"], "/pag", None);
     check(&["/*cat*"], "/concatenate", Some((0, &["concatenate"])));
     check(&["/*cat*"], "/dog", None);
-    // Prefix and suffix must not overlap.
+    // The prefix and the suffix must not overlap.
     check(&["/aba*ba"], "/aba", None);
 }
 
@@ -172,7 +173,7 @@ fn a_rest_is_one_or_more_segments() {
     check(&["/f/{*path}"], "/f/a//b", Some((0, &["a//b"])));
     check(&["/f/{*path}"], "/f/", None);
     check(&["/f/{*path}"], "/f", None);
-    // A capture that is joined to a directory must not be absolute.
+    // A capture that is joined to a directory path must not be absolute.
     check(&["/f/{*path}"], "/f//etc/passwd", None);
     check(&["/**/edit"], "/a/b/edit", Some((0, &["a/b"])));
     check(&["/**/edit"], "/edit", None);
@@ -199,7 +200,7 @@ fn the_most_specific_pattern_wins_whatever_the_order() {
     check(&patterns, "/u/7.min.json", Some((5, &["7"])));
     check(&patterns, "/x/me", Some((4, &["x"])));
     check(&patterns, "/x/y", Some((0, &["x/y"])));
-    // Backtracking from a dead end.
+    // The search backtracks from a dead end.
     check(
         &["/a/b/c", "/a/{x}/d", "/{*r}"],
         "/a/b/d",

@@ -1,4 +1,4 @@
-//! Server certificates and their keys, from files or memory.
+//! Server certificates and their keys, loaded from files or memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,10 +16,10 @@ use x509_cert::der::Decode;
 
 use super::error::{TlsError, TlsErrorKind};
 
-/// Size limit of a PEM file, in bytes. A chain is some kilobytes.
+/// Maximum size of a PEM file, in bytes. A certificate chain has some kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// The location of PEM text; a reload reads files again.
+/// Source of PEM text. A reload reads files again.
 #[derive(Clone)]
 pub(super) enum Pem {
     File(PathBuf),
@@ -53,7 +53,7 @@ impl Pem {
         }
     }
 
-    /// Reads all certificates; at least one is required.
+    /// Reads all certificates; fails if there are none.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let pem = self.read()?;
         let certificates = CertificateDer::pem_slice_iter(&pem)
@@ -78,8 +78,8 @@ impl Pem {
     }
 }
 
-/// Reads a regular file. Opened without blocking: opening a pipe without a writer would block
-/// forever, also at a reload.
+/// Reads a regular file. It is opened in non-blocking mode: opening a pipe without a writer would
+/// otherwise block forever, even during a reload.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -96,17 +96,17 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl std::fmt::Debug for Pem {
-    /// Shows the location only: private keys must not reach logs.
+    /// Writes only the location: private keys must not reach logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.location())
     }
 }
 
-/// A server certificate in use: names and validity, for logs and metrics.
+/// Names and validity of a server certificate in use, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// DNS names of the certificate; wildcards begin with `*.`. Empty for a certificate that is
-    /// issued for an address or serves as the default.
+    /// DNS names of the certificate; wildcards begin with `*.`. Empty if the certificate was issued
+    /// for an IP address or serves only as the default.
     pub names: Vec<String>,
     /// Start of the validity period; `None` if it could not be parsed.
     pub not_before: Option<SystemTime>,
@@ -115,14 +115,15 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Whether the certificate has expired at `now`. An expired certificate is still served: some
-    /// clients do not check, and no certificate at all would stop the others too.
+    /// Returns whether the certificate has expired at `now`. An expired certificate is still
+    /// served: some clients do not check the date, and without a certificate these clients would
+    /// fail, too.
     pub fn is_expired(&self, now: SystemTime) -> bool {
         self.not_after.is_some_and(|end| end < now)
     }
 }
 
-/// Loads a chain and its key, and checks that they belong together.
+/// Loads a certificate chain and its key, and checks that they belong together.
 pub(super) fn load(
     chain: &Pem,
     key: &Pem,
@@ -137,7 +138,7 @@ pub(super) fn load(
         .map_err(|error| key.error(TlsErrorKind::BadKey(error)))?;
     let certified = CertifiedKey::new(certificates, private_key);
     match certified.keys_match() {
-        // A key without a public half cannot be compared; assume it matches.
+        // Some keys do not reveal their public half, so they cannot be compared; assume a match.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(_)) => {
             let certificate = chain.location();

@@ -1,4 +1,4 @@
-//! TLS configuration of a listener, and its reload.
+//! TLS configuration of a listener, and how to reload it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,23 +12,24 @@ use super::error::{TlsError, TlsErrorKind};
 use super::resolver::Resolver;
 use crate::sync::Lock;
 
-/// Capacity of the session cache, for TLS 1.2 clients without tickets. A session takes some hundred
-/// bytes, more with client certificates.
+/// Capacity of the session cache, which serves TLS 1.2 clients without ticket support. A session
+/// takes some hundred bytes, more with client certificates.
 const SESSION_COUNT_MAX: usize = 1024;
 
 /// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Optional. A certificate that does not verify ends the handshake. Handlers see the
-    /// certificate, if any.
+    /// Optional. If a client presents a certificate that cannot be verified, the handshake fails.
+    /// Handlers can read the certificate, if any.
     Optional,
     /// Required: the handshake fails without one.
     Required,
 }
 
-/// TLS configuration of a listener: certificates with their keys, and the verification of clients.
+/// TLS configuration of a listener: certificates with their keys, and the verification of client
+/// certificates.
 ///
-/// Clones share their state: [`reload`](Self::reload) on one of them applies to all.
+/// Clones share their state: [`reload`](Self::reload) on one of them applies to all of them.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
     shared: Arc<Shared>,
@@ -40,7 +41,7 @@ struct Shared {
     loaded: Mutex<Arc<Loaded>>,
 }
 
-/// The configuration built from a recipe.
+/// The configuration that was built from a [`TlsBuilder`].
 #[derive(Debug)]
 struct Loaded {
     http1: Arc<ServerConfig>,
@@ -63,25 +64,26 @@ impl TlsConfig {
         Self::builder().certificate_files(chain, key).build()
     }
 
-    /// Reads all files again, for new connections. Open connections continue unchanged. Earlier
-    /// sessions are not resumed, because the authorities for clients may have changed.
+    /// Reads all files again and uses them for new connections. Open connections continue
+    /// unchanged. Earlier sessions are not resumed, because the trusted client authorities may have
+    /// changed.
     ///
     /// # Errors
     ///
-    /// As [`TlsBuilder::build`]; then the current configuration stays in use.
+    /// As [`TlsBuilder::build`]; the current configuration then stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        // Locked until the end: of two concurrent reloads, the later one wins.
+        // Hold the lock until the end, so that of two concurrent reloads the later one wins.
         let recipe = self.shared.recipe.locked();
         let loaded = recipe.load()?;
         *self.shared.loaded.locked() = Arc::new(loaded);
         Ok(())
     }
 
-    /// Replaces the configuration, as [`reload`](Self::reload) does.
+    /// Replaces the configuration by another one, and applies it as [`reload`](Self::reload) does.
     ///
     /// # Errors
     ///
-    /// As [`TlsBuilder::build`]; then the current configuration stays in use.
+    /// As [`TlsBuilder::build`]; the current configuration then stays in use.
     pub fn replace(&self, recipe: TlsBuilder) -> Result<(), TlsError> {
         let mut current = self.shared.recipe.locked();
         let loaded = recipe.load()?;
@@ -95,7 +97,8 @@ impl TlsConfig {
         self.loaded().certificates.clone()
     }
 
-    /// Returns the configuration of a new connection; `http2` offers HTTP/2 by ALPN (RFC 7301).
+    /// Returns the configuration for a new connection. `http2`: whether to offer HTTP/2 by ALPN
+    /// (RFC 7301).
     pub(crate) fn server_config(&self, http2: bool) -> Arc<ServerConfig> {
         let loaded = self.loaded();
         Arc::clone(if http2 { &loaded.http2 } else { &loaded.http1 })
@@ -109,7 +112,7 @@ impl TlsConfig {
 /// Builder of a [`TlsConfig`].
 #[derive(Debug, Clone, Default)]
 pub struct TlsBuilder {
-    /// Pairs of chain and key.
+    /// Pairs of certificate chain and key.
     certificates: Vec<(Pem, Pem)>,
     clients: Option<(Pem, ClientCertificates)>,
     refuses_unknown_names: bool,
@@ -117,16 +120,16 @@ pub struct TlsBuilder {
 
 impl TlsBuilder {
     /// Adds a certificate from PEM files: `chain` contains the certificate followed by its issuers,
-    /// `key` the private key. Clients that ask for one of its names (SNI) get it. The first
-    /// certificate is also the default, see [`refuse_unknown_names`](Self::refuse_unknown_names).
+    /// `key` the private key. It is used for clients that request one of its names (SNI). The first
+    /// certificate added is also the default, see
+    /// [`refuse_unknown_names`](Self::refuse_unknown_names).
     #[must_use]
     pub fn certificate_files(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.certificates.push((Pem::file(chain), Pem::file(key)));
         self
     }
 
-    /// Like [`certificate_files`](Self::certificate_files), from PEM in memory. A reload does not
-    /// change it.
+    /// Like [`certificate_files`](Self::certificate_files), from PEM in memory. A reload keeps it.
     #[must_use]
     pub fn certificate_pem(mut self, chain: &[u8], key: &[u8]) -> Self {
         self.certificates
@@ -135,7 +138,7 @@ impl TlsBuilder {
     }
 
     /// Requests certificates from clients and verifies them against the authorities in a PEM file.
-    /// Handlers find a client's certificates in
+    /// Handlers can read a client's certificates with
     /// [`Head::peer_certificates`](crate::Head::peer_certificates).
     #[must_use]
     pub fn client_authorities_file(
@@ -158,8 +161,8 @@ impl TlsBuilder {
         self
     }
 
-    /// Fails the handshake (`unrecognized_name`) of clients that ask for a name without a
-    /// certificate. By default they get the first certificate. A client without SNI always gets the
+    /// Fails the handshake (`unrecognized_name`) of a client that requests a name without a
+    /// certificate. By default it gets the first certificate. A client without SNI always gets the
     /// first certificate.
     #[must_use]
     pub fn refuse_unknown_names(mut self) -> Self {
@@ -211,7 +214,7 @@ impl TlsBuilder {
             }
         };
         let mut http1 = builder.with_cert_resolver(Arc::new(resolver));
-        // Prefer the suites that are cheap here over the client's order.
+        // Prefer the suites that are cheapest on this machine to the client's order.
         http1.ignore_client_order = true;
         http1.session_storage = ServerSessionMemoryCache::new(SESSION_COUNT_MAX);
         http1.ticketer = ring::Ticketer::new().map_err(refused)?;
@@ -248,8 +251,8 @@ fn verifier(
         .map_err(|error| authorities.error(TlsErrorKind::BadAuthorities(error.to_string())))
 }
 
-/// Returns ring's ciphers, cheapest first: 1 GB in records of 16 KiB takes 0.13 s with AES-128-GCM,
-/// 0.15 s with AES-256-GCM and 0.55 s with `ChaCha20`.
+/// Returns ring's cipher suites, cheapest first: encrypting 1 GB in records of 16 KiB takes 0.13 s
+/// with AES-128-GCM, 0.15 s with AES-256-GCM and 0.55 s with `ChaCha20`.
 fn provider() -> CryptoProvider {
     fn rank(suite: &SupportedCipherSuite) -> u8 {
         let name = suite.suite().as_str().unwrap_or_default();

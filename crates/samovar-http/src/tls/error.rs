@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Error of a TLS configuration; `Display` names the file.
+/// Error of a TLS configuration. Its `Display` text names the file.
 #[derive(Debug)]
 pub struct TlsError {
-    /// A file, `PEM in memory`, or `TLS` for the configuration as a whole.
+    /// Path of the file; `PEM in memory`; or `TLS` for the configuration as a whole.
     pub(super) location: String,
     /// The cause.
     pub kind: TlsErrorKind,
@@ -20,7 +20,7 @@ impl fmt::Display for TlsError {
 }
 
 impl Error for TlsError {
-    /// Returns the source of the kind, because the kind is part of this error's own text.
+    /// Returns the source of the kind; the kind itself is already part of this error's text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.kind.source()
     }
@@ -33,31 +33,31 @@ pub enum TlsErrorKind {
     /// The file cannot be read.
     #[error("cannot be read")]
     Unreadable(#[source] io::Error),
-    /// Truncated or malformed PEM.
+    /// The PEM text is truncated or malformed.
     #[error("is not valid PEM: {0}")]
     NotPem(String),
-    /// A file without a certificate.
+    /// The file contains no certificate.
     #[error("holds no certificate (PEM, `BEGIN CERTIFICATE`)")]
     NoCertificate,
-    /// A file without a private key.
+    /// The file contains no private key.
     #[error("holds no supported private key (PEM: PKCS#8, PKCS#1 or SEC1, not encrypted)")]
     NoKey,
-    /// Not an X.509 version 3 certificate.
+    /// The file contains a certificate that is not X.509 version 3.
     #[error("holds an unsupported certificate")]
     BadCertificate(#[source] rustls::Error),
-    /// A key of an unsupported type.
+    /// The type of the private key is not supported.
     #[error("holds an unsupported private key")]
     BadKey(#[source] rustls::Error),
-    /// Certificate and key belong to different pairs.
+    /// The certificate and the key do not belong together.
     #[error("is not the key of the certificate in {certificate}")]
     Mismatch {
         /// Location of the certificate.
         certificate: String,
     },
-    /// No certificate was configured.
+    /// The configuration has no certificate.
     #[error("no certificate is configured")]
     Nothing,
-    /// Authorities for clients from which no verifier can be built.
+    /// The authorities for client certificates are unusable.
     #[error("cannot verify clients: {0}")]
     BadAuthorities(String),
     /// rustls refused the configuration.

@@ -1,8 +1,8 @@
-//! HTTPS: certificates, their selection and renewal, and TLS on connections.
+//! HTTPS: certificates, their selection and renewal, and TLS connections.
 //!
-//! TLS 1.2 and 1.3 by rustls, driven over byte buffers: it owns no socket and no thread. A
-//! [`TlsConfig`] holds the certificates of a listener, see [`Listener::tls`](crate::Listener::tls);
-//! it can be reloaded while connections use it.
+//! TLS 1.2 and 1.3 by rustls, which works on byte buffers here and owns no socket or thread. A
+//! [`TlsConfig`] holds the certificates of a listener, see [`Listener::tls`](crate::Listener::tls).
+//! It can be reloaded while connections use it.
 //!
 //! ```no_run
 //! use samovar_http::tls::TlsConfig;
@@ -34,7 +34,7 @@
 //! | resumption | tickets with keys rotated every six hours; a bounded session table for clients without tickets |
 //! | end of a connection | `close_notify` is sent; a connection that ends without the peer's is an error |
 //!
-//! An idle connection holds its keys and no buffer: about 4 KiB, see `tests/tls_memory.rs`.
+//! An idle connection keeps its keys but no buffer: about 4 KiB, see `tests/tls_memory.rs`.
 
 mod certificate;
 mod config;

@@ -7,7 +7,7 @@ use x509_cert::der::{Decode, Tag, Tagged};
 
 use crate::head::PeerName;
 
-/// `id-at-commonName`.
+/// Object identifier of `id-at-commonName`.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
 /// Returns the names in a verified certificate: common name, DNS names, URIs.
@@ -23,8 +23,8 @@ pub(crate) fn peer_names(certificate: &[u8]) -> Vec<PeerName> {
     names
 }
 
-/// Returns the common name of the subject; `None` also if it has two, because the authority does
-/// not state which of them identifies the client.
+/// Returns the common name of the subject; `None` if it has none or several, because the
+/// certificate does not state which of several identifies the client.
 ///
 /// # Source
 ///
@@ -40,7 +40,8 @@ fn common_name(certificate: &[u8]) -> Option<PeerName> {
     is_only.then(|| PeerName::CommonName(name.into()))
 }
 
-/// Returns the text of a string type with only one encoding; `None` if it has control characters.
+/// Returns the text of an ASN.1 string type that has only one possible encoding; `None` if the text
+/// contains control characters.
 fn text(value: &Any) -> Option<&str> {
     let is_known = matches!(
         value.tag(),
@@ -58,15 +59,15 @@ mod tests {
 
     fn certificate(common_names: &[&str], alternatives: Vec<SanType>) -> Vec<u8> {
         let mut params = CertificateParams::default();
-        // The default has a common name.
+        // Remove the common name that rcgen adds by default.
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = alternatives;
         params
             .distinguished_name
             .push(DnType::OrganizationName, "CN=eve");
         for (index, name) in common_names.iter().enumerate() {
-            // rcgen keeps one name of each kind, so add the second one by the object identifier of
-            // a common name.
+            // rcgen stores one name of each kind, so add the second one under the object identifier
+            // of a common name.
             let kind = match index {
                 0 => DnType::CommonName,
                 _ => DnType::CustomDnType(vec![2, 5, 4, 3]),

@@ -8,14 +8,14 @@ use rustls::sign::CertifiedKey;
 
 /// Certificates by server name (RFC 6066, section 3).
 ///
-/// An exact name takes precedence over a wildcard. A wildcard stands for exactly one label, the
-/// leftmost (RFC 9525, 6.3). The first certificate added for a name is used.
+/// An exact name takes precedence over a wildcard. A wildcard matches exactly one label, the
+/// leftmost (RFC 9525, 6.3). If several certificates have a name, the first one added is used.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     certificates: Vec<Arc<CertifiedKey>>,
-    /// Index by exact name.
+    /// Index of the certificate, by exact name.
     exact: HashMap<String, usize>,
-    /// Index by the parent domain of a wildcard.
+    /// Index of the certificate, by the parent domain of a wildcard.
     wildcard: HashMap<String, usize>,
     refuses_unknown: bool,
 }
@@ -40,7 +40,8 @@ impl Resolver {
     }
 
     fn find(&self, name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
-        // Without SNI the client connects to an IP address or is very old: use the default.
+        // A client without SNI connects to an IP address or is very old: use the default
+        // certificate.
         let Some(name) = name else {
             return self.certificates.first();
         };

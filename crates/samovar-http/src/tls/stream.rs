@@ -2,10 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! rustls is used without buffers of its own. Ciphertext is read into and decrypted in a buffer of
-//! the *thread*; plaintext is encrypted into and sent from a buffer of the thread. A connection
-//! stores only the remainders: the start of a record, and records that the socket did not accept.
-//! Their memory is freed once they are empty.
+//! rustls runs without buffers of its own. Ciphertext is read into a buffer of the *thread* and
+//! decrypted there; plaintext is encrypted into another buffer of the thread and sent from it. A
+//! connection stores only leftovers: an incomplete record, and records that the socket did not
+//! accept. Their memory is freed as soon as they are empty.
 //!
 //! | buffer | content | limit |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | `plain` | plaintext that did not fit into the caller's buffer | plaintext of one read |
 //! | `outgoing` | records that the socket has not accepted | [`SEND_LEN`] and its framing, and the handshake |
 //!
-//! More plaintext is accepted only when `outgoing` is empty, so a peer that does not read costs one
-//! piece.
+//! More plaintext is accepted only while `outgoing` is empty, so a peer that does not read costs
+//! the memory of one piece.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,25 +27,26 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, Insufficien
 
 use crate::io::sys;
 
-/// Plaintext encrypted and sent at once, in bytes: four records. Larger pieces are evicted from the
-/// processor's caches between encryption and the kernel's copy; smaller ones cost system calls.
+/// Maximum length of plaintext that is encrypted and sent at once, in bytes: four records. A larger
+/// piece would be evicted from the processor's caches between encryption and the kernel's copy;
+/// smaller ones need more system calls.
 pub(crate) const SEND_LEN: usize = 64 * 1024;
-/// Ciphertext read at once, in bytes.
+/// Maximum length of ciphertext that is read at once, in bytes.
 const READ_LEN: usize = 64 * 1024;
 /// Maximum length of a TLS 1.2 record, in bytes (RFC 5246, 6.2.3).
 const RECORD_LEN_MAX: usize = 5 + 16 * 1024 + 2048;
-/// Limit of stored ciphertext of an incomplete message, in bytes. rustls refuses handshake messages
-/// of more than 65539 bytes.
+/// Maximum length of stored ciphertext of an incomplete message, in bytes. rustls refuses handshake
+/// messages of more than 65539 bytes.
 const INCOMING_LEN_MAX: usize = 96 * 1024;
-/// Overhead of one piece, in bytes: header, nonce and tag of each record, and a key update.
+/// Maximum overhead of one piece, in bytes: header, nonce and tag of each record, and a key update.
 const SEAL_OVERHEAD: usize = 512;
-/// Limit of unsent records that TLS itself sends in reply (tickets, key updates), in bytes. A peer
-/// that exceeds it causes replies without reading them.
+/// Maximum length of unsent records that TLS itself sends in reply (tickets, key updates), in
+/// bytes. A peer exceeds it only if it causes replies without reading them.
 const OUTGOING_LEN_MAX: usize = SEND_LEN + INCOMING_LEN_MAX;
-/// Limit of consecutive ciphertext without plaintext, in bytes. Otherwise a peer could keep a
-/// thread busy with empty records.
+/// Maximum length of consecutive ciphertext that yields no plaintext, in bytes. Without this limit
+/// a peer could keep a thread busy with empty records.
 const VAIN_LEN_MAX: usize = 256 * 1024;
-/// The first byte of a handshake record (RFC 8446, 5.1).
+/// First byte of a handshake record (RFC 8446, 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
 /// Response to a client that sends plain HTTP to a TLS port.
@@ -57,7 +58,8 @@ const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     this port speaks HTTPS, only.\n";
 
 thread_local! {
-    /// Buffers of a thread for reading, decryption and encryption. Untouched pages use no memory.
+    /// Buffers of a thread for reading, decryption and encryption. Pages that were never used take
+    /// no memory.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
         input: vec![0; INCOMING_LEN_MAX + READ_LEN],
         output: vec![0; SEND_LEN + SEAL_OVERHEAD],
@@ -75,7 +77,8 @@ pub(crate) enum Handshake {
     Done,
     WantsRead,
     WantsWrite,
-    /// Failed; the alert was sent. Nothing more can be sent, and further input must be discarded.
+    /// Failed, and the alert was sent. No more data can be sent, and further input must be
+    /// discarded.
     Over,
 }
 
@@ -88,15 +91,17 @@ pub(crate) struct Stream {
     plain_at: usize,
     outgoing: Vec<u8>,
     outgoing_at: usize,
-    /// Whether `incoming` may contain whole records, left because their plaintext did not fit.
+    /// Whether `incoming` may contain complete records whose plaintext did not fit into the
+    /// caller's buffer.
     has_records: bool,
-    /// Whether `close_notify` was received.
+    /// Whether the peer's `close_notify` was received.
     is_ended: bool,
-    /// Whether to shut the socket down once `outgoing` was sent.
+    /// Whether to shut down the socket's writing side once `outgoing` was sent.
     is_shutting: bool,
 }
 
-/// State of rustls: most of a connection's memory, so created when the peer has sent something.
+/// State of rustls. It takes most of a connection's memory, so it is created once the peer has sent
+/// data.
 enum State {
     Fresh(Arc<ServerConfig>),
     Open(Box<UnbufferedServerConnection>),
@@ -119,18 +124,19 @@ impl Stream {
         }
     }
 
-    /// Continues the handshake as far as the socket allows. Call it on a worker: it computes for up
-    /// to a millisecond. After `Done`, plaintext may be available without a new edge from epoll.
+    /// Continues the handshake as far as the socket allows. Call it on a worker: it may compute for
+    /// up to a millisecond. After `Done`, plaintext may be available without another event from
+    /// epoll.
     ///
     /// # Errors
     ///
-    /// Those of the socket, `InvalidData` for errors of the peer, and `UnexpectedEof`. The
-    /// handshake is [`Over`](Handshake::Over) then.
+    /// Errors of the socket, `InvalidData` for errors of the peer, and `UnexpectedEof`. The
+    /// handshake is then [`Over`](Handshake::Over).
     pub(crate) fn handshake(&mut self) -> io::Result<Handshake> {
         let handshake = self.go_on();
         if handshake.is_err() {
             self.state = State::Over;
-            // The alert was sent, as far as possible.
+            // The alert was sent as far as possible.
             drop(sys::shutdown_write(&self.socket));
         }
         handshake
@@ -169,7 +175,7 @@ impl Stream {
         }
     }
 
-    /// Returns the verified certificate chain of the peer as DER, its own certificate first.
+    /// Returns the verified certificate chain of the peer as DER, the peer's own certificate first.
     pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
         let State::Open(tls) = &self.state else {
             return Vec::new();
@@ -178,12 +184,13 @@ impl Stream {
         chain.iter().map(|der| Box::from(der.as_ref())).collect()
     }
 
-    /// Reads plaintext; `None` if none is available, `Some(0)` after the peer's `close_notify`.
-    /// Only `None`, not a short read, means that nothing more is available.
+    /// Reads plaintext; returns `None` if none is available, and `Some(0)` after the peer's
+    /// `close_notify`. Unlike with a plain socket, a short read does not mean that no more data is
+    /// available; only `None` does.
     ///
     /// # Errors
     ///
-    /// As [`handshake`](Self::handshake); `UnexpectedEof` if the socket ends without
+    /// As [`handshake`](Self::handshake); `UnexpectedEof` if the connection ends without
     /// `close_notify`, which may be a truncation attack (RFC 8446, 6.1).
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         if matches!(self.state, State::Over) {
@@ -203,8 +210,8 @@ impl Stream {
             }
             let mut filled = 0;
             let read = self.read_records(Some((&mut *buffer, &mut filled)))?;
-            // Send replies of rustls itself (tickets, key updates); the rest follows with the next
-            // bytes.
+            // Send replies of rustls itself (tickets, key updates). Records that the socket does
+            // not accept now follow with the next data.
             self.flush()?;
             if filled > 0 {
                 return Ok(Some(filled));
@@ -221,9 +228,10 @@ impl Stream {
         }
     }
 
-    /// Accepts plaintext; `None` if the socket must be writable first. A piece of at most
-    /// [`SEND_LEN`] bytes is accepted as a whole or not at all. `more`: further bytes follow at
-    /// once. Outside of a connection, the error is `NotConnected`.
+    /// Accepts plaintext, encrypts and sends it; returns the number of bytes accepted, or `None` if
+    /// the socket must become writable first. A piece of at most [`SEND_LEN`] bytes is accepted
+    /// completely or not at all. `more`: the caller will send more bytes at once. Before and after
+    /// the connection, the error is `NotConnected`.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         let mut taken = 0;
         while self.flush()? {
@@ -238,7 +246,7 @@ impl Stream {
         Ok((taken > 0).then_some(taken))
     }
 
-    /// Sends pending records; `true` if none remain.
+    /// Sends pending records; returns `true` if none remain.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while let Some(rest) = self.outgoing.get(self.outgoing_at..)
             && !rest.is_empty()
@@ -257,13 +265,13 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether records are pending.
+    /// Returns whether records wait to be sent.
     pub(crate) fn has_pending(&self) -> bool {
         self.outgoing_at < self.outgoing.len()
     }
 
-    /// Sends `close_notify` and shuts down the writing side; the peer may still write. Records that
-    /// the socket does not accept now must be flushed.
+    /// Sends `close_notify` and shuts down the writing side; the peer may still write. The caller
+    /// must flush records that the socket does not accept now.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         if matches!(self.state, State::Over) {
             return Ok(());
@@ -288,7 +296,7 @@ impl Stream {
                 }
                 result => result,
             })?;
-            // Records in `outgoing` are older and must be sent first.
+            // Records in `outgoing` are older, so they must be sent first.
             let mut sent = 0;
             if self.flush()? {
                 while sent < len {
@@ -317,7 +325,7 @@ impl Stream {
             room: None,
             left: &mut self.plain,
         };
-        // Records left undecrypted because of a full buffer may come first.
+        // Undecrypted records may remain from a read whose buffer was full; process them first.
         let taken = process(
             tls,
             &mut self.incoming,
@@ -356,7 +364,7 @@ impl Stream {
         len
     }
 
-    /// Decrypts stored ciphertext, or reads from the socket once.
+    /// Decrypts stored ciphertext if there is any, or else reads from the socket once.
     fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
         SCRATCH.with_borrow_mut(|scratch| {
             let input = &mut scratch.input;
@@ -364,7 +372,8 @@ impl Stream {
             if let Some(start) = input.get_mut(..kept) {
                 start.copy_from_slice(&self.incoming);
             }
-            // Read no more ciphertext than plaintext fits, but at least one record.
+            // Read no more ciphertext than the caller's buffer can hold as plaintext, but at least
+            // one record.
             let want = room.as_ref().map_or(READ_LEN, |(buffer, _)| buffer.len());
             let want = want.clamp(RECORD_LEN_MAX, READ_LEN);
             let Some(space) = input.get_mut(kept..kept + want) else {
@@ -404,7 +413,8 @@ impl Stream {
             let taken = match processed {
                 Ok(taken) => taken,
                 Err(error) => {
-                    // The alert names the error; do not wait until the peer has read it.
+                    // Send the alert that names the error, as far as possible without waiting for
+                    // the peer.
                     drop(self.flush());
                     return Err(peers_fault(error));
                 }
@@ -424,10 +434,10 @@ impl Stream {
         })
     }
 
-    /// Answers plain HTTP on the TLS port with a readable response.
+    /// Responds to plain HTTP on the TLS port with a readable error.
     fn answer_in_clear(&mut self) -> io::Result<Handshake> {
         self.state = State::Over;
-        // Best effort: a new socket accepts this much.
+        // Best effort: the buffer of a new socket has space for this response.
         sys::send(&self.socket, IN_CLEAR, false)?;
         sys::shutdown_write(&self.socket)?;
         Ok(Handshake::Over)
@@ -460,7 +470,7 @@ enum Read {
     InClear,
 }
 
-/// The caller's buffer, and its filled length.
+/// The caller's buffer and the length of its filled part.
 type Room<'a> = Option<(&'a mut [u8], &'a mut usize)>;
 
 /// Destination of plaintext: the caller's buffer first, then `plain`.
@@ -494,11 +504,12 @@ struct Taken {
     /// Number of input bytes processed.
     len: usize,
     is_ended: bool,
-    /// Whether more input is needed.
+    /// Whether rustls needs more input.
     is_dry: bool,
 }
 
-/// Passes `input` to rustls until it needs more, the plaintext buffers are full, or it is done.
+/// Passes `input` to rustls until it needs more input, the plaintext buffers are full, or an error
+/// occurs.
 fn process(
     tls: &mut UnbufferedServerConnection,
     input: &mut [u8],
@@ -525,12 +536,13 @@ fn process(
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
                 append(outgoing, |room| data.encode(room));
             }
-            // The record is in `outgoing` already, which is sent in order.
+            // The record is already in `outgoing`, which is sent in order.
             Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
             Ok(ConnectionState::PeerClosed) => taken.is_ended = true,
             Ok(_) => taken.is_dry = true,
             Err(error) => {
-                // Only the alert remains to be sent; rustls returns it before it reads input again.
+                // Collect the alert, the last record to be sent; rustls returns it before it reads
+                // input again.
                 while tls.wants_write()
                     && let status =
                         tls.process_tls_records(input.get_mut(taken.len..).unwrap_or_default())
@@ -548,7 +560,7 @@ fn process(
     }
 }
 
-/// Lets rustls append its records to `outgoing`.
+/// Lets rustls append a record to `outgoing`.
 fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) {
     let start = outgoing.len();
     if let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Handler, Socket};
 use crate::proto::ws::deflate::Inflater;
 
-/// An accepted handshake whose response was not sent yet.
+/// An accepted handshake whose response has not been sent yet.
 pub(crate) struct Accepted {
     pub(crate) socket: Socket,
     /// The handler, if it runs on the I/O thread; otherwise the socket owns it.
@@ -15,7 +15,7 @@ pub(crate) struct Accepted {
 }
 
 impl Drop for Accepted {
-    /// Ends the socket if the response was never sent, so that sending fails.
+    /// Ends the socket if the response was never sent, so that sending on the socket fails.
     fn drop(&mut self) {
         if !self.is_started {
             drop(self.socket.outbound().end());

@@ -1,4 +1,4 @@
-//! Messages that are encoded once for many sockets.
+//! Messages that are encoded once and sent to many sockets.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use super::Message;
 use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame::{self, OpCode};
 
-/// An encoded message for any number of sockets; cheap to clone.
+/// An encoded message that can be sent to any number of sockets; cheap to clone.
 ///
 /// ```
 /// # use samovar_http::ws::{Frame, Socket};
@@ -23,11 +23,11 @@ pub struct Frame(Arc<Encoded>);
 
 struct Encoded {
     plain: Arc<[u8]>,
-    /// Offset of the payload in `plain`.
+    /// Index of the payload's first byte in `plain`.
     header_len: usize,
     op_code: OpCode,
-    /// Form compressed with the largest window, created for the first socket that needs it. `None`
-    /// if that is not shorter.
+    /// The message compressed with the largest window, created for the first socket that needs it.
+    /// `None` inside if compression does not make it shorter.
     deflated: OnceLock<Option<Arc<[u8]>>>,
 }
 

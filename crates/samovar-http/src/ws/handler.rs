@@ -1,14 +1,14 @@
-//! The handler of a socket's events.
+//! Handlers of a socket's events.
 
 use std::fmt;
 
 use super::{Message, Socket};
 
-/// The end of a socket; the same fields as a browser's `CloseEvent`.
+/// How a socket has ended. The fields are those of a browser's `CloseEvent`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// Close code of the peer, or of the server if it failed the connection. 1005: the peer sent
-    /// none. 1006: the connection was lost.
+    /// Close code sent by the peer, or by the server if it failed the connection. 1005: the peer
+    /// sent no code. 1006: the connection was lost.
     pub code: u16,
     /// Close reason.
     pub reason: String,
@@ -32,23 +32,23 @@ impl Closed {
 /// workers and may block, unless the socket is [inline](super::Upgrade::inline). A panic closes the
 /// socket with 1011; [`close`](Self::close) is still called.
 ///
-/// A closure `FnMut(&Socket, Message<'_>)` is a handler for messages alone.
+/// A closure `FnMut(&Socket, Message<'_>)` is a handler that handles only messages.
 pub trait Handler: Send + 'static {
-    /// The handshake was sent. The first event.
+    /// Called first, once the handshake response was sent.
     fn open(&mut self, socket: &Socket) {
         let _unused = socket;
     }
 
-    /// A message was received.
+    /// Called for each message.
     fn message(&mut self, socket: &Socket, message: Message<'_>);
 
-    /// A pong for [`Socket::ping`], or an unsolicited one. Pongs for the engine's own pings are not
-    /// reported.
+    /// Called for each pong: the reply to [`Socket::ping`], or an unsolicited one. Pongs in reply
+    /// to the engine's own pings are not reported.
     fn pong(&mut self, socket: &Socket, payload: &[u8]) {
         let _unused = (socket, payload);
     }
 
-    /// The socket has ended. Always the last event. Messages can no longer be sent.
+    /// Called last, when the socket has ended. Messages can no longer be sent.
     fn close(&mut self, socket: &Socket, closed: &Closed) {
         let _unused = (socket, closed);
     }

@@ -1,11 +1,11 @@
-//! The queue of events to a socket's handler.
+//! The queue of events for a socket's handler.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::{CloseCode, Closed, Handler};
 
-/// Overhead of an event in the queue, in bytes.
+/// Accounted overhead of each queued event, in bytes.
 const EVENT_LEN: usize = 64;
 
 /// An event of a socket.
@@ -18,21 +18,21 @@ pub(crate) enum Event<'a> {
     Close(Box<End>),
 }
 
-/// The end of a socket, queued after its messages.
+/// The end of a socket, queued after its last message.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) closed: Closed,
-    /// The close frame to send after the handler has processed all messages, so that its replies
-    /// precede the frame (RFC 6455, 5.5.1, permits the delay).
+    /// The close frame that is sent after the handler has processed all messages, so that the
+    /// handler's replies precede it (RFC 6455, 5.5.1, permits the delay).
     pub(crate) owed: Option<Owed>,
 }
 
 /// A close frame to be sent.
 #[derive(Debug)]
 pub(crate) enum Owed {
-    /// Reply to the peer's close frame, with its code, if any.
+    /// Reply to the peer's close frame, with the same code, if the peer sent one.
     Answer(Option<CloseCode>),
-    /// Protocol error of the peer, named by the reason.
+    /// Close frame for a protocol error of the peer; the reason names the error.
     Failure(CloseCode),
 }
 
@@ -57,15 +57,15 @@ impl Event<'_> {
     }
 }
 
-/// The queue, and the handler while no worker runs it.
+/// The event queue. It also stores the handler while no worker runs it.
 #[derive(Default)]
 pub(super) struct Inbound {
     events: VecDeque<Event<'static>>,
     len: usize,
     handler: Option<Box<dyn Handler>>,
-    /// A worker runs the handler, or will.
+    /// Whether the socket is queued for a worker, or a worker runs the handler.
     is_claimed: bool,
-    /// Reading is paused until the queue is half empty.
+    /// Whether reading is paused, until the queue is half empty.
     pub(super) is_paused: bool,
 }
 
@@ -77,7 +77,7 @@ impl Inbound {
         }
     }
 
-    /// Adds an event; `true` if the socket must be dispatched to a worker.
+    /// Adds an event; returns `true` if the socket must be queued for a worker.
     pub(super) fn push(&mut self, event: Event<'static>, len_max: usize) -> bool {
         self.len += event.len();
         self.is_paused |= self.len > len_max;
@@ -90,8 +90,8 @@ impl Inbound {
         self.handler.take()
     }
 
-    /// Returns the next event, and whether reading may resume. `None` ends the claim and stores
-    /// `handler`.
+    /// Returns the next event, and whether reading may resume. If the queue is empty, it returns
+    /// `None`, stores `handler` and ends the worker's claim.
     pub(super) fn next(
         &mut self,
         handler: &mut Option<Box<dyn Handler>>,
@@ -100,7 +100,7 @@ impl Inbound {
         let Some(event) = self.events.pop_front() else {
             self.is_claimed = false;
             self.handler = handler.take();
-            // Free the queue's memory, so that an idle socket has none.
+            // Free the queue's memory, so that an idle socket uses none.
             self.events = VecDeque::new();
             return None;
         };
@@ -110,7 +110,8 @@ impl Inbound {
         Some((event, resumes))
     }
 
-    /// Returns the handler after the worker has used its turn; another worker continues.
+    /// Stores the handler after the worker has processed its share of events; another worker
+    /// continues.
     pub(super) fn put_back(&mut self, handler: Option<Box<dyn Handler>>) {
         self.handler = handler;
     }

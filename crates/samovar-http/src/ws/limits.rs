@@ -1,4 +1,4 @@
-//! Limits of a socket, and the origins that may open one.
+//! Limits of a socket, and the check of a page's origin.
 
 use std::time::Duration;
 
@@ -7,25 +7,26 @@ use crate::proto::ws::message::FrameLimits;
 /// Limits of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Payload of a frame as sent, in bytes; longer ones end the socket with 1009. Default: 1 MiB.
+    /// Maximum payload length of a frame as sent, in bytes; a longer frame ends the socket with
+    /// 1009. Default: 1 MiB.
     pub frame_len_max: u64,
-    /// Length of a message, decompressed, in bytes; longer ones end the socket with 1009. Default:
-    /// 1 MiB.
+    /// Maximum length of a decompressed message, in bytes; a longer message ends the socket with
+    /// 1009. Default: 1 MiB.
     pub message_len_max: usize,
-    /// Queue of messages to the handler, in bytes; when it is full, reading pauses until it is half
-    /// empty. Default: 256 KiB.
+    /// Maximum length of the message queue for the handler, in bytes. When it is full, reading
+    /// pauses until the queue is half empty. Default: 256 KiB.
     pub inbound_len_max: usize,
-    /// Queue of frames to the peer, in bytes; when it is full,
+    /// Maximum length of the frame queue for the peer, in bytes. When it is full,
     /// [`Socket::send`](super::Socket::send) ends the socket with 1013, and
     /// [`Socket::try_send`](super::Socket::try_send) returns an error. An empty queue accepts a
     /// frame of any length. Default: 1 MiB.
     pub outbound_len_max: usize,
-    /// Silence after which the peer gets a ping; zero means never. Default: 30 s.
+    /// Time without input after which the peer gets a ping; zero turns pings off. Default: 30 s.
     pub ping_time: Duration,
-    /// Time limit for an answer to a ping; then the connection is reset. Default: 20 s.
+    /// Maximum time until the peer responds to a ping; then the connection is reset. Default: 20 s.
     pub pong_time: Duration,
-    /// Time limit for the peer's close frame after ours; then the connection is reset. Default: 10
-    /// s.
+    /// Maximum time until the peer's close frame after the server's; then the connection is reset.
+    /// Default: 10 s.
     pub close_time: Duration,
 }
 
@@ -52,19 +53,20 @@ impl Limits {
     }
 }
 
-/// Origins whose pages may open a socket.
+/// Origins of the pages that may open a socket.
 ///
-/// A browser sends cookies with a WebSocket handshake from any page, without a preflight request,
-/// but it sends the page's `Origin`, too (RFC 6455, 10.2). Other programs send no `Origin` and
-/// could forge it: they are accepted here, and need another form of authentication.
+/// A browser sends cookies with a WebSocket handshake from any page, without a preflight request.
+/// It also sends the page's `Origin` (RFC 6455, 10.2), which the server checks here. Other programs
+/// send no `Origin` or could forge it; requests without one are accepted and need another form of
+/// authentication.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Origins {
-    /// Pages of this server: the origin has the host and port of the request. Behind a proxy that
-    /// changes `Host`, use [`Listed`](Self::Listed).
+    /// Pages of this server: the origin must have the same host and port as the request. Behind a
+    /// proxy that changes `Host`, use [`Listed`](Self::Listed).
     #[default]
     Same,
-    /// Pages of these origins, such as `https://example.org`; case-insensitive.
+    /// Pages of the listed origins, such as `https://example.org`; compared case-insensitively.
     Listed(Vec<String>),
-    /// All pages. Safe only if nothing depends on cookies.
+    /// All pages. Safe only if the socket's authorization does not depend on cookies.
     Any,
 }

@@ -1,16 +1,16 @@
-//! Messages.
+//! WebSocket messages.
 
-/// A message, in the bytes it came in.
+/// A message, borrowed from the received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Text; always UTF-8, or the connection would have been failed.
+    /// A text message. Always valid UTF-8; otherwise the connection fails.
     Text(&'a str),
-    /// Bytes.
+    /// A binary message.
     Binary(&'a [u8]),
 }
 
 impl<'a> Message<'a> {
-    /// The payload.
+    /// Returns the payload.
     pub fn as_bytes(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.as_bytes(),

@@ -1,8 +1,9 @@
 //! WebSocket connections: RFC 6455 and permessage-deflate (RFC 7692) for plain handlers.
 //!
 //! A WebSocket starts as an ordinary request to an ordinary handler, so ordinary code decides who
-//! may open one. The handler answers with [`Upgrade::accept`]. From then on the connection's
-//! [`Handler`] receives its events, and any thread with a clone of its [`Socket`] can send.
+//! may open one. The handler returns the response of [`Upgrade::accept`]. From then on, the
+//! connection's [`Handler`] receives its events, and any thread with a clone of its [`Socket`] can
+//! send.
 //!
 //! ```
 //! use samovar_http::ws::{Message, Socket, Upgrade};
@@ -16,27 +17,28 @@
 //! # Guarantees
 //!
 //! * The events of a socket are delivered in order, one at a time: first [`open`](Handler::open),
-//!   last and exactly once [`close`](Handler::close). Handlers run on workers and may block;
-//!   different sockets run in parallel. A handler that never blocks can run on the I/O thread
-//!   ([`Upgrade::inline`]), which saves the switch to a worker.
+//! last and exactly once [`close`](Handler::close). Handlers run on workers and may block;
+//! different sockets run in parallel. A handler that never blocks can run on the I/O thread
+//! ([`Upgrade::inline`]), which avoids the switch to a worker.
 //! * Sending works from any thread, never blocks, and preserves the order of each thread's calls.
-//!   Messages sent before the handshake was sent wait for it; messages after the end are dropped.
-//! * A [`Frame`] is encoded and compressed once for all sockets; each queues a reference.
-//! * All memory is bounded ([`Limits`]): frames, messages after decompression, and the queues to
-//!   the handler and to the peer. A peer that does not read is closed with 1013 and then
-//!   disconnected. If a handler is too slow, the engine stops reading.
-//! * Vanished peers are detected: a silent peer gets a ping, and is disconnected if it stays
-//!   silent.
-//! * Pages of other origins are refused ([`Origins`]); otherwise any page could open a socket with
-//!   its visitor's cookies.
+//! Messages sent before the handshake is complete are queued; messages sent after the end are
+//! dropped.
+//! * A [`Frame`] is encoded and compressed once for all sockets; each socket queues a reference.
+//! * All memory is bounded ([`Limits`]): frames, messages after decompression, and the queues for
+//! the handler and for the peer. A peer that does not read is closed with 1013 and then
+//! disconnected. If a handler is too slow, the engine stops reading.
+//! * Lost connections are detected: a silent peer gets a ping, and is disconnected if it does not
+//! respond.
+//! * Handshakes from pages of other origins are refused ([`Origins`]); otherwise any page could
+//! open a socket with its visitor's cookies.
 //! * An idle socket owns no buffer.
 //!
 //! # Compression
 //!
 //! permessage-deflate is accepted without *context takeover* in either direction: each message is
 //! compressed independently. So an idle socket needs no memory for compression, and a [`Frame`]
-//! compressed once can be sent to all sockets. Messages of less than 128 bytes, and those that do
-//! not become shorter, are sent plain.
+//! compressed once can be sent to all sockets. Messages of less than 128 bytes, and messages that
+//! would not become shorter, are sent uncompressed.
 
 mod accepted;
 mod frame;

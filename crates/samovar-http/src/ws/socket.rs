@@ -1,4 +1,4 @@
-//! The handle of a WebSocket.
+//! The sending handle of a WebSocket.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,13 +20,13 @@ use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame;
 use crate::sync::Lock;
 
-/// Events that a worker processes for a socket before it requeues the socket.
+/// Number of events that a worker processes for a socket before it requeues the socket.
 const EVENTS_MAX: usize = 64;
-/// Minimum length of a compressed message, in bytes.
+/// Minimum length of a message to be compressed, in bytes.
 const DEFLATED_LEN_MIN: usize = 128;
-/// Maximum header of a server's frame, in bytes.
+/// Maximum length of the header of a server's frame, in bytes.
 const HEADER_LEN_MAX: usize = 10;
-/// Capacity of a thread's frame buffer that is retained after a large frame, in bytes.
+/// Capacity that a thread's frame buffer keeps after a large frame, in bytes.
 const SCRATCH_LEN_KEPT: usize = 256 * 1024;
 
 thread_local! {
@@ -34,7 +34,7 @@ thread_local! {
 }
 
 /// Handle of a WebSocket, for sending. Cheap to clone and usable from any thread. Compared and
-/// hashed by identity. Methods never block, and do nothing once the socket has ended.
+/// hashed by identity. Methods never block, and have no effect once the socket has ended.
 #[derive(Clone)]
 pub struct Socket(Arc<Shared>);
 
@@ -47,7 +47,7 @@ struct Shared {
     window_bits: Option<u8>,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
-    /// Set when the handshake was sent.
+    /// Set once the handshake response was sent.
     waker: OnceLock<Waker>,
 }
 
@@ -72,7 +72,7 @@ impl Socket {
         }))
     }
 
-    /// Returns a number that is unique in this process.
+    /// Returns an identifier that is unique in this process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
@@ -87,24 +87,25 @@ impl Socket {
         self.0.protocol.as_deref()
     }
 
-    /// Whether messages can still be sent.
+    /// Returns whether messages can still be sent.
     pub fn is_open(&self) -> bool {
         self.outbound().is_open()
     }
 
-    /// Sends or queues a message. If the queue is full, the socket is closed with 1013. Once the
-    /// socket is closing, messages are dropped.
+    /// Sends or queues a message. If the queue is full, the socket is closed with 1013. Messages to
+    /// a closing socket are dropped.
     pub fn send<'a>(&self, message: impl Into<Message<'a>>) {
         if self.try_send(message) == Err(SendError::Full) {
             self.outbound().overflow();
         }
     }
 
-    /// Sends or queues a message. On an error the message is dropped and the socket stays as it is.
+    /// Sends or queues a message. On an error the message is dropped, and the socket stays
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// If the queue to the peer is full, or the socket is closing.
+    /// If the queue for the peer is full, or the socket is closing.
     pub fn try_send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let message = message.into();
         SCRATCH.with_borrow_mut(|scratch| {
@@ -118,7 +119,8 @@ impl Socket {
     fn encode_and_put(&self, message: Message<'_>, scratch: &mut Vec<u8>) -> Result<(), SendError> {
         let payload = message.as_bytes();
         let shared = &*self.0;
-        // The length of the header depends on the payload; it is written right before it.
+        // The header's length depends on the payload, so the header is written directly before the
+        // payload.
         scratch.resize(HEADER_LEN_MAX, 0);
         let is_deflated = payload.len() >= DEFLATED_LEN_MIN
             && shared
@@ -140,7 +142,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Like [`send`](Self::send), for a message to many sockets.
+    /// Like [`send`](Self::send), for a message that goes to many sockets.
     pub fn send_frame(&self, frame: &Frame) {
         let deflated = match self.0.window_bits {
             Some(WINDOW_BITS_MAX) if frame.payload().len() >= DEFLATED_LEN_MIN => frame.deflated(),
@@ -155,13 +157,13 @@ impl Socket {
         }
     }
 
-    /// Sends a ping; a payload of more than 125 bytes is truncated. [`Handler::pong`] receives the
-    /// answer.
+    /// Sends a ping; a payload of more than 125 bytes is truncated. The peer's reply goes to
+    /// [`Handler::pong`].
     pub fn ping(&self, payload: &[u8]) {
         self.outbound().ping(payload);
     }
 
-    /// Closes the socket after the messages sent so far. A reason of more than 123 bytes is
+    /// Closes the socket after all queued messages were sent. A reason of more than 123 bytes is
     /// truncated.
     pub fn close(&self, code: CloseCode, reason: &str) {
         self.outbound().close(Some((code, reason)));
@@ -181,13 +183,13 @@ impl Socket {
         &self.0.limits
     }
 
-    /// The handshake was sent: sends the queue.
+    /// Starts sending after the handshake response was sent.
     pub(crate) fn start(&self, transport: Transport, waker: Waker) {
         drop(self.0.waker.set(waker));
         self.outbound().transport = Some(transport);
     }
 
-    /// Reads once; returns the length, and whether another read may return more.
+    /// Reads once; returns the number of bytes, and whether another read may return more.
     pub(crate) fn recv(
         &self,
         buffer: &mut [u8],
@@ -202,18 +204,18 @@ impl Socket {
         Ok((len, may_have_more))
     }
 
-    /// Queues an event; `true` if the socket must be dispatched to a worker.
+    /// Queues an event; returns `true` if the socket must be queued for a worker.
     pub(crate) fn push(&self, event: Event<'static>) -> bool {
         self.inbound().push(event, self.0.limits.inbound_len_max)
     }
 
-    /// Whether reading is paused because the queue to the handler is full.
+    /// Returns whether reading is paused because the handler's queue is full.
     pub(crate) fn is_paused(&self) -> bool {
         self.inbound().is_paused
     }
 
-    /// Processes events on the worker that [`push`](Self::push) required; `true` if the socket must
-    /// be requeued. Calls `on_panic` if the handler panics.
+    /// Processes events on a worker after [`push`](Self::push) has returned `true`. Returns `true`
+    /// if the socket must be requeued. Calls `on_panic` if the handler panics.
     pub(crate) fn handle_events(&self, on_panic: impl Fn()) -> bool {
         let len_max = self.0.limits.inbound_len_max;
         let mut handler = self.inbound().take_handler();
@@ -233,7 +235,7 @@ impl Socket {
             }
             if is_last {
                 handler = None;
-                // The I/O thread continues when the close frame was sent.
+                // Wake the I/O thread, which continues once the close frame was sent.
                 if let Some(waker) = self.0.waker.get() {
                     waker.wake();
                 }
@@ -243,7 +245,8 @@ impl Socket {
         true
     }
 
-    /// Passes an event to the handler; `false`, and the socket is closed, if the handler panics.
+    /// Passes an event to the handler. If the handler panics, closes the socket and returns
+    /// `false`.
     pub(crate) fn handle(&self, handler: &mut dyn Handler, event: Event<'_>) -> bool {
         let handled = catch_unwind(AssertUnwindSafe(|| match event {
             Event::Open => handler.open(self),

@@ -1,4 +1,4 @@
-//! The WebSocket handshake of a request.
+//! Accepts the WebSocket handshake of a request.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::proto::ws::handshake::{self, Handshake, HandshakeError};
 use crate::request::Request;
 use crate::response::{Body, Response};
 
-/// Accepts a WebSocket handshake: options of the socket, and its handler.
+/// Accepts a WebSocket handshake. Holds the socket's options and its handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,8 +48,8 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Creates an upgrade whose events go to `handler`. Defaults: pages of the same origin only,
-    /// with compression, without subprotocols, on workers.
+    /// Creates an upgrade that passes events to `handler`. Defaults: same-origin pages only, with
+    /// compression, without subprotocols, handler on workers.
     pub fn new(handler: impl Handler) -> Self {
         Self {
             handler: Box::new(handler),
@@ -68,39 +68,39 @@ impl Upgrade {
         self
     }
 
-    /// Excludes the socket from compression. For messages that are compressed already, or that have
-    /// both a secret and text that an attacker can choose.
+    /// Excludes the socket from compression. For messages that are already compressed, or that
+    /// contain both a secret and text chosen by an attacker.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.is_compressed = false;
         self
     }
 
-    /// Sets the origins whose pages may open the socket.
+    /// Sets the origins of the pages that may open the socket.
     #[must_use]
     pub fn origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
         self
     }
 
-    /// Adds a supported subprotocol. The client's preferred one is used; without a common one the
-    /// socket opens without a subprotocol. See [`Socket::protocol`].
+    /// Adds a supported subprotocol. Of those supported, the one that the client prefers is used;
+    /// if none is, the socket opens without a subprotocol. See [`Socket::protocol`].
     #[must_use]
     pub fn protocol(mut self, protocol: impl Into<String>) -> Self {
         self.protocols.push(protocol.into());
         self
     }
 
-    /// Runs the handler on the I/O thread, without the switch to a worker. It must not block: all
-    /// connections of the thread would wait. Its messages are sent together after it has processed
-    /// all received messages.
+    /// Runs the handler on the I/O thread, without the switch to a worker. The handler must not
+    /// block: all connections of the thread would wait. Its messages are sent together after it has
+    /// processed all received messages.
     #[must_use]
     pub fn inline(mut self) -> Self {
         self.is_inline = true;
         self
     }
 
-    /// Returns the response to `request`: 101, or the error of the handshake.
+    /// Returns the response to `request`: 101, or an error response if the handshake is refused.
     pub fn accept(self, request: &Request) -> Response {
         match self.try_accept(request) {
             Ok((_, response)) => response,
@@ -108,11 +108,11 @@ impl Upgrade {
         }
     }
 
-    /// Like [`accept`](Self::accept), but returns the socket before its first event, and errors to
-    /// answer in another way.
+    /// Like [`accept`](Self::accept), but also returns the socket before its first event. Returns
+    /// errors, so that the caller can choose the response.
     ///
-    /// Messages on the socket wait until the response was sent, which opens the socket. If the
-    /// response is dropped, the handler receives no event.
+    /// Messages sent on the socket are queued until the response was sent, which opens the socket.
+    /// If the response is dropped, the handler receives no event.
     ///
     /// ```
     /// use samovar_http::ws::{Handler, Message, Socket, Upgrade};
@@ -137,7 +137,7 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// The first error of the handshake.
+    /// The first error found in the handshake.
     pub fn try_accept(self, request: &Request) -> Result<(Socket, Response), HandshakeError> {
         let head = request.head();
         let handshake = Handshake::check(head.method(), head.version(), head.headers())?;

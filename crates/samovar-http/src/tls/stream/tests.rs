@@ -91,7 +91,7 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes arrive unchanged in both directions with any size of the reader's buffer.
+/// Bytes arrive unchanged in both directions with any length of the reader's buffer.
 #[test]
 fn bytes_survive_any_buffer_size() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -148,7 +148,7 @@ fn truncation_is_an_error() {
     let peer = thread::spawn(move || {
         client.write_all(b"half").unwrap();
         client.flush().unwrap();
-        // End of file without a preceding `close_notify`.
+        // The client ends the connection without `close_notify`.
         client.sock.shutdown(std::net::Shutdown::Write).unwrap();
         client
     });
@@ -226,7 +226,7 @@ fn garbage_is_an_error() {
     }
 }
 
-/// An endless handshake message is buffered up to the limit of rustls only.
+/// An endless handshake message is buffered only up to rustls's limit.
 #[test]
 fn an_endless_handshake_message_is_refused() {
     let (mut stream, client) = pair(&rustls::version::TLS13);
