@@ -1,15 +1,15 @@
 //! Endpoints for operators, monitoring and service managers.
 //!
-//! The [`Router`] belongs to a server of its own with its own listeners, so that it answers when
-//! the server it describes has no thread left.
+//! The [`Router`] runs in a separate server with separate listeners. So it still answers when the
+//! server that it describes has no free thread.
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/metrics` | all metrics in Prometheus text format |
-//! | `/healthz` | 200 if the I/O threads of the server answer, else 503 |
-//! | `/readyz` | 200 if the server can answer requests, else 503 with the reasons |
-//! | `/status.json` | a [`Status`](crate::Status) |
-//! | `/status/live` | a [`Status`](crate::Status) per second, as WebSocket messages |
+//! | `/healthz` | 200 if the server's I/O threads answer, otherwise 503 |
+//! | `/readyz` | 200 if the server can answer requests, otherwise 503 with the reasons |
+//! | `/status.json` | a [`Status`](crate::Status) as JSON |
+//! | `/status/live` | a [`Status`](crate::Status) as a WebSocket message, every second |
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::registry::Metrics;
 use crate::sampler::{Sampler, Shared};
 use crate::text::CONTENT_TYPE;
 
-/// Serves `metrics`, which `sampler` samples.
+/// Makes the router for `metrics`, which `sampler` updates.
 #[must_use]
 pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let of = |answer: fn(&Metrics) -> Response| {
@@ -54,7 +54,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
 }
 
-/// Whether the I/O threads of the server answer.
+/// Answers `/healthz`: whether the server's I/O threads answer.
 fn healthz(metrics: &Metrics) -> Response {
     match metrics.is_alive() {
         true => text(Status::OK, "ok\n"),
@@ -62,7 +62,7 @@ fn healthz(metrics: &Metrics) -> Response {
     }
 }
 
-/// Whether the server can answer requests.
+/// Answers `/readyz`: whether the server can answer requests.
 fn readyz(metrics: &Metrics) -> Response {
     let reasons = metrics.not_ready();
     match reasons.is_empty() {
@@ -101,9 +101,9 @@ fn text(status: Status, body: &str) -> Response {
     Response::text(status, body.to_owned()).header("Cache-Control", "no-store")
 }
 
-/// Refuses requests whose `Host` is not a name of this machine, as a defence against DNS rebinding:
-/// a foreign web page whose name resolves to this machine must not read the status. IP addresses
-/// are allowed.
+/// Refuses requests whose `Host` is neither a name of this machine nor an IP address. This prevents
+/// DNS rebinding, in which a foreign web page whose name resolves to this machine could read the
+/// status.
 pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     let host = request.head().header_text("Host").unwrap_or("");
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -120,8 +120,8 @@ pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     }
 }
 
-/// Returns the names of this machine. A name with a domain counts only if it is the machine's own
-/// or in a search domain of the resolver: any other domain may contain the same host name.
+/// Returns the names of this machine. A name with a domain is accepted only if it is the machine's
+/// own, or in a search domain of the resolver: the same host name may exist in any other domain.
 fn own_names(hostname: &str, resolv_conf: &str) -> Vec<String> {
     let full = hostname.trim().to_ascii_lowercase();
     let Some(short) = full.split('.').next().filter(|short| !short.is_empty()) else {
@@ -152,11 +152,10 @@ fn is_own_name(host: &str, own: &[String]) -> bool {
     name == "localhost" || name.ends_with(".localhost") || own.contains(&name)
 }
 
-/// Maximum number of live WebSockets. They stay open, so some connections must be left for
-/// monitoring.
+/// Maximum number of live WebSockets. They stay open, so connections must be left for monitoring.
 const WATCHER_COUNT_MAX: usize = 64;
 
-/// A slot for a live WebSocket, freed when dropped.
+/// The slot of a live WebSocket, freed when this is dropped.
 struct Seat(Arc<AtomicUsize>);
 
 impl Seat {
@@ -177,13 +176,13 @@ impl Drop for Seat {
 struct Watcher {
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
-    /// The client's slot.
+    /// The slot, freed with the client.
     _seat: Seat,
 }
 
 impl Handler for Watcher {
     fn open(&mut self, socket: &Socket) {
-        // The first status is sent at once, so that a page is not empty for a second.
+        // Send the first status at once, so that the page is not empty for a second.
         if let Ok(json) = serde_json::to_string(&self.metrics.status()) {
             socket.send(&json);
         }

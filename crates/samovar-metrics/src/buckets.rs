@@ -1,10 +1,10 @@
 //! Histograms of durations.
 //!
-//! There are ten buckets per decade from a microsecond to a minute, so the error of a percentile is
-//! less than a third, and usually much less. The exposed bounds are a subset of these, so their
-//! counts are exact.
+//! There are ten buckets per decade, from a microsecond to a minute. So a percentile is wrong by
+//! less than a third, and usually by much less. The exposed bounds are a subset of all bounds, so
+//! the exposed counts are exact.
 
-/// Upper bounds in nanoseconds, inclusive. Longer durations are counted in one more bucket.
+/// Upper bounds of the buckets in nanoseconds, inclusive. One more bucket counts longer durations.
 pub(crate) static BOUNDS_NS: [u64; BOUND_COUNT] = bounds();
 
 const BOUND_COUNT: usize = 79;
@@ -12,7 +12,7 @@ const BOUND_COUNT: usize = 79;
 /// Number of buckets, including the one for durations over a minute.
 pub(crate) const BUCKET_COUNT: usize = BOUND_COUNT + 1;
 
-/// The exposed subset of [`BOUNDS_NS`], as labels in seconds.
+/// The bounds exposed in `/metrics`, as labels in seconds.
 const EXPOSED: [&str; 21] = [
     "1e-05", "2.5e-05", "5e-05", "0.0001", "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01",
     "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "30", "60",
@@ -47,7 +47,7 @@ const fn bounds() -> [u64; BOUND_COUNT] {
     bounds
 }
 
-/// Returns the bucket of a duration.
+/// Returns the index of the bucket for a duration.
 pub(crate) fn index_of(ns: u64) -> usize {
     BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
@@ -73,7 +73,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Subtracts an earlier state of the same histogram.
+    /// Returns the durations counted since an earlier state of the same histogram.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut counts = self.counts;
         for (count, earlier) in counts.iter_mut().zip(earlier.counts) {
@@ -96,11 +96,12 @@ impl Histogram {
         self.counts.iter().take(end).sum()
     }
 
-    /// Estimates a percentile in seconds; zero if nothing was counted. Assumes that durations are
-    /// spread evenly within a bucket.
+    /// Estimates a percentile in seconds, assuming that durations are spread evenly within a
+    /// bucket. Returns zero if nothing was counted.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn percentile_s(&self, percent: u64) -> f64 {
-        // In integers: 75 * 0.28 is slightly more than 21 and would be rounded up to 22.
+        // Computed in integers: in floating point, 75 * 0.28 is slightly more than 21 and would be
+        // rounded up to 22.
         let rank = (self.count() * percent).div_ceil(100) as f64;
         let (mut below, mut low_ns) = (0.0, 0);
         for (index, count) in self.counts.iter().enumerate() {

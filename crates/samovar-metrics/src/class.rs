@@ -1,4 +1,4 @@
-//! The label values of requests in the metrics. Their number is fixed, whatever clients send.
+//! Label values for the metrics of requests. Their number is fixed, whatever clients send.
 
 use samovar_http::End;
 use samovar_http::http::{Method, Version};
@@ -6,9 +6,9 @@ use samovar_http::http::{Method, Version};
 /// A hash part as sent by the client, not validated.
 pub type RawHashPart = [u8; 32];
 
-/// Returns the class of a request and the hash part in its URL, from path and query. The metrics
-/// get it from the cache, which knows the meaning of a URL. Called for each request, on I/O threads
-/// as well.
+/// Returns the class of a request and the hash part in its URL, given path and query. The cache
+/// provides this function, because it interprets URLs. It is called for each request, also on I/O
+/// threads.
 pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>);
 
 /// The class of a request, by the form of its URL.
@@ -37,7 +37,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The names, in the order of declaration.
+    /// The names of the classes, in the order of declaration.
     pub(crate) const NAMES: [&'static str; 10] = [
         "cache_info",
         "narinfo",
@@ -51,14 +51,14 @@ impl Class {
         "other",
     ];
 
-    /// The name in the metrics and in the access log.
+    /// Returns the class's name in the metrics and in the access log.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 }
 
-/// The method of a request, as distinguished in the metrics.
+/// The method of a request; rare methods share one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MethodClass {
     Get,
@@ -107,7 +107,7 @@ impl Protocol {
 pub(crate) enum StatusClass {
     Success,
     Redirect,
-    /// 404, counted separately because missing paths are requested often.
+    /// 404. It is counted separately, because clients often request missing paths.
     Absent,
     ClientError,
     ServerError,
@@ -127,7 +127,7 @@ impl StatusClass {
     }
 }
 
-/// How a response ended.
+/// The way in which a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Complete,

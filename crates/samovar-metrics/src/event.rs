@@ -13,7 +13,7 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// Receives one event.
     fn event(&self, event: &Event<'_>);
 
-    /// The list of NARs being sent, if this observer keeps one.
+    /// Returns the list of NARs being sent, if this observer keeps one.
     fn transfers(&self) -> Option<&Arc<Transfers>> {
         None
     }
@@ -23,12 +23,12 @@ pub trait Observer: samovar_http::Observer + 'static {
         false
     }
 
-    /// Counters of events and incidents by name, if this observer counts.
+    /// Returns the counters of events by name, if this observer counts.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Recent errors and warnings, newest first, if this observer remembers them.
+    /// Returns recent errors and warnings, newest first, if this observer stores them.
     fn recent_errors(&self) -> Vec<RecentError> {
         Vec::new()
     }
@@ -45,14 +45,14 @@ impl Observer for () {
     fn event(&self, _: &Event<'_>) {}
 }
 
-/// Something an operator may want to know. [`Display`](fmt::Display) is its line in a log.
+/// An event that may interest the operator. [`Display`](fmt::Display) formats it as a log line.
 #[derive(Clone, Copy)]
 pub enum Event<'a> {
     /// The store failed as a whole. Reported once per outage.
     StoreFailed(StoreError),
     /// The store can be read again.
     StoreRecovered,
-    /// The store can be read, but something about its schema needs the operator's attention.
+    /// The store can be read, but its schema needs the operator's attention.
     StoreRemark(SchemaWarning),
     /// One path cannot be served; the store as a whole is fine.
     PathFailed {
@@ -67,7 +67,7 @@ pub enum Event<'a> {
     PathQuarantined {
         /// The path.
         path: &'a dyn fmt::Display,
-        /// The difference.
+        /// The difference between files and registration.
         error: &'a dyn fmt::Display,
     },
     /// The files of a quarantined path were changed or verified; it is served again.
@@ -83,9 +83,10 @@ pub enum Event<'a> {
     RootsRecovered,
     /// Progress of a background verification of the store.
     ScrubProgress(&'a dyn fmt::Display),
-    /// Verification records cannot be read from the state directory, or not be written to it.
+    /// Verification records cannot be read from the state directory, or cannot be written to it.
     StateFailed(&'a dyn fmt::Display),
-    /// The NAR cache cannot be written (reported once per outage), or an entry of it not be read.
+    /// The NAR cache cannot be written (reported once per outage), or one of its entries cannot be
+    /// read.
     NarCacheFailed(&'a dyn fmt::Display),
     /// A bulk query was refused: the limit of narinfos in progress is reached.
     BulkLimitReached,
@@ -95,22 +96,24 @@ pub enum Event<'a> {
     LeasesFailed {
         /// The cause.
         error: &'a dyn fmt::Display,
-        /// No daemon has answered yet, and leases were not configured.
+        /// Whether this is normal: no daemon has answered since the start, and leases were not
+        /// configured.
         is_expected: bool,
     },
-    /// Paths can be leased again.
+    /// Paths can be leased again after an outage.
     LeasesRecovered,
     /// The limit of leases is reached until some of them expire.
     LeaseLimitReached,
     /// The daemon protects one more path against garbage collection.
     PathLeased,
-    /// A response was sent whose paths could not be leased, or not in time.
+    /// A response was sent although its paths could not be leased, or not in time.
     Unleased(Unleased),
-    /// A request was refused: its client may not read, or did not authenticate.
+    /// A request was refused, because its client may not read or did not authenticate.
     AccessDenied,
-    /// A request was refused: its client sends too many requests or wrong passwords.
+    /// A request was refused, because its client sends too many requests or too many wrong
+    /// passwords.
     AccessLimited,
-    /// A password was hashed and matches. The result is remembered for a while.
+    /// A password was hashed and is right. The server remembers that for a while.
     PasswordVerified,
     /// A client has uploaded a path.
     PathUploaded {
@@ -119,7 +122,7 @@ pub enum Event<'a> {
         /// The name of the client's token.
         token: &'a str,
     },
-    /// A client has uploaded a path again, with another NAR; the first one stays.
+    /// A client uploaded a path again with another NAR. The first NAR stays.
     UploadConflict {
         /// The path.
         path: &'a dyn fmt::Display,
@@ -130,7 +133,7 @@ pub enum Event<'a> {
     UploadRefused {
         /// The path of the URL.
         url: &'a dyn fmt::Display,
-        /// The sentence that the client got.
+        /// The reason, as it was sent to the client.
         reason: &'a dyn fmt::Display,
     },
     /// The storage cannot be read or written.

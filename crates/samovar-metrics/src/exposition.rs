@@ -12,7 +12,7 @@ use crate::registry::{Metrics, MetricsConfig};
 use crate::status::{CacheStatus, ScrubStatus};
 use crate::text::Text;
 
-/// All families: name, type and help.
+/// All metric families, one line each: name, type and help.
 const FAMILIES: &str = "
 samovar_info gauge Name and version of the server; always 1.
 samovar_http_requests_total counter Answered requests by route, method and status class.
@@ -104,7 +104,7 @@ pub(crate) fn exposition(metrics: &Metrics) -> String {
     text.into_string()
 }
 
-/// The classes with at least one request.
+/// Returns the classes with at least one request.
 fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Clone {
     let named = Class::NAMES.into_iter().zip(&sums.classes);
     named.filter(|(_, class)| class.request_count() > 0)
@@ -115,7 +115,7 @@ fn requests(text: &mut Text, sums: &Sums) {
     let mut family = text.family("samovar_http_requests_total");
     for (route, class) in classes(sums) {
         for (method, mut row) in MethodClass::NAMES.into_iter().zip(class.requests) {
-            // 404 has its own class but is exposed as 4xx.
+            // 404 has its own class here, but is exposed as part of 4xx.
             row[StatusClass::ClientError as usize] += row[StatusClass::Absent as usize];
             row[StatusClass::Absent as usize] = 0;
             for (name, count) in StatusClass::NAMES.into_iter().zip(row) {
@@ -147,7 +147,7 @@ fn requests(text: &mut Text, sums: &Sums) {
     }
     let mut family = text.family("samovar_http_responses_aborted_total");
     for (route, class) in classes(sums) {
-        // Without the complete ones, which come first.
+        // Skip complete responses, which are the first outcome.
         for (outcome, count) in Outcome::NAMES.into_iter().zip(class.aborted).skip(1) {
             family.put(&[("route", route), ("outcome", outcome)], count);
         }
@@ -198,7 +198,7 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     caches_of(text, &caches);
 }
 
-/// Background verification.
+/// Writes the metrics of the background verification.
 fn scrub(text: &mut Text, scrub: &ScrubStatus) {
     text.put("samovar_scrub_paths", scrub.path_count);
     text.put("samovar_scrub_paths_done", scrub.paths_done);
@@ -227,8 +227,8 @@ fn caches_of(text: &mut Text, caches: &[CacheStatus]) {
     });
 }
 
-/// Includes events that have not occurred: Prometheus sees no increase in a series that appears
-/// with its first event.
+/// Writes all counters of events, also those at zero: Prometheus sees no increase in a series that
+/// first appears with its first event.
 fn events(text: &mut Text, metrics: &Metrics) {
     let mut family = text.family("samovar_events_total");
     for (name, count) in metrics.counts() {

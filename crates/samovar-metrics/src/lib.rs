@@ -2,17 +2,17 @@
 //!
 //! # Theory of operation
 //!
-//! The cache reports an [`Event`] to an [`Observer`]; the engine reports each
-//! [`Exchange`](samovar_http::Exchange) to the same. [`Metrics`] is an observer that counts and
-//! passes everything on to another one, the server's log. Requests are counted by the thread that
-//! answers (`meter.rs`), in shards. Once a second a [`Sampler`] reads the sums for rates and
-//! percentiles, and the requested paths for the lists of top paths (`sketch.rs`). What only the
-//! server knows it asks of the [`Monitored`] application.
+//! The cache reports each [`Event`] to an [`Observer`], and the engine reports each
+//! [`Exchange`](samovar_http::Exchange) to the same observer. [`Metrics`] is an observer that
+//! counts them and passes them on to another observer, the server's log. Each thread counts the
+//! requests that it answers, in a shard (`meter.rs`). Once a second, a [`Sampler`] reads the sums
+//! for rates and percentiles, and the requested paths for the lists of top paths (`sketch.rs`). The
+//! state of the store and the caches is queried from the [`Monitored`] application.
 //!
-//! There are two renderings: Prometheus text (`exposition.rs`) and a [`Status`], plain data that
-//! serializes to JSON. [`admin`] serves both.
+//! The metrics are published in two forms: Prometheus text (`exposition.rs`), and a [`Status`],
+//! plain data that is serialized to JSON. [`admin`] serves both.
 //!
-//! Without `Metrics` none of this runs.
+//! A server without `Metrics` runs none of this.
 
 #![forbid(unsafe_code)]
 

@@ -2,12 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! The counters are sharded by thread, to avoid contention for cache lines. No lock is held for
-//! longer than it takes to swap two pointers. A reader adds up all shards.
+//! The counters are sharded by thread, so that threads do not contend for cache lines. A lock is
+//! held only while two pointers are swapped. A reader adds up all shards.
 //!
-//! Each shard also records the requested paths, and a sampler thread takes the records once a
-//! second. Beyond a certain rate a shard records a random sample, and each record stands for
-//! several requests.
+//! Each shard also records the requested paths, and a sampler thread takes these records once a
+//! second. Above a certain rate, a shard records a random sample only, in which each record stands
+//! for several requests.
 //!
 //! # Limits
 //!
@@ -33,34 +33,34 @@ const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
 /// Maximum number of requests that a shard records per second.
 const ASKED_COUNT_MAX: usize = 2048;
 
-/// The counters of all threads.
+/// The request counters of all threads.
 #[derive(Debug)]
 pub(crate) struct Meter {
     classify: Classify,
     shards: Box<[Shard]>,
 }
 
-/// The counters of some threads, on cache lines of their own.
+/// The counters of some of the threads, on separate cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
     classes: [ClassShard; CLASS_COUNT],
-    /// Requests by protocol, without and with TLS.
+    /// Numbers of requests by protocol, without and with TLS.
     protocols: [[AtomicU64; 2]; PROTOCOL_COUNT],
     asked: Mutex<AskedShard>,
 }
 
 #[derive(Debug)]
 struct ClassShard {
-    /// Requests by method and status.
+    /// Numbers of requests by method and status.
     requests: [[AtomicU64; STATUS_COUNT]; METHOD_COUNT],
     durations: [AtomicU64; BUCKET_COUNT],
     duration_sum_ns: AtomicU64,
-    /// Complete 2xx responses made by I/O threads.
+    /// Number of complete 2xx responses made by I/O threads.
     inline: AtomicU64,
-    /// Incomplete responses, by [`Outcome`].
+    /// Numbers of incomplete responses, by [`Outcome`].
     aborted: [AtomicU64; Outcome::NAMES.len()],
-    /// Bytes of bodies, by [`Outcome`].
+    /// Numbers of body bytes, by [`Outcome`].
     body_lens: [AtomicU64; Outcome::NAMES.len()],
 }
 
@@ -93,18 +93,18 @@ struct AskedShard {
     /// Number of requests to skip before the next one is recorded.
     skip: u64,
     random: u64,
-    /// Requests since the records were last taken.
+    /// Number of requests since the records were last taken.
     count: u64,
 }
 
-/// Sums over all shards, at nearly one moment.
+/// The sums over all shards, read at nearly the same moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     pub(crate) classes: [ClassSums; CLASS_COUNT],
     pub(crate) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
 
-/// The sums of one class, as in a [`ClassShard`].
+/// The sums of one class; see [`ClassShard`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassSums {
     pub(crate) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
@@ -143,8 +143,8 @@ impl Meter {
             (Class::Nar, StatusClass::Success) => What::Nar,
             _ => return,
         };
-        // The lock is contended only while the sampler takes the records, once a second; the loss
-        // of one record does not matter.
+        // The lock is contended only when the sampler takes the records, once a second. Then this
+        // record is lost, which does not matter.
         if let Some(hash_part) = hash_part
             && let Ok(mut asked) = shard.asked.try_lock()
         {
@@ -163,8 +163,8 @@ impl Meter {
         sums
     }
 
-    /// Passes on the requests recorded since the last call. `list` is a buffer that is swapped with
-    /// that of each shard in turn.
+    /// Passes the requests recorded since the last call to `each`. `list` is a buffer that is
+    /// swapped with each shard's buffer in turn.
     pub(crate) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
         for shard in &self.shards {
             list.clear();
@@ -182,7 +182,7 @@ impl Meter {
     }
 }
 
-/// Returns a number for this thread, counted from zero.
+/// Returns the number of this thread, starting at zero.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -252,7 +252,7 @@ impl AskedShard {
             list: Vec::new(),
             stride: 1,
             skip: 0,
-            // The state of xorshift must not be zero.
+            // The state of the xorshift generator must not be zero.
             random: 0x9E37_79B9_7F4A_7C15 ^ number as u64,
             count: 0,
         }
@@ -261,7 +261,7 @@ impl AskedShard {
     fn put(&mut self, what: What, hash_part: &RawHashPart, len: u64, peer: Peer) {
         self.count += 1;
         let count = match what {
-            // All requests for NARs are recorded: they are fewer, and each weighs more.
+            // Record every request for a NAR: there are fewer of them, and each one weighs more.
             What::Nar => 1,
             _ if self.skip > 0 => {
                 self.skip -= 1;
@@ -283,8 +283,8 @@ impl AskedShard {
         }
     }
 
-    /// Returns a random distance to the next record. A fixed one could fall into step with a client
-    /// that requests the same list repeatedly.
+    /// Returns a random number of requests to skip. With a fixed number, a client that repeatedly
+    /// requests the same list could always have the same path recorded.
     fn next_skip(&mut self) -> u64 {
         if self.stride == 1 {
             return 0;
@@ -295,7 +295,7 @@ impl AskedShard {
         self.random % (2 * self.stride - 1)
     }
 
-    /// Sets the sampling rate, expecting as many requests as in the last second.
+    /// Sets the sampling rate for as many requests as in the last second.
     fn restart(&mut self) {
         let count = std::mem::take(&mut self.count);
         self.stride = 1 + count * 3 / 2 / ASKED_COUNT_MAX as u64;
@@ -317,7 +317,7 @@ fn mark_of(peer: Peer) -> u8 {
 }
 
 impl ClassSums {
-    /// Responses with a status of this class.
+    /// Returns the number of responses with a status of this class.
     pub(crate) fn of_status(&self, status: StatusClass) -> u64 {
         self.requests.iter().map(|row| row[status as usize]).sum()
     }
@@ -357,7 +357,8 @@ mod tests {
                     let of = list.iter().filter(|asked| asked.hash_part[0] == first);
                     of.map(|asked| asked.count).sum()
                 };
-                // Two alternating paths: each gets half of the count, whatever the stride.
+                // If two paths alternate, each gets half of the count, whatever the sampling rate
+                // is.
                 for first in [b'0', b'1'] {
                     assert!((40_000..60_000).contains(&sum(first)), "{}", sum(first));
                 }

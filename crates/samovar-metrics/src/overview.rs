@@ -12,13 +12,13 @@ use crate::status::{
     CacheStatus, EventCount, LoadStatus, ServerStatus, Status, StoreStatus, VERSION,
 };
 
-/// Maximum number of listed transfers.
+/// Maximum number of transfers in a status.
 const TRANSFER_COUNT_MAX: usize = 50;
-/// Maximum number of listed lines of the error log.
+/// Maximum number of lines of the error log in a status.
 pub(crate) const ERROR_COUNT_MAX: usize = 50;
-/// If the I/O threads have not answered for this long, the server is not alive.
+/// The server counts as not alive if the I/O threads have not answered for this long.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// If the store has not answered for this long, it counts as unreadable.
+/// The store counts as unreadable if it has not answered for this long.
 const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// Converts a time to milliseconds since 1970.
@@ -80,8 +80,8 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
     }
 }
 
-/// Adds the hits answered by I/O threads. They are taken from the request counters, because
-/// counting them in the cache as well would cost more.
+/// Adds the hits answered by I/O threads to a cache's status. They are taken from the request
+/// counters, because counting them in the cache again would cost time.
 pub(crate) fn with_hits(mut cache: CacheStatus, sums: &Sums) -> CacheStatus {
     match &*cache.name {
         "narinfos" => {
@@ -140,7 +140,7 @@ impl Metrics {
 }
 
 impl Sampled {
-    /// Returns why the store cannot be read, if it cannot.
+    /// Returns the reason why the store cannot be read; `None` if it can be read.
     fn store_error(&self, now: Instant) -> Option<String> {
         match &self.store {
             None => Some("the store was not asked yet".to_owned()),

@@ -1,4 +1,4 @@
-//! Access to the server that is monitored.
+//! Access to the monitored server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::status::{CacheStatus, StoreStatus};
 
 /// An application whose status is monitored.
 pub trait Monitored: Service {
-    /// Reports the store and the caches. Never blocks.
+    /// Returns the status of the store and the caches. Never blocks.
     fn status(&self) -> SiteStatus;
 
     /// Checks that the store can be read. May block for as long as a disk does.
@@ -27,13 +27,13 @@ pub trait Monitored: Service {
 /// The status of a store and the caches in front of it.
 #[derive(Debug, Clone, Default)]
 pub struct SiteStatus {
-    /// The store, without its age and errors: the sampler knows those.
+    /// The store's status. Its age and errors are empty, because only the sampler knows those.
     pub store: StoreStatus,
-    /// The caches, without the hits that are counted per request.
+    /// The caches' status, without the hits that are counted per request.
     pub caches: Vec<CacheStatus>,
 }
 
-/// A server that is monitored, as an object.
+/// A monitored server as a trait object.
 pub(crate) trait Probe: Send + Sync {
     fn load(&self) -> Load;
     fn answers_within(&self, timeout: Duration) -> bool;

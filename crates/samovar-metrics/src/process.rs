@@ -12,16 +12,16 @@ use crate::status::ProcessStatus;
 pub(crate) struct Process {
     pub(crate) status: ProcessStatus,
     pub(crate) virtual_len: u64,
-    /// Whether there is a limit of file descriptors.
+    /// Whether the number of file descriptors is limited.
     pub(crate) limits_fds: bool,
     /// Start time, a Unix time in seconds.
     pub(crate) started_s: f64,
 }
 
-/// CPU time of all threads of one kind.
+/// CPU time of all threads of one kind, summed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ThreadTime {
-    /// `io-0`, `io-1` and so on; `worker`; or `other`.
+    /// Kind of thread: `io-0`, `io-1` and so on; `worker`; or `other`.
     pub(crate) name: String,
     /// Time spent on a CPU, in seconds.
     pub(crate) busy_s: f64,
@@ -38,12 +38,13 @@ impl ThreadTime {
 impl Process {
     pub(crate) fn now() -> Self {
         let stat = read("/proc/self/stat");
-        // The preceding command name may contain anything, also `) `.
+        // The command name in front of these fields may itself contain `) `, so split at the last
+        // one.
         let fields: Vec<&str> = match stat.rsplit_once(") ") {
             Some((_, rest)) => rest.split(' ').collect(),
             None => Vec::new(),
         };
-        // Field numbers are those of `proc_pid_stat(5)`, starting at 1. Two precede the
+        // Field numbers as in `proc_pid_stat(5)`, starting at 1. The first two are in front of the
         // parenthesis.
         let field = |number: usize| fields.get(number - 3).map_or(0, |text| number_of(text));
         let ticks = per_second();
@@ -60,7 +61,7 @@ impl Process {
                 pid: std::process::id(),
                 cpu_s: seconds(field(14) + field(15)),
                 resident_len: field(24) * page_size() as u64,
-                // Without the descriptor of this listing.
+                // Minus the descriptor that lists the directory.
                 open_fds: count("/proc/self/fd").saturating_sub(1),
                 max_fds: max_fds.unwrap_or(0),
                 thread_count: field(20),
@@ -103,8 +104,7 @@ pub(crate) fn thread_times() -> Vec<ThreadTime> {
     times
 }
 
-/// Returns the kind of a thread by its name. The number of kinds is that of the I/O threads plus
-/// two.
+/// Returns the kind of a thread from its name. There are two more kinds than I/O threads.
 fn kind_of(name: &str) -> String {
     let is_io = name.strip_prefix("io-").is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! The metrics of a server since its start.
+//! Counts the exchanges and events of a server since its start.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use crate::sampled::Sampled;
 use crate::status::{RecentError, Status};
 use crate::transfers::Transfers;
 
-/// Facts about a server that accompany its metrics.
+/// Facts about a server that are published with its metrics.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsConfig {
     /// Name of the program.
     pub name: String,
     /// Version of the program.
     pub version: String,
-    /// URLs and sockets the server listens on.
+    /// URLs and sockets on which the server listens.
     pub listeners: Vec<String>,
-    /// Whether top paths are labels in `/metrics`: 60 series at a time, which change constantly, so
-    /// the number of series in Prometheus grows without limit.
+    /// Whether top paths become labels in `/metrics`. They are 60 series at a time, but other ones
+    /// after a while, so the number of series in Prometheus grows without limit.
     pub has_top_paths: bool,
     /// Warnings about the configuration.
     pub warnings: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Metrics {
     pub(crate) started_at: SystemTime,
 }
 
-/// Store outages by kind of error.
+/// Numbers of store outages, by kind of error.
 #[derive(Debug, Default)]
 pub(crate) struct StoreErrors([AtomicU64; STORE_ERROR_KINDS.len()]);
 
@@ -80,7 +80,7 @@ impl StoreErrors {
 }
 
 impl Metrics {
-    /// Counts events and exchanges, and passes them on to `inner`.
+    /// Creates metrics that pass all exchanges and events on to `inner`.
     pub fn new(inner: Arc<dyn Observer>, classify: Classify) -> Self {
         Self {
             config: OnceLock::new(),
@@ -101,14 +101,14 @@ impl Metrics {
         drop(self.probe.set(server));
     }
 
-    /// Name and version of the program; empty before [`watch`](Self::watch).
+    /// Returns name and version of the program; empty before [`watch`](Self::watch).
     #[must_use]
     pub fn program(&self) -> (&str, &str) {
         let config = self.config.get();
         config.map_or(("", ""), |config| (&config.name, &config.version))
     }
 
-    /// The monitored server; `None` if it has ended or is not set yet.
+    /// Returns the monitored server; `None` if it has ended or is not set yet.
     pub(crate) fn probe(&self) -> Option<Arc<dyn Probe>> {
         self.probe.get()?.upgrade()
     }
@@ -117,13 +117,13 @@ impl Metrics {
         self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A snapshot of all metrics.
+    /// Takes a snapshot of all metrics.
     #[must_use]
     pub fn status(&self) -> Status {
         crate::overview::status(self)
     }
 
-    /// All metrics in Prometheus text format.
+    /// Writes all metrics in Prometheus text format.
     #[must_use]
     pub fn exposition(&self) -> String {
         crate::exposition::exposition(self)

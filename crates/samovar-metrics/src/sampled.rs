@@ -1,12 +1,12 @@
-//! What is sampled once a second: rates, percentiles, and the top paths.
+//! The values sampled once a second: rates, percentiles and top paths.
 //!
 //! # Limits
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
 //! | paths with a counter | 1024 per list | an error is at most a thousandth of the total |
-//! | history | 120 seconds | the width of the chart |
-//! | windows of percentiles | 10 s and 300 s | the present, and for comparison |
+//! | history | 120 seconds | width of the chart |
+//! | windows of percentiles | 10 s and 300 s | the present, and a longer time for comparison |
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
 use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 
-/// Length of a list of top paths.
+/// Number of paths in a list of top paths.
 pub(crate) const TOP_COUNT: usize = 20;
-/// Seconds of history.
+/// Length of the history, in seconds.
 const HISTORY_LEN: usize = 120;
-/// Windows of the percentiles, and the interval at which a state is stored for each.
+/// Windows of the percentiles, each with the interval at which a state is stored for it.
 const WINDOWS: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_secs(1)),
     (Duration::from_secs(300), Duration::from_secs(10)),
 ];
 
-/// The results of sampling once a second.
+/// The results of sampling, updated once a second.
 #[derive(Debug, Default)]
 pub(crate) struct Sampled {
     pub(crate) served: Sketch<HashPart>,
@@ -40,24 +40,24 @@ pub(crate) struct Sampled {
     names: HashMap<HashPart, Option<String>>,
     last: Option<Totals>,
     history: VecDeque<Moment>,
-    /// Earlier states, for each of [`WINDOWS`], oldest first.
+    /// Earlier states for each of [`WINDOWS`], oldest first.
     states: [VecDeque<State>; WINDOWS.len()],
     threads: Vec<ThreadTime>,
     /// CPU utilisation of each I/O thread over the last second, from 0 to 1.
     pub(crate) io_threads: Vec<f64>,
     threads_at: Option<Instant>,
-    /// When all I/O threads last answered a probe, and how long that took.
+    /// The time of the last probe that all I/O threads answered, and how long they took.
     pub(crate) answered: Option<(Instant, Duration)>,
-    /// The current epoch, and when it was first seen.
+    /// The current epoch, and the time when it was first seen.
     epoch: Option<(u64, Instant)>,
-    /// Number of catalog loads, as far as epochs show them.
+    /// Number of catalog loads, counted by changes of the epoch.
     pub(crate) epoch_count: u64,
     /// The time and result of the last probe of the store.
     pub(crate) store: Option<(Instant, Result<(), String>)>,
     list: Vec<Asked>,
 }
 
-/// Counters and histograms at a moment.
+/// Counters and histograms at one moment.
 #[derive(Debug)]
 struct State {
     at: Instant,
@@ -65,11 +65,11 @@ struct State {
     totals: Totals,
 }
 
-/// Routes with percentiles, and the histograms of each since the start.
+/// Names of the routes with percentiles. Each has a histogram since the start.
 const ROUTES: [&str; 3] = ["all", "narinfo", "nar"];
 type Durations = [Histogram; ROUTES.len()];
 
-/// The totals since the start.
+/// Computes the totals since the start.
 pub(crate) fn totals_of(sums: &Sums) -> Totals {
     let narinfos = sums.of(Class::Narinfo);
     let mut totals = Totals {
@@ -97,7 +97,7 @@ fn durations_of(sums: &Sums) -> Durations {
 }
 
 impl Sampled {
-    /// Samples the sums, about once a second.
+    /// Takes a sample of the sums, about once a second.
     pub(crate) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
         let totals = totals_of(sums);
         if let Some(last) = self.last.replace(totals) {
@@ -115,7 +115,7 @@ impl Sampled {
         }
         let mut durations = None;
         for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
-            // Tolerates a sample that is slightly early.
+            // Accept a sample that is slightly early.
             let step = step.mul_f64(0.9);
             let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
             if states.back().is_none_or(is_due) {
@@ -127,7 +127,7 @@ impl Sampled {
                     totals,
                 });
             }
-            // The newest state older than the window is where the window starts.
+            // The window starts at the newest state that is older than the window.
             let is_over = |state: &State| now.saturating_duration_since(state.at) >= window;
             while states.get(1).is_some_and(is_over) {
                 states.pop_front();
@@ -151,7 +151,7 @@ impl Sampled {
         self.threads = threads;
     }
 
-    /// Counts requested paths in the sketches.
+    /// Adds the requested paths to the sketches.
     pub(crate) fn count_asked(
         &mut self,
         take: impl FnOnce(&mut Vec<Asked>, &mut dyn FnMut(Asked)),
@@ -172,14 +172,14 @@ impl Sampled {
         self.list = list;
     }
 
-    /// Returns existing top paths whose names were not looked up yet.
+    /// Returns top paths that exist and whose names were not looked up yet.
     pub(crate) fn nameless(&self) -> Vec<HashPart> {
         let top = top_of(&self.served).chain(top_of(&self.bytes));
         let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
         top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
     }
 
-    /// Stores names of top paths, and drops those of all other paths.
+    /// Stores the names of top paths, and drops the names of all other paths.
     pub(crate) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
         self.names.extend(names);
         let top = top_of(&self.served).chain(top_of(&self.bytes));
@@ -268,7 +268,7 @@ impl Sampled {
 }
 
 /// Returns the top paths of a sketch. Omits paths without weight, and paths whose count may mostly
-/// stem from evicted ones: many paths requested once each would fill the list.
+/// be that of evicted paths: otherwise many paths requested once each would fill the list.
 fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)> {
     let all = sketch.top(usize::MAX);
     let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 2 * counter.error;
@@ -311,7 +311,7 @@ mod tests {
     fn rates_and_percentiles_are_of_their_windows() {
         let (mut sampled, start) = (Sampled::default(), Instant::now());
         let at = |second| start + Duration::from_secs(second);
-        // One minute of a hundred slow requests per second, then one minute of none.
+        // A hundred slow requests per second for one minute, then none for one minute.
         for second in 0..=60 {
             sampled.look(&sums(second * 100, 1_000_000), at(second), second * 1000);
         }
@@ -335,7 +335,7 @@ mod tests {
             (0, 6000)
         );
         assert_eq!((count_of("all", 300.0), count_of("nar", 300.0)), (6000, 0));
-        // They have left the window.
+        // The slow requests are outside the window now.
         for second in 121..=400 {
             sampled.look(&latest, at(second), second * 1000);
         }

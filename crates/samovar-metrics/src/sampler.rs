@@ -1,8 +1,8 @@
 //! Threads that sample a server once a second.
 //!
-//! One thread probes the store, and may block for as long as a disk does; the store is then
-//! reported as not answering. The other thread waits only for the server's I/O threads, for one
-//! second at most.
+//! One thread probes the store. It may block for as long as a disk does; meanwhile the store is
+//! reported as not answering. The other thread waits only for the server's I/O threads, and for at
+//! most one second.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,10 @@ const STEP: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the I/O threads.
 const LAG_MAX: Duration = Duration::from_secs(1);
 
-/// The task that a thread runs at each interval.
+/// A task that a thread runs once per interval.
 type Job = fn(&Metrics, &Shared);
 
-/// The sampling threads; dropping it ends them.
+/// The two sampling threads. They end when this is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -32,7 +32,7 @@ pub struct Sampler {
 pub(crate) struct Shared {
     is_over: Mutex<bool>,
     over: Condvar,
-    /// WebSockets that receive live updates, by number.
+    /// WebSockets that receive live updates, by a number that identifies each.
     sockets: Mutex<HashMap<u64, Socket>>,
 }
 
@@ -74,7 +74,7 @@ impl Shared {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `deadline` or the end; returns whether the end came first.
+    /// Waits until `deadline`, or until the threads must end. Returns whether they must end.
     fn is_over_by(&self, deadline: Instant) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let left = deadline.saturating_duration_since(Instant::now());

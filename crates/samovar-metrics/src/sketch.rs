@@ -2,10 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! The number of counters is fixed. A key without a counter takes over the one with the lowest
-//! count, and starts from that count, which is stored as the maximum error of the new one. So a
-//! count is never too low and at most its error too high, and no error exceeds the sum of all
-//! weights divided by the number of counters. A key that weighs more than that always has a
+//! The number of counters is fixed. A key without a counter replaces the key with the lowest count
+//! and continues from that count, which is also stored as the maximum error of the new count. So a
+//! count is never too low, and too high by its error at most. No error exceeds the sum of all
+//! weights divided by the number of counters, and a key that weighs more than that always has a
 //! counter.
 //!
 //! # Source
@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Number of counters of a sketch by default.
+/// Default number of counters.
 const COUNTER_COUNT: usize = 1024;
 
 /// The counters of the most frequent keys.
@@ -28,10 +28,10 @@ pub(crate) struct Sketch<K> {
     order: BTreeSet<(u64, K)>,
 }
 
-/// The estimated weight of a key.
+/// The estimated weight of a key, and its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// Never too low.
+    /// The estimate. It is never too low.
     pub(crate) count: u64,
     /// The amount by which `count` may be too high.
     pub(crate) error: u64,
@@ -73,7 +73,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
         self.counters.insert(key, counter);
     }
 
-    /// Returns the initial counter of a new key, after evicting the lowest one if all are in use.
+    /// Returns a counter for a new key. If all counters are in use, replaces the lowest one.
     fn make_room(&mut self) -> Counter {
         let least = match self.counters.len() < self.capacity {
             true => None,
@@ -98,8 +98,8 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
 }
 
 impl Counter {
-    /// Estimates the number of distinct values of which the marks are hashes, from the share of
-    /// marks that did not occur (linear counting). Beyond about 200 the estimate is coarse.
+    /// Estimates the number of distinct values whose hashes are the marks, from the share of marks
+    /// that did not occur (linear counting). Above about 200 the estimate is coarse.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

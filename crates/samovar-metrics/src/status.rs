@@ -1,8 +1,9 @@
 //! The status of a server: a snapshot of its metrics, for pages and programs.
 //!
-//! `GET /status.json` and every message of `/status/live` are this, as JSON. Names end in their
-//! unit: `_s` seconds, `_len` bytes, `_ms` milliseconds since 1970. `docs/status.example.json`
-//! shows all fields. Fields may be added; none changes its meaning within one [`VERSION`].
+//! `GET /status.json` and each message of `/status/live` contain this snapshot as JSON. Names of
+//! fields end in their unit: `_s` seconds, `_len` bytes, `_ms` milliseconds since 1970.
+//! `docs/status.example.json` shows all fields. Fields may be added; none changes its meaning
+//! within one [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +14,13 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
     /// Time of the snapshot.
     pub time_ms: u64,
     /// The server process.
     pub server: ServerStatus,
-    /// Rates over the last seconds.
+    /// Rates over the last seconds, for example requests per second.
     pub now: Rates,
     /// Latency percentiles by route and time window.
     pub latencies: Vec<Latency>,
@@ -43,7 +44,7 @@ pub struct Status {
     pub store: StoreStatus,
     /// Caches in memory and on disk.
     pub caches: Vec<CacheStatus>,
-    /// Events since the start by name, without those that did not occur.
+    /// Numbers of events since the start by name. Events that did not occur are omitted.
     pub events: Vec<EventCount>,
     /// Connections, workers and I/O threads.
     pub load: LoadStatus,
@@ -59,17 +60,17 @@ pub struct Status {
 pub struct ServerStatus {
     /// Name of the program, such as `nix-serve`.
     pub name: String,
-    /// Its version.
+    /// Version of the program.
     pub version: String,
-    /// Start time.
+    /// Time at which the server started.
     pub started_ms: u64,
-    /// Time since the start.
+    /// Time since the start of the server.
     pub uptime_s: f64,
-    /// URLs and sockets it listens on.
+    /// URLs and sockets on which the server listens.
     pub listeners: Vec<String>,
-    /// Whether it can answer requests.
+    /// Whether the server can answer requests.
     pub is_ready: bool,
-    /// Reasons why not; empty if it is ready.
+    /// Reasons why the server is not ready; empty if it is.
     pub not_ready: Vec<String>,
 }
 
@@ -77,19 +78,19 @@ pub struct ServerStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
-    /// Length of the window.
+    /// Length of the time window over which the rates are averages.
     pub window_s: f64,
     /// Answered requests per second.
     pub requests_per_s: f64,
-    /// Bytes of bodies per second.
+    /// Bytes of response bodies per second.
     pub bytes_per_s: f64,
     /// 5xx responses and responses aborted by the server, per second.
     pub errors_per_s: f64,
-    /// Share of requested narinfos that were found; `None` without requests.
+    /// Share of requested narinfos that were found, from 0 to 1; `None` without requests.
     pub hit_ratio: Option<f64>,
 }
 
-/// Latency percentiles of one route and time window.
+/// Latency percentiles of one route in one time window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
@@ -99,11 +100,11 @@ pub struct Latency {
     pub window_s: f64,
     /// Number of responses. If 0, the percentiles are 0.
     pub count: u64,
-    /// Median.
+    /// Median latency.
     pub p50_s: f64,
-    /// 90th percentile.
+    /// 90th percentile of latency.
     pub p90_s: f64,
-    /// 99th percentile.
+    /// 99th percentile of latency.
     pub p99_s: f64,
 }
 
@@ -111,48 +112,48 @@ pub struct Latency {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Answered requests.
+    /// Number of answered requests.
     pub request_count: u64,
-    /// Bytes of bodies.
+    /// Bytes of response bodies.
     pub body_len: u64,
-    /// Narinfos found.
+    /// Number of requested narinfos that were found.
     pub hit_count: u64,
-    /// Narinfos not found.
+    /// Number of requested narinfos that were not found.
     pub miss_count: u64,
-    /// 5xx responses.
+    /// Number of 5xx responses.
     pub error_count: u64,
-    /// Incomplete responses, aborted by the server or the client.
+    /// Number of incomplete responses, aborted by the server or the client.
     pub aborted_count: u64,
-    /// Responses aborted by the client.
+    /// Number of responses aborted by the client.
     pub client_aborted_count: u64,
 }
 
-/// One second.
+/// Requests and bytes of one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// End of the second.
+    /// End of this second.
     pub time_ms: u64,
-    /// Answered requests.
+    /// Number of requests answered in this second.
     pub request_count: u64,
-    /// Bytes of bodies, counted when a response ends.
+    /// Bytes of response bodies, counted in the second in which a response ends.
     pub body_len: u64,
-    /// Narinfos found.
+    /// Number of requested narinfos that were found.
     pub hit_count: u64,
-    /// Narinfos not found.
+    /// Number of requested narinfos that were not found.
     pub miss_count: u64,
 }
 
-/// A path that is requested often. Counts are estimates if there are many paths: never too low, and
-/// too high by at most `error`.
+/// A path that is often requested. If many paths are requested, counts are estimates: never too
+/// low, and too high by at most `error`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopPath {
-    /// Hash part.
+    /// Hash part of the path.
     pub hash_part: String,
     /// The name after the hash part, if known; missing paths have none.
     pub name: Option<String>,
-    /// Requests, or bytes.
+    /// Number of requests, or of NAR bytes sent.
     pub count: u64,
     /// Upper bound of the error of `count`.
     pub error: u64,
@@ -164,15 +165,15 @@ pub struct TopPath {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransferStatus {
-    /// Identifies the transfer across snapshots.
+    /// Number that identifies the transfer in successive snapshots.
     pub id: u64,
-    /// The store path.
+    /// Store path of the NAR.
     pub path: String,
     /// Address of the client; `-` on a unix socket.
     pub client: String,
-    /// Bytes read so far; the client may have received fewer.
+    /// Bytes of the body read so far; the client may have received fewer.
     pub sent_len: u64,
-    /// Bytes of the response.
+    /// Total bytes of the response body.
     pub len: u64,
     /// Time since the start of the transfer.
     pub age_s: f64,
@@ -186,7 +187,7 @@ pub struct RecentError {
     pub time_ms: u64,
     /// `error` or `warning`.
     pub level: String,
-    /// The message.
+    /// Text of the line.
     pub text: String,
 }
 
@@ -210,9 +211,10 @@ pub struct StoreStatus {
     pub epoch: u64,
     /// Age of the current epoch.
     pub epoch_age_s: f64,
-    /// Why the database cannot be read.
+    /// Reason why the database cannot be read; `None` if it can.
     pub error: Option<String>,
-    /// Quarantined paths: their files do not match their registration.
+    /// Number of paths that are not served because their files do not match their registration, or
+    /// are suspected not to.
     pub quarantined_count: u64,
     /// Progress of the scrub; `None` if it is off.
     pub scrub: Option<ScrubStatus>,
@@ -222,21 +224,22 @@ pub struct StoreStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubStatus {
-    /// Paths of the current scrub.
+    /// Number of paths to verify in the current round.
     pub path_count: u64,
-    /// Paths that are done.
+    /// Number of paths in this round that were read, or skipped because they were verified
+    /// recently.
     pub paths_done: u64,
-    /// Bytes of the current scrub.
+    /// Bytes to verify in the current round.
     pub len: u64,
-    /// Bytes that are done: read, or verified recently.
+    /// Bytes in this round that were read, or skipped because they were verified recently.
     pub len_done: u64,
-    /// Paths that the current scrub has quarantined.
+    /// Number of paths that the current round has quarantined.
     pub quarantined_count: u64,
-    /// Paths that the current scrub could not read.
+    /// Number of paths that the current round could not read.
     pub unreadable_count: u64,
-    /// Completed scrubs since the start.
+    /// Number of rounds completed since the start.
     pub round_count: u64,
-    /// Bytes read by scrubs since the start.
+    /// Bytes read by all rounds since the start.
     pub read_len: u64,
 }
 
@@ -244,7 +247,7 @@ pub struct ScrubStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
-    /// `narinfos`, `small_nars`, `nar_cache`, `plans`.
+    /// Name of the cache: `narinfos`, `small_nars`, `nar_cache` or `plans`.
     pub name: String,
     /// Number of entries.
     pub entry_count: u64,
@@ -256,11 +259,11 @@ pub struct CacheStatus {
     pub hit_count: u64,
     /// Requests not answered from the cache.
     pub miss_count: u64,
-    /// Evicted entries.
+    /// Number of entries evicted since the start.
     pub eviction_count: u64,
 }
 
-/// A counter of events.
+/// Number of occurrences of one kind of event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventCount {
@@ -278,19 +281,19 @@ pub struct LoadStatus {
     pub connection_count: u64,
     /// Limit of open connections.
     pub connection_count_max: u64,
-    /// Workers that run a job.
+    /// Number of workers that are running a job.
     pub running_count: u64,
     /// Worker slots of the lane for disk accesses; the lane for everything else has as many.
     pub worker_count: u64,
     /// Worker slots of all lanes.
     pub worker_count_max: u64,
-    /// Jobs that wait for a worker.
+    /// Number of jobs that wait for a worker.
     pub queued_count: u64,
     /// Memory used by bodies in progress.
     pub body_memory_len: u64,
     /// Memory budget of bodies.
     pub body_memory_len_max: u64,
-    /// Response time of the slowest I/O thread at the last probe; `None` before the first.
+    /// Time that the slowest I/O thread took to respond to the last probe; `None` before the first.
     pub loop_lag_s: Option<f64>,
     /// CPU utilisation of each I/O thread over the last second, from 0 to 1.
     pub io_threads: Vec<f64>,
@@ -310,7 +313,7 @@ pub struct ProcessStatus {
     pub open_fds: u64,
     /// Limit of file descriptors.
     pub max_fds: u64,
-    /// Threads.
+    /// Number of threads.
     pub thread_count: u64,
 }
 
@@ -318,7 +321,7 @@ pub struct ProcessStatus {
 mod tests {
     use super::*;
 
-    /// Web interface and clients rely on the example.
+    /// The web interface and clients rely on this example.
     #[test]
     fn the_example_has_all_of_it_and_nothing_else() {
         let file = concat!(

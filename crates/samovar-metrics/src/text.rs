@@ -5,10 +5,10 @@ use std::fmt::{self, Write as _};
 /// The media type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A text under construction.
+/// Builds a text in this format.
 #[derive(Debug)]
 pub(crate) struct Text {
-    /// A line for each metric family: name, type and help.
+    /// The declared families, one line each: name, type and help.
     families: &'static str,
     text: String,
 }
@@ -26,7 +26,7 @@ impl Text {
         Self { families, text }
     }
 
-    /// Begins a family, which must be one of those declared.
+    /// Starts a family. It must be one of the declared ones.
     pub(crate) fn family(&mut self, name: &'static str) -> Family<'_> {
         let mut families = self.families.lines();
         let declared =
@@ -41,7 +41,7 @@ impl Text {
         Family { text, name }
     }
 
-    /// Adds a family of one sample.
+    /// Adds a family that has a single sample.
     pub(crate) fn put(&mut self, name: &'static str, value: impl fmt::Display) {
         self.family(name).put(&[], value);
     }

@@ -1,4 +1,4 @@
-//! NARs being sent.
+//! The NARs that are being sent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use samovar_http::{Batch, Body, Peer, Progress, Source};
 
 use crate::status::TransferStatus;
 
-/// The list of NARs being sent.
+/// A list of the NARs that are being sent.
 #[derive(Debug, Default)]
 pub struct Transfers {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub struct Transfers {
 #[derive(Debug, Default)]
 struct State {
     next_id: u64,
-    /// By id; ids ascend with time.
+    /// Transfers by id. Ids increase with time.
     list: BTreeMap<u64, Arc<Transfer>>,
 }
 
@@ -32,7 +32,7 @@ struct Transfer {
     since: Instant,
 }
 
-/// A body whose progress is recorded.
+/// A body that records how many of its bytes were read.
 struct Watched {
     body: Box<dyn Source>,
     transfer: Arc<Transfer>,
@@ -41,8 +41,8 @@ struct Watched {
 }
 
 impl Transfers {
-    /// Wraps a body, so that it is listed until dropped. Bodies in memory are returned unchanged:
-    /// they are sent at once.
+    /// Wraps a body, so that it is listed until it is dropped. A body in memory is returned
+    /// unchanged, because it is sent at once.
     pub fn watch(self: &Arc<Self>, body: Body, path: String, peer: Peer) -> Body {
         let Body::Source(body) = body else {
             return body;
@@ -67,7 +67,7 @@ impl Transfers {
         }))
     }
 
-    /// Returns the oldest transfers, and the number of all.
+    /// Returns the `count_max` oldest transfers, and the number of all transfers.
     pub(crate) fn list(&self, count_max: usize) -> (Vec<TransferStatus>, usize) {
         let state = self.state();
         let oldest = state.list.iter().take(count_max);
@@ -123,7 +123,7 @@ impl Source for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let gone = self.all.state().list.remove(&self.id);
-        // Freed after the lock is released.
+        // Free the entry after the lock is released.
         drop(gone);
     }
 }
