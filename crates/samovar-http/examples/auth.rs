@@ -1,4 +1,4 @@
-//! Authentication and timing as middleware. Handlers find the user in the request's extensions.
+//! Authentication and timing as middleware. Handlers read the user from the request's extensions.
 //!
 //! ```text
 //! cargo run --example auth
@@ -12,7 +12,7 @@ use std::time::Instant;
 use samovar_http::http::Status;
 use samovar_http::{Next, Request, Response, Router};
 
-/// The authenticated user, an extension of the request behind [`members_only`].
+/// The authenticated user. [`members_only`] attaches it to the request as an extension.
 struct User(String);
 
 fn members_only(request: &mut Request, next: Next<'_>) -> Response {

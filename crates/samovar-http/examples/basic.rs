@@ -1,4 +1,4 @@
-//! The smallest server.
+//! The smallest server: one route and one line of text.
 //!
 //! ```text
 //! cargo run --example basic

@@ -11,7 +11,7 @@ use samovar_http::http::Status;
 use samovar_http::{Error, Request, Response, Router};
 
 fn broken(_: &mut Request) -> Result<String, Error> {
-    // The error is written to standard error; the client does not see it.
+    // The cause of this error goes to standard error; the client does not see it.
     Ok(std::fs::read_to_string("/nonexistent/secret")?)
 }
 
@@ -19,8 +19,8 @@ fn not_found(_: &mut Request) -> Response {
     Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n")
 }
 
-/// Handles all other errors. The message is meant for the client, the cause is not. A message that
-/// contained text of the client would have to be escaped.
+/// Responds to all other errors. The message is meant for the client, the cause is not. If a
+/// message contained text from the client, it would have to be escaped.
 fn error_page(_: &mut Request, error: &Error) -> Response {
     let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
     Response::html(error.status(), page)

@@ -1,4 +1,4 @@
-//! A database (SQLite). Handlers are methods of shared state and may block.
+//! Notes in a SQLite database. Handlers are methods of a shared value and may block.
 //!
 //! ```text
 //! cargo run --example database
@@ -15,7 +15,8 @@ use samovar_http::http::Status;
 use samovar_http::{Error, Request, Router, with};
 
 struct Notes {
-    /// One connection for all workers; a server with many reads would use one per worker.
+    /// One connection for all workers. A server with many reads would use one connection per
+    /// worker.
     database: Mutex<Connection>,
 }
 
@@ -48,7 +49,7 @@ impl Notes {
         Ok(query.query_map([], line)?.collect::<Result<_, _>>()?)
     }
 
-    /// `None` is answered 404, an error of the database 500 without details.
+    /// `None` gives 404; a database error gives 500 without details.
     fn show(&self, request: &mut Request) -> Result<Option<String>, Error> {
         let (query, id) = ("SELECT text FROM note WHERE id = ?", request.param("id"));
         let note = self

@@ -1,5 +1,5 @@
-//! A `Service` without a router: `/inline` is answered on the I/O thread, other paths on a worker.
-//! Run `hello 127.0.0.1:8080`; it stops at the end of its standard input.
+//! A `Service` without a router. The I/O thread answers `/inline`, workers answer other paths. Run
+//! `hello 127.0.0.1:8080`; the server stops at the end of its standard input.
 
 use std::io::Read;
 

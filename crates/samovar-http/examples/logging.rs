@@ -1,4 +1,4 @@
-//! An access log, and an error log of incidents.
+//! An access log, and an error log for incidents.
 //!
 //! ```text
 //! cargo run --example logging
@@ -11,7 +11,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use samovar_http::{Error, Exchange, Incident, Observer, Request, Router};
 
-/// Passes lines to a thread. Observers must not block, so lines are dropped when 1000 are queued.
+/// Passes log lines to a thread. Observers must not block, so further lines are dropped while 1000
+/// are queued.
 struct Log(SyncSender<String>);
 
 impl Log {

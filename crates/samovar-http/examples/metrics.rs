@@ -1,4 +1,4 @@
-//! Counters and server load at `/metrics`, and a graceful shutdown.
+//! Counters and the server load at `/metrics`, and graceful shutdown.
 //!
 //! ```text
 //! cargo run --example metrics
@@ -6,8 +6,8 @@
 //! curl http://127.0.0.1:8080/metrics
 //! ```
 //!
-//! Stops at the end of standard input; a service would wait for TERM, for example with the crate
-//! `signal-hook`.
+//! The server stops at the end of its standard input. A real service would wait for SIGTERM, for
+//! example with the crate `signal-hook`.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,11 @@ use samovar_http::{
     End, Exchange, Incident, Listener, Observer, Request, Response, Router, Server,
 };
 
-/// The server, for its load. A static, because handlers exist before the server starts.
+/// The server, whose load the handlers read. A static, because handlers are created before the
+/// server.
 static SERVER: OnceLock<Server<Router>> = OnceLock::new();
 
-/// Counters. Observers must not block; atomic additions do not.
+/// Request counters. Observers must not block; atomic additions do not.
 #[derive(Default)]
 struct Counters {
     answers: AtomicU64,
@@ -55,7 +56,7 @@ impl Observer for Counting {
     }
 }
 
-/// Renders the Prometheus text format.
+/// Renders the metrics in the Prometheus text format.
 fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
     let load = SERVER.get()?.load();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -91,7 +92,7 @@ fn main() -> io::Result<()> {
         .start()?;
     let server = SERVER.get_or_init(|| server);
     io::stdin().read_to_end(&mut Vec::new())?;
-    // Accept no more connections; responses in progress have ten seconds.
+    // Accept no more connections, and give responses in progress ten seconds.
     server.drain(Duration::from_secs(10));
     Ok(())
 }

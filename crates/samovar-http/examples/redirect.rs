@@ -1,4 +1,4 @@
-//! Redirects by a handler, and of trailing slashes.
+//! Redirects by handlers, and redirects of trailing slashes.
 //!
 //! ```text
 //! cargo run --example redirect
@@ -14,11 +14,11 @@ fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     Router::new()
         .get("/new", |_| "here\n")
-        // Permanent: clients may cache it.
+        // A permanent redirect, which clients may cache.
         .get("/old", |_| {
             Response::redirect(Status::PERMANENT_REDIRECT, "/new")
         })
-        // The client fetches the result with GET, so that reloading the page does not post again.
+        // The client fetches the result with GET, so reloading the page does not repeat the POST.
         .post("/notes", |_| Response::redirect(Status::SEE_OTHER, "/new"))
         .redirect_slashes()
         .serve(addr)

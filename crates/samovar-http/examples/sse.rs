@@ -1,4 +1,5 @@
-//! Server-sent events: all listeners receive what a client posts. Listeners hold no thread.
+//! Server-sent events: all listeners receive the text that a client posts. Listeners occupy no
+//! thread.
 //!
 //! ```text
 //! cargo run --example sse
@@ -25,7 +26,7 @@ impl Room {
 
     fn listen(&self, _: &mut Request) -> Response {
         let (sender, body) = Body::channel();
-        // A comment, so that the client receives the head at once.
+        // A comment, so that the client receives the response head at once.
         if sender.try_send(": welcome\n\n").is_ok() {
             self.listeners().push(sender);
         }
@@ -34,7 +35,8 @@ impl Room {
             .header("Cache-Control", "no-store")
     }
 
-    /// Removes listeners that left or read too slowly; browsers reconnect.
+    /// Sends the text to all listeners. Removes those that have disconnected or read too slowly;
+    /// browsers then reconnect.
     fn say(&self, request: &mut Request) -> Status {
         let text = String::from_utf8_lossy(request.body());
         let lines: String = text.lines().map(|line| format!("data: {line}\n")).collect();

@@ -41,13 +41,13 @@ fn file(request: &mut Request, folder: &Path) -> Result<Response, Error> {
     .header("Accept-Ranges", "bytes"))
 }
 
-/// Generates pieces as the client reads.
+/// Generates the pieces of a body as the client reads.
 fn count(_: &mut Request) -> Response {
     let lines = (1..=100_000).map(|number| Ok(format!("{number}\n").into_bytes()));
     Response::new(Status::OK, Body::pieces(lines))
 }
 
-/// Writes the body; writing blocks while the client is slow.
+/// Writes the body in a function, which blocks while the client reads slowly.
 fn report(_: &mut Request) -> Response {
     Response::push(Status::OK, |out| {
         for row in 0..100_000 {

@@ -1,4 +1,4 @@
-//! HTTPS and compression; the certificate is renewed while it serves.
+//! HTTPS with compression, and certificate renewal without a restart.
 //!
 //! ```text
 //! openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 \
@@ -7,7 +7,7 @@
 //! curl --cacert cert.pem --compressed https://localhost:8443/
 //! ```
 //!
-//! A line on standard input reloads the files.
+//! Each line on standard input reloads the certificate files.
 
 #![expect(clippy::print_stderr, reason = "a terminal is all that an example has")]
 

@@ -1,15 +1,15 @@
-//! A WebSocket echo. Run `websocket_echo 127.0.0.1:8080`; it stops at the end of its standard
-//! input.
+//! A WebSocket echo server. Run `websocket_echo 127.0.0.1:8080`; it stops at the end of its
+//! standard input.
 //!
-//! `/inline` runs on the I/O thread, `/plain` without compression, other paths on workers with
-//! compression.
+//! The handler of `/inline` runs on the I/O thread, that of `/plain` without compression, and that
+//! of other paths on workers with compression.
 
 use std::io::Read;
 
 use samovar_http::ws::{Limits, Message, Origins, Socket, Upgrade};
 use samovar_http::{Listener, Request, Response, Server, Service};
 
-/// Large limits, for conformance tests.
+/// Large limits, which conformance tests need.
 const LIMITS: Limits = Limits {
     frame_len_max: 32 << 20,
     message_len_max: 32 << 20,

@@ -36,7 +36,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Hands values from a handler to the test.
+/// Passes values from a handler to the test.
 fn hand_over<T: Send + 'static>() -> (Mutex<Told<T>>, Receiver<T>) {
     let (told, tells) = channel();
     (Mutex::new(told), tells)
@@ -113,7 +113,7 @@ fn a_body_written_by_its_handler() {
     }
     client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.next(true).unwrap().status, 200);
-    // HTTP/1.0: the end of the connection is the end of the body.
+    // In HTTP/1.0, the end of the connection marks the end of the body.
     client.send("GET / HTTP/1.0\r\n\r\n");
     let mut bytes = Vec::new();
     client.stream.read_to_end(&mut bytes).unwrap();
@@ -230,7 +230,7 @@ fn events_arrive_when_they_are_sent_and_hold_no_thread() {
     for _ in 0..COUNT {
         let mut client = Reader::new(connect(addr));
         client.send(get("/"));
-        // The head comes before the first event.
+        // The head arrives before the first event.
         skip_head(&mut client);
         clients.push(client);
         senders.push(tells.recv().unwrap());
@@ -267,7 +267,7 @@ fn what_a_channel_holds_is_bounded() {
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
     let sender = tells.recv().unwrap();
-    // The peer does not read: the socket buffers and the channel fill up, and then sending stops.
+    // The peer does not read. Once the socket buffers and the channel are full, sending stops.
     let mut sent_len = 0_usize;
     let mut full_count = 0;
     while full_count < 20 {
@@ -329,7 +329,8 @@ fn answers_from_other_threads_come_in_order() {
     let (_, responder) = tells.recv().unwrap();
     drop(responder);
     assert_eq!(client.next(false).unwrap().status, 500);
-    // The responder is used before the connection waits, and with another kind of body.
+    // The response is completed before the connection starts to wait, and with another kind of
+    // body.
     client.send(get("/c"));
     let (_, responder) = tells.recv().unwrap();
     responder.respond(Response::push(Status::OK, |out| out.write_all(b"written")));
@@ -348,7 +349,7 @@ fn a_promise_whose_peer_is_gone_is_known_to_be() {
     client.send(get("/"));
     let responder = tells.recv().unwrap();
     assert!(!responder.is_abandoned());
-    // Unread bytes make the close a reset.
+    // The server has not read this byte when the client resets the connection.
     client.send("x");
     let socket = socket_linger_zero(client);
     drop(socket);
@@ -357,7 +358,7 @@ fn a_promise_whose_peer_is_gone_is_known_to_be() {
     eventually("it is closed", || server.connection_count() == 0);
 }
 
-/// Makes the close of a connection a reset.
+/// Makes closing this connection send RST.
 fn socket_linger_zero(client: Reader) -> std::net::TcpStream {
     rustix::net::sockopt::set_socket_linger(&client.stream, Some(Duration::ZERO)).unwrap();
     client.stream
@@ -412,7 +413,7 @@ fn interim_responses_come_before_the_answer() {
     assert_eq!(client.next(false).unwrap().status, 200);
 }
 
-/// Bytes, and a trailer that is known only after sending.
+/// A source of these bytes, with a trailer that is known only at the end of the body.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
 impl Source for Counted {
@@ -486,7 +487,7 @@ fn a_body_that_waits_has_no_clock() {
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
     let sender = tells.recv().unwrap();
-    // Long enough for several checks of the time limits.
+    // Longer than several intervals between checks of the time limits.
     std::thread::sleep(Duration::from_millis(900));
     sender.send("late").unwrap();
     sender.finish();

@@ -1,5 +1,5 @@
-//! Two pages of the chat example exchange messages in a real browser. Needs Debian's `chromium` and
-//! `chromium-driver`, which `xtask setup --test` installs.
+//! Two pages of the chat example exchange messages in a real browser. The test needs Debian's
+//! `chromium` and `chromium-driver`, which `xtask setup --test` installs.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use support::{Reader, connect, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child process that ends with the test, and its output.
+/// A child process and its output. The process ends with the test.
 struct Running {
     child: Child,
     _output: BufReader<ChildStdout>,
@@ -35,7 +35,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts chromedriver on a port it chooses and prints.
+/// Starts chromedriver, which chooses a port and prints it.
 fn start_driver() -> (Running, SocketAddr) {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdout(Stdio::piped());
@@ -142,7 +142,7 @@ impl Browser {
         )
     }
 
-    /// Waits until an element shows this text.
+    /// Waits until an element contains this text.
     #[track_caller]
     fn wait_for(&self, css: &str, text: &str) {
         let script = format!("return document.querySelector('{css}').innerText");

@@ -1,5 +1,5 @@
-//! A compressed answer decodes to the bytes of the handler, and only clients that accept a coding
-//! get it.
+//! A compressed response decodes to the handler's bytes, and only clients that accept a coding get
+//! one.
 
 #![cfg(feature = "compression")]
 #![expect(
@@ -20,7 +20,7 @@ use samovar_http::{Batch, Body, Progress, Request, Response, Sender, Server, Ser
 
 use support::{Answer, Reader, connect, serve};
 
-/// Serves texts of every kind of body.
+/// Serves text in every kind of body.
 struct Texts {
     events: Mutex<Option<Sender>>,
 }
@@ -163,7 +163,7 @@ fn a_server_without_the_wish_never_compresses() {
     assert_eq!(answer.header("Vary"), None);
 }
 
-/// RFC 9110, 9.3.2: the same fields as for GET.
+/// RFC 9110, 9.3.2: the response to HEAD has the same fields as that to GET.
 #[test]
 fn head_has_the_fields_of_get() {
     let (_server, addr) = start();
@@ -219,7 +219,8 @@ fn an_event_arrives_when_it_happens() {
             let event = format!("data: event {at}\n\n");
             expected.push_str(&event);
             events.send(event).unwrap();
-            // Each event must arrive whole before the next is produced; otherwise this times out.
+            // Each event must arrive completely before the next is produced; otherwise this loop
+            // times out.
             while decoded_so_far(coding, &wire) != expected.as_bytes() {
                 let len = stream.read(&mut piece).unwrap();
                 assert_ne!(len, 0);
@@ -235,7 +236,7 @@ fn an_event_arrives_when_it_happens() {
     }
 }
 
-/// Removes the chunked framing and decodes as far as possible.
+/// Removes the chunked framing, and decodes as far as possible.
 fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
     let start = wire.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
     let mut rest = &wire[start..];
@@ -256,7 +257,7 @@ fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
     };
     let mut decoded = Vec::new();
     let mut byte = [0];
-    // An incomplete stream ends with an error, which is expected here.
+    // The stream is incomplete, so an error at its end is expected.
     while let Ok(1) = decoder.read(&mut byte) {
         decoded.push(byte[0]);
     }

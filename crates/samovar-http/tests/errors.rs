@@ -1,4 +1,4 @@
-//! Errors and panics of handlers yield an error response and are reported to the observer.
+//! Errors and panics of handlers cause an error response and a report to the observer.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use samovar_http::{
 };
 use support::{Answer, Reader, connect, serve};
 
-/// Collects incidents.
+/// Records all incidents as text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -234,7 +234,7 @@ fn a_miss_needs_no_body() {
     assert_eq!(reader.next(false).unwrap().status, 404);
 }
 
-/// The answer to these bytes on a new connection.
+/// Returns the response to these bytes on a new connection.
 fn answer_to(addr: SocketAddr, bytes: &str) -> Answer {
     let mut reader = Reader::new(connect(addr));
     reader.send(bytes);
@@ -255,7 +255,7 @@ fn what_no_handler_answers_is_said_in_the_programs_words() {
     let sized = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
     let chunked =
         "POST /small HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nelevenbytes\r\n";
-    // The rest of this body never comes.
+    // The rest of this body is never sent.
     let slow = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
     for (request, status, body) in [
         ("GET\r\n\r\n", 400, r#"["malformed request line"]"#),

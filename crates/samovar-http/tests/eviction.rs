@@ -95,16 +95,17 @@ fn the_longest_at_rest_makes_room() {
     for path in ["/inline", "/worker"] {
         let (server, addr) = start(Duration::ZERO);
         let mut clients: Vec<Reader> = (0..MAX).map(|_| asked(addr, path)).collect();
-        // At the limit no connection is evicted yet.
+        // All connections fit, so none is evicted yet.
         assert_eq!((server.connection_count(), gave_way(&server)), (MAX, 0));
         assert!(clients.iter().all(|client| is_open(&client.stream)));
-        // The first client sends another request, so the second is idle for longest.
+        // The first client sends another request, so the second connection is now idle for longest.
         clients[0].send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert_eq!(clients[0].next(false).unwrap().status, 200);
         for number in 1..=3 {
             let newcomer = asked(addr, path);
             assert_eq!(gave_way(&server), number, "{path}");
-            // The return of a connection from its worker is timed to a quarter of a second only.
+            // The time at which a connection returns from its worker is only accurate to a quarter
+            // of a second.
             if path == "/inline" {
                 clients[number].expect_end();
             }
@@ -171,7 +172,8 @@ fn nobody_has_to_go_where_that_is_not_wanted() {
     assert_eq!(gave_way(&server), 0);
 }
 
-/// Connections of an address with more than half of all are evicted before their idle time is over.
+/// If one address has more than half of all connections, they are evicted before their idle time is
+/// over.
 #[test]
 fn a_majority_makes_room_at_once() {
     let (server, addr) = start(Duration::from_secs(3600));

@@ -1,4 +1,4 @@
-//! Every example does what its header states. `cargo test` builds the examples; this test runs
+//! Every example behaves as its header states. `cargo test` builds the examples; this test runs
 //! them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::{Answer, Reader, connect, eventually};
 
-/// A running example, on a port chosen by the kernel.
+/// A running example on a port that the kernel has chosen.
 struct Example {
     child: Child,
     addr: SocketAddr,
@@ -31,7 +31,7 @@ impl Example {
         Self::start_within(None, name, arguments)
     }
 
-    /// `descriptors_max` is the descriptor limit of the process.
+    /// Starts an example. `descriptors_max` is the descriptor limit of its process.
     fn start_within(descriptors_max: Option<u32>, name: &str, arguments: &[&str]) -> Self {
         let own = std::env::current_exe().unwrap();
         let program = own.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -94,7 +94,7 @@ fn text(answer: &Answer) -> String {
     String::from_utf8(answer.body.clone()).unwrap()
 }
 
-/// The TCP port that a process listens on, found through the inode of its socket.
+/// Returns the TCP port on which a process listens, found through the inode of its socket.
 fn listening_port(pid: u32) -> Option<u16> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let descriptors = std::fs::read_dir(proc.join("fd")).ok()?;
@@ -206,7 +206,8 @@ fn logging() {
 fn metrics() {
     let mut example = Example::start("metrics", &[]);
     example.check("GET /", 200, "Hello\n");
-    // An answer is counted after it was sent, which the client may notice first.
+    // A response is counted after it was sent, so the client may receive it before the counter
+    // changes.
     let metrics = loop {
         let metrics = text(&example.ask("GET /metrics", "", ""));
         if !metrics.starts_with("http_answers_total 0\n") {
@@ -308,7 +309,7 @@ fn sse() {
 
 #[test]
 fn visitors_of_sse_that_close_leave_nothing_behind() {
-    // This limit allows 300 connections, as many as there are visits.
+    // This descriptor limit allows 300 connections, the number of visits below.
     let example = Example::start_within(Some(600), "sse", &[]);
     for _ in 0..4 {
         let visits: Vec<_> = (0..75)
@@ -317,8 +318,8 @@ fn visitors_of_sse_that_close_leave_nothing_behind() {
                 reader.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
                 let mut lines = BufReader::new(&reader.stream).lines().map(Result::unwrap);
                 assert!(lines.any(|line| line == ": welcome"));
-                // Read to the end of the event and of its chunk: unread bytes would make the close
-                // a reset.
+                // Read to the end of the event and of its chunk. With unread bytes, the close would
+                // send RST.
                 assert!(lines.any(|line| line.is_empty()) && lines.any(|line| line.is_empty()));
                 reader
             })
@@ -344,7 +345,8 @@ fn tls() {
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let arguments = [&certificate, &key].map(|path| path.to_str().unwrap());
-    // A line on its input makes the example reload the files; the end of the input stops it.
+    // Each line on standard input makes the example reload the files; the end of the input stops
+    // it.
     let example = Example::start("tls", &arguments);
     let output = Command::new("curl")
         .args(["-sS", "-D", "-", "--compressed", "--cacert"])

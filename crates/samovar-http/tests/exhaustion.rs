@@ -1,6 +1,6 @@
-//! A process without free descriptors pauses accepting, and accepts again once it has some.
+//! A process without free descriptors pauses accepting, and resumes once descriptors are free.
 //!
-//! In a file of its own, because the limit applies to the whole process.
+//! The test has its own file, because the descriptor limit applies to the whole process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -72,7 +72,8 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     while server.service().entered.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // The kernel completes these handshakes; the server accepts them after the limit is set.
+    // The kernel completes these TCP handshakes; the server accepts the connections after the limit
+    // is set.
     let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(addr)).collect();
     let open_count = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = getrlimit(Resource::Nofile);
@@ -86,7 +87,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     while server.service().failed.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // Accepted clients are served, and free descriptors for others when they leave.
+    // Accepted clients are served; their descriptors then serve the waiting clients.
     for mut client in clients.drain(..) {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().status, 200);
@@ -96,7 +97,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     setrlimit(Resource::Nofile, before).unwrap();
     assert_eq!(first.next(false).unwrap().status, 200);
 
-    // If no connection ends, waiting clients are refused after a while.
+    // If no connection ends, the waiting clients get 503 after a while.
     first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
     while server.service().entered.load(Ordering::SeqCst) == 1 {
         std::thread::yield_now();
@@ -114,7 +115,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
         client.peek(&mut [0]).is_ok_and(|len| len > 0)
     };
     eventually("those without a place are told", || {
-        // How many depends on which descriptor numbers are free.
+        // The number of clients with a response depends on the descriptor numbers that are free.
         clients.iter().any(has_answer)
     });
     setrlimit(Resource::Nofile, before).unwrap();

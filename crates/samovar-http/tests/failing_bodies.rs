@@ -1,5 +1,5 @@
-//! An answer whose body fails before any of it is sent is replaced by a 503, also when the socket
-//! is full.
+//! If a body fails before any byte of the response is sent, the client gets 503, even if the socket
+//! buffer is full.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ impl Source for Failing {
     }
 }
 
-/// A source that yields four bytes, whatever length it announces.
+/// A source that always yields four bytes, regardless of its announced length.
 struct Tail(u64);
 
 impl Source for Tail {
@@ -59,7 +59,7 @@ impl Source for Tail {
     }
 }
 
-/// `len` letters; the letter changes after every thousand.
+/// Returns `len` letters; the letter changes after every thousand.
 fn letters(len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| b"abcdefghijklmnopqrstuvwxyz"[i / 1000 % 26])
@@ -137,7 +137,7 @@ fn a_body_that_fails_before_its_head_has_left_is_a_503() {
     let observed = server.service().observed.lock().unwrap();
     assert!(observed.contains(&("/failing".into(), 503, 35, true)));
     drop(observed);
-    // HEAD does not pull the source, so nothing fails.
+    // HEAD does not pull the source, so no failure occurs.
     client.send("HEAD /failing HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = client.next(true).unwrap();
     assert_eq!(
@@ -161,7 +161,7 @@ fn a_head_that_blocks_stays_in_order() {
     let mut stream = connect(addr);
     let request = "GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
-    // The head is longer than the socket buffers, so the server blocks within it.
+    // The head is longer than the socket buffers, so the server blocks in the middle of it.
     std::thread::sleep(Duration::from_secs(1));
     let mut received = Vec::new();
     stream.read_to_end(&mut received).unwrap();
@@ -170,7 +170,7 @@ fn a_head_that_blocks_stays_in_order() {
     assert!(received.ends_with(b"tail"));
 }
 
-/// A file shorter than the length announced.
+/// A source with a file that is shorter than the announced length.
 struct ShortFile {
     file: Arc<std::fs::File>,
     told: Arc<AtomicUsize>,
@@ -192,7 +192,8 @@ impl Source for ShortFile {
     }
 }
 
-/// On a plain connection the kernel reads the file, so the source would not notice the failure.
+/// The source must be told about the failure: on a connection without TLS, the kernel reads the
+/// file.
 #[test]
 fn a_source_is_told_that_its_file_failed() {
     let told = Arc::new(AtomicUsize::new(0));

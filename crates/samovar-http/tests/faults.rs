@@ -1,5 +1,5 @@
-//! The server survives panics in all application code, clients that connect or leave at bad
-//! moments, and a lack of descriptors.
+//! The server survives panics in every part of an application, clients that connect or disconnect
+//! at any moment, and a lack of descriptors.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, serve};
 
-/// Panics or blocks at the point that the path names.
+/// A service that panics or blocks at the point named by the request path.
 struct Trouble {
     prepared: Prepared,
     gate: Option<Mutex<Receiver<()>>>,
@@ -61,7 +61,7 @@ impl Trouble {
     }
 }
 
-/// A source that panics in the method that its name states.
+/// A source that panics in the method with this name.
 struct TroubledSource(&'static str);
 
 impl Source for TroubledSource {
@@ -150,7 +150,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Waits for a condition that other threads bring about.
+/// Waits until a condition holds that other threads cause.
 #[track_caller]
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
@@ -160,11 +160,11 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Sends one request and reads until the connection ends, by whichever means.
+/// Sends one request and reads until the connection ends or is reset.
 fn provoke(addr: std::net::SocketAddr, request: &str) -> Vec<u8> {
     let mut stream = connect(addr);
     stream.write_all(request.as_bytes()).unwrap();
-    // The connection may be reset, even at once.
+    // The connection may already be reset.
     drop(stream.shutdown(Shutdown::Write));
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer));
@@ -244,7 +244,7 @@ fn draining_serves_what_has_arrived() {
     eventually("the thread is busy", || {
         server.service().entered.load(Ordering::SeqCst) == 1
     });
-    // More connections than one accept loop takes, with their requests already sent.
+    // More connections than one call of the accept loop takes, all with requests already sent.
     let mut waiting: Vec<Reader> = (0..100).map(|_| Reader::new(connect(addr))).collect();
     for client in waiting.iter_mut().chain([&mut kept]) {
         client.send(get("/inline"));
@@ -252,7 +252,7 @@ fn draining_serves_what_has_arrived() {
     std::thread::scope(|scope| {
         let drained = scope.spawn(|| server.drain(Duration::from_secs(20)));
         scope.spawn(|| {
-            // The drain message is queued before the I/O thread goes on.
+            // The drain message must be queued before the I/O thread continues.
             assert!(!server.answers_within(Duration::from_millis(100)));
             release.send(()).unwrap();
         });
@@ -327,7 +327,7 @@ fn half_a_head_does_not_hold_up_draining() {
     );
 }
 
-/// Records the turn of every request answered inline.
+/// Records the turn number of every request answered inline.
 struct Turns(Prepared, Mutex<Vec<Turn>>);
 
 impl Service for Turns {
@@ -363,7 +363,7 @@ fn what_waited_for_a_worker_has_a_turn_of_its_own() {
     assert_ne!(turns[1], turns[2]);
 }
 
-/// A source that blocks within the body.
+/// A source that blocks in the middle of the body.
 struct GatedSource(Receiver<()>);
 
 impl Source for GatedSource {
@@ -372,14 +372,14 @@ impl Source for GatedSource {
     }
 
     fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
-        // A dropped sender opens the gate.
+        // Dropping the sender also releases the source.
         self.0.recv().unwrap_or_default();
         batch.put(b"x");
         Ok(Progress::End)
     }
 }
 
-/// Answers its only request with a [`GatedSource`].
+/// Responds to its only request with a [`GatedSource`].
 struct OneSource(Mutex<Option<Receiver<()>>>, AtomicUsize);
 
 impl Service for OneSource {
@@ -407,7 +407,7 @@ fn a_body_that_outlives_the_io_threads_is_cut_off() {
     eventually("the connection is forgotten", || {
         server.connection_count() == 0
     });
-    // End of file or reset: the socket must not stay open.
+    // End of file and reset are both correct, but the socket must not stay open.
     drop(stream.read_to_end(&mut Vec::new()));
 }
 
@@ -431,7 +431,8 @@ fn a_refused_connection_hears_why() {
     eventually("the thread is busy", || {
         server.service().entered.load(Ordering::SeqCst) == 1
     });
-    // The request is unread when the refusal is sent; closing at once would reset the connection.
+    // The server has not read the request when it sends the refusal; closing at once would send
+    // RST.
     let mut refused = Reader::new(connect(addr));
     refused.send(get("/inline"));
     release.send(()).unwrap();
@@ -452,8 +453,8 @@ fn a_long_upload_hears_why_it_is_refused() {
         writer
             .set_write_timeout(Some(Duration::from_millis(200)))
             .unwrap();
-        // More than the socket buffers hold, so the write fails in the middle: by a timeout or a
-        // closed connection.
+        // More bytes than the socket buffers hold, so the write fails in the middle: the connection
+        // times out or is closed.
         let outcome = writer.write_all(&vec![b'x'; 40_000_000]);
         assert!(outcome.is_err());
         assert_ne!(
@@ -478,7 +479,7 @@ fn the_first_request_has_the_time_of_a_head() {
     let mut served = Reader::new(connect(addr));
     served.send(get("/inline"));
     assert_eq!(served.next(false).unwrap().status, 200);
-    // It was evicted for idling after its answer, so time limits were checked after the other
+    // This connection was closed for being idle, so the time limits were checked after the other
     // connection was accepted.
     served.expect_end();
     fresh.send(get("/inline"));
@@ -526,7 +527,7 @@ fn an_inherited_socket_does_not_delay_answers() {
         .io_threads(2)
         .start()
         .unwrap();
-    // Both threads poll the same socket, and either may accept.
+    // Both threads poll the same socket, and either of them may accept a connection.
     for _ in 0..100 {
         assert!(provoke(addr, &get("/")).starts_with(b"HTTP/1.1 200"));
     }
@@ -539,7 +540,7 @@ fn a_unix_socket_whose_server_hangs_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let hung = Listener::unix(&path, 0).unwrap();
-    // Fills the backlog; another connect would block for ever.
+    // This connection fills the backlog; another connect would block forever.
     let _waiting = UnixStream::connect(&path).unwrap();
     let error = Listener::unix(&path, 0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
@@ -555,7 +556,7 @@ fn a_peer_that_never_reads_costs_a_bounded_amount() {
         .unwrap();
     let requests = get("/inline").repeat(10_000) + &get("/").repeat(10_000);
     let mut sent_len = 0;
-    // The server stops reading, so that the socket buffers fill up.
+    // The server stops reading, so the socket buffers fill up.
     let is_stopped = (0..1000).any(|_| match flood.write(requests.as_bytes()) {
         Ok(len) => {
             sent_len += len;

@@ -1,4 +1,4 @@
-//! Queries, forms and cookies are decoded to the values that the client encoded.
+//! Queries, forms and cookies decode to the values that the client has encoded.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -119,7 +119,7 @@ fn cookies() {
         get("/show", "Cookie: a=1; b=%C3%B1; nonsense; a=2\r\n").0,
         "[a=1][b=ñ][a=2]"
     );
-    // Gateways from HTTP/2 to HTTP/1 may put cookies in separate fields.
+    // Gateways from HTTP/2 to HTTP/1 may send each cookie in a field of its own.
     assert_eq!(
         get("/show", "Cookie: a=1\r\ncookie: b=2\r\n").0,
         "[a=1][b=2]"
@@ -138,7 +138,7 @@ fn cookies() {
         "{session}"
     );
     let value = session.split(';').next().unwrap();
-    // A cookie that was set is parsed to the same value.
+    // A cookie that the server sets parses to the same value when the client returns it.
     assert_eq!(
         get("/show", &format!("Cookie: {value}\r\n")).0,
         "[session=a; b=\"ñ\"\r\n]"

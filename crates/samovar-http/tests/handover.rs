@@ -1,4 +1,4 @@
-//! A new process takes over the sockets of an old one without losing a connection.
+//! A new process takes over the sockets of an old one, and no connection is lost.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -33,7 +33,7 @@ fn start(name: &'static str, io_threads: usize, listeners: Vec<Listener>) -> Ser
 
 #[test]
 fn an_upgrade_drops_no_connection() {
-    // To fewer threads, to more, and to as many.
+    // The new process has fewer threads, more threads, or as many as the old one.
     for (old_threads, new_threads) in [(3, 2), (2, 3), (2, 2)] {
         let dir = tempfile::tempdir().unwrap();
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
@@ -75,7 +75,7 @@ fn an_upgrade_drops_no_connection() {
             is_done.store(true, Ordering::SeqCst);
             new
         });
-        // Only the new process still serves.
+        // From here on, only the new process serves.
         for _ in 0..20 {
             let mut client = Reader::new(connect(addr));
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -130,7 +130,8 @@ fn several_servers_share_one_port() {
     });
 }
 
-/// The old process gets a result, not an I/O error, at whatever point the successor gives up.
+/// If the successor ends early at any point, the old process gets a result rather than an I/O
+/// error.
 #[test]
 fn a_successor_may_give_up_before_it_has_taken_anything() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();

@@ -1,4 +1,4 @@
-//! Handlers and bodies behave over HTTP/2 as over HTTP/1.1.
+//! Handlers and bodies behave the same over HTTP/2 as over HTTP/1.1.
 #![cfg(feature = "http2")]
 
 mod support;
@@ -87,7 +87,7 @@ fn bodies_in_memory_and_as_they_come() {
     send.send_trailers(http::HeaderMap::new()).unwrap();
     assert_eq!(client.whole(future).unwrap().text(), "Some(20000000)");
 
-    // The handler reads nothing, so no more than the window can be sent.
+    // The handler does not read, so the client can send only as much as the window allows.
     let (future, mut send) = client.start(post("/gated-count"), false);
     wait_until("it has started", || {
         server.service().started.load(Ordering::SeqCst) == 1
@@ -120,7 +120,7 @@ fn a_body_that_is_not_read_does_not_hold_the_answer() {
     let (future, mut send) = client.start(post("/half"), false);
     client.write(&mut send, b"half a body".as_slice().into(), false);
     assert_eq!(client.whole(future).unwrap().text(), "half");
-    // RFC 9113, 8.1: the rest of the request is given up "with an error code of NO_ERROR".
+    // RFC 9113, 8.1: the server stops receiving the request "with an error code of NO_ERROR".
     let reason = client.drive(|context| send.poll_reset(context));
     assert_eq!(reason.unwrap(), Reason::NO_ERROR);
     assert_eq!(client.ask(get("/inline")).status(), 200);
@@ -186,7 +186,7 @@ fn answers_and_bodies_that_come_later() {
     let (mut channel, _) = client.start(get("/channel"), true);
     let mut events = client.head(&mut channel).unwrap().into_body();
     let sender = server.service().sender.lock().unwrap().take().unwrap();
-    // Other streams do not wait for the channel.
+    // Other streams are served while this one waits for its channel.
     assert_eq!(client.ask(get("/missing")).status(), 404);
     for event in ["one", "two"] {
         sender.send(event).unwrap();
@@ -242,11 +242,11 @@ fn failures_cost_a_stream_and_no_more() {
     for path in ["/panic", "/inline-panic"] {
         assert_eq!(client.ask(get(path)).status(), 500);
     }
-    // Nothing was sent yet, so the answer could be replaced.
+    // No byte of the response was sent, so a 503 can replace it.
     assert_eq!(client.ask(get("/fails")).status(), 503);
     let (future, _) = client.start(get("/short"), true);
     let answer = client.whole(future);
-    // The body is too short, which may be found before or after the head was sent.
+    // The body is too short. The server may detect that before or after sending the head.
     match answer {
         Ok(answer) => assert_eq!(answer.status(), 503),
         Err(error) => assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR)),
@@ -265,11 +265,11 @@ fn a_stream_that_is_not_read_holds_no_other() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     let mut slow = Vec::new();
-    // More streams than workers, and than the connection's buffer budget.
+    // More streams than workers, and more than the connection's buffer budget allows.
     for _ in 0..20 {
         let (mut future, _) = client.start(get("/pattern/50000000"), true);
         slow.push(client.head(&mut future).unwrap().into_body());
-        // The connection window is shared by the streams that can send.
+        // The streams with open windows share the connection's window.
         let window = slow.last_mut().unwrap().flow_control();
         assert!(window.used_capacity() <= 65535);
     }
@@ -287,7 +287,7 @@ fn a_stream_that_is_not_read_holds_no_other() {
 #[test]
 fn many_streams_at_once() {
     let (_server, addr) = start_default();
-    // Unread data of one stream must not block the others.
+    // One stream's unread data must not block the other streams.
     let mut builder = h2::client::Builder::new();
     builder
         .initial_connection_window_size(1 << 30)

@@ -1,4 +1,5 @@
-//! Dropping an HTTP/2 body, which may close files and so block, does not delay other requests.
+//! Dropping the body of an HTTP/2 response does not delay other requests, even if closing its files
+//! blocks.
 #![cfg(feature = "http2")]
 
 mod support;
@@ -16,7 +17,8 @@ use support::h2::{Client, get};
 use support::h2_app::{Gate, wait_until};
 use support::serve;
 
-/// What a peer may be sent before it says more, in bytes (RFC 9113, 6.9.2).
+/// Initial flow-control window, in bytes (RFC 9113, 6.9.2): the peer receives no more before it
+/// opens the window.
 const WINDOW_LEN: usize = 65_535;
 
 /// An endless body whose drop blocks until the gate opens.
@@ -73,7 +75,7 @@ fn a_body_that_is_slow_to_go_holds_up_nobody() {
     let is_dropped = |count| dropped_count.load(Ordering::Acquire) == count;
     let mut other = Client::connect(addr);
 
-    // The stream is reset.
+    // First case: the client resets the stream.
     let mut client = Client::connect(addr);
     let (mut answer, mut send) = client.start(get("/held"), true);
     let mut body = client.head(&mut answer).unwrap().into_body();
@@ -84,7 +86,8 @@ fn a_body_that_is_slow_to_go_holds_up_nobody() {
     assert_eq!(other.ask(get("/")).text(), "here\n");
     assert_eq!(client.ask(get("/")).text(), "here\n");
 
-    // The client closes while bytes are in flight to it; the reset tells the server.
+    // Second case: the client closes the connection while bytes are in flight to it. The server
+    // sees the resulting TCP reset.
     let (mut answer, _send) = client.start(get("/held"), true);
     let mut body = client.head(&mut answer).unwrap().into_body();
     client.data(&mut body).unwrap().unwrap();
@@ -92,8 +95,8 @@ fn a_body_that_is_slow_to_go_holds_up_nobody() {
     wait_until("the body is let go of", || is_dropped(2));
     assert_eq!(other.ask(get("/")).text(), "here\n");
 
-    // The client closes after reading everything that its windows allow, so nothing is in flight
-    // and no reset comes.
+    // Third case: the client closes the connection after reading everything its windows allow. No
+    // bytes are in flight, so there is no TCP reset.
     let mut client = Client::connect(addr);
     let (mut answer, _send) = client.start(get("/held"), true);
     let mut body = client.head(&mut answer).unwrap().into_body();

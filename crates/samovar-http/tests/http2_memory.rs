@@ -1,5 +1,5 @@
-//! The memory of HTTP/2 connections and streams is bounded. One test, because memory is measured
-//! for the whole process.
+//! The memory of HTTP/2 connections and streams is bounded. The file has only one test, because it
+//! measures the memory of the whole process.
 #![cfg(feature = "http2")]
 
 mod support;
@@ -11,10 +11,11 @@ use support::h2::{self as wire, Raw, frame, literal};
 use support::h2_app::{start, wait_until};
 use support::resident_len;
 
-/// Memory limit of an idle connection: HPACK tables and the buffers of `h2`.
+/// Maximum memory of an idle connection, in bytes: HPACK tables and the buffers of `h2`.
 const IDLE_LEN_MAX: usize = 48 * 1024;
-/// Memory limit of a connection whose peer opens a hundred streams and all windows, and does not
-/// read: per stream a piece and small buffers, plus output waiting for the socket.
+/// Maximum memory, in bytes, of a connection whose client opens a hundred streams and all windows
+/// but does not read: one piece and small buffers per stream, and the output waiting for the
+/// socket.
 const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
 
 #[test]

@@ -1,6 +1,6 @@
 //! An idle connection takes less memory than a fixed limit.
 //!
-//! In a file of its own, because it measures the memory of the whole process.
+//! The test has its own file, because it measures the memory of the whole process.
 
 mod support;
 
@@ -9,7 +9,7 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Service, Turn};
 use support::{Reader, connect, resident_len, serve};
 
-/// Limit of user memory per idle connection in bytes, including the engine's bookkeeping.
+/// Maximum user memory per idle connection, in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
 const CONNECTIONS: usize = 5000;
 
@@ -54,7 +54,7 @@ fn an_idle_connection_costs_less_than_a_kilobyte() {
             let mut client = Reader::new(connect(addr));
             client.stream.set_nodelay(true).unwrap();
             for request in requests {
-                // In two parts, so that the connection buffers half a head for a while.
+                // Sent in two parts, so that the connection stores half a head for a while.
                 client.send(&request[..20]);
                 client.send(&request[20..]);
                 assert_eq!(client.next(false).unwrap().status, 200);

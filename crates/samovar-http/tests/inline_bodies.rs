@@ -1,4 +1,5 @@
-//! A handler called on the I/O thread once its body is in memory can return every kind of response.
+//! A handler that runs on the I/O thread once its request body is in memory can return every kind
+//! of response.
 
 mod support;
 
@@ -15,7 +16,7 @@ fn post(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{body}")
 }
 
-/// Answers with the name of the calling thread and the body.
+/// Responds with the name of the current thread and the request body.
 fn tell(request: &mut Request) -> Response {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();
@@ -44,8 +45,8 @@ fn the_io_thread_calls_it_when_the_body_is_there() {
             assert_eq!(String::from_utf8_lossy(&answer.body), "io-0 abc");
         }
     }
-    // A request without a body goes to a worker: only `Service::inline` can answer one on the I/O
-    // thread.
+    // A worker handles a request without a body: on the I/O thread, only `Service::inline` could
+    // answer it.
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = client.next(false).unwrap();
     assert!(answer.body.starts_with(b"worker"), "{answer:?}");
@@ -125,7 +126,7 @@ fn a_slow_reader_gets_all_of_a_large_answer() {
     let (_server, addr) = serve(by(large), |builder| builder.io_threads(1));
     let mut slow = Reader::new(connect(addr));
     slow.send(post("/", "a"));
-    // Other connections are served meanwhile.
+    // Meanwhile the server serves other connections.
     let mut other = Reader::new(connect(addr));
     other.send(post("/", "a"));
     assert_eq!(other.next(false).unwrap().body.len(), LEN);

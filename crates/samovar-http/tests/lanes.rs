@@ -1,5 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-//! Requests that hang in one lane occupy no slots of another, and complete once they can continue.
+//! Requests that hang in one lane occupy no worker slots of other lanes, and complete once the hang
+//! ends.
 
 mod support;
 
@@ -16,7 +17,7 @@ use support::{Reader, connect, eventually, serve};
 const WORKERS: usize = 2;
 const DOWNLOADS: usize = 40;
 
-/// A disk that hangs until `recover`.
+/// A simulated disk that hangs until `recover` is called.
 #[derive(Debug, Default)]
 struct Disk {
     is_well: Mutex<bool>,
@@ -35,7 +36,7 @@ impl Disk {
     }
 }
 
-/// Recovers the disk when dropped, so that a failing test does not hang.
+/// Ends the disk's hang when dropped, so that a failing test does not block.
 struct Recovery<'a>(&'a Disk);
 
 impl Drop for Recovery<'_> {
@@ -46,10 +47,10 @@ impl Drop for Recovery<'_> {
 
 struct Store(Arc<Disk>);
 
-/// Marks the costly part of a request as done.
+/// Request extension: the costly part of the work is done.
 struct Computed;
 
-/// A body read from the disk.
+/// A body that is read from the simulated disk.
 struct File(Arc<Disk>, u64);
 
 impl Source for File {
@@ -139,7 +140,8 @@ fn others_are_answered_while_every_slow_request_hangs() {
     eventually("the last of them is done", || {
         server.load().running_count == WORKERS
     });
-    // Longer than the limit for stalled peers: here the server stalls, not the peers.
+    // Longer than the stall limit for clients: the server causes this delay, so clients are not
+    // disconnected.
     std::thread::sleep(4 * stall_time);
     drop(recovery);
     for (number, client) in downloads.iter_mut().enumerate() {
@@ -171,7 +173,7 @@ fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
     let mut client = Reader::new(connect(addr));
     client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.next(false).unwrap().body, b"prompt");
-    // The lane has one slot, and the worker that answered is free at once.
+    // The lane has one slot. The worker that has just finished is free again at once.
     eventually("one of them computes", || {
         let load = server.load();
         load.running_count == 1 && load.queued_count == 4
@@ -179,7 +181,7 @@ fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
     drop(recovery);
     for client in &mut costly {
         assert_eq!(client.next(false).unwrap().body, b"computed");
-        // The connection can be used like any other.
+        // Afterwards, the connection serves other requests as usual.
         client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().body, b"prompt");
     }

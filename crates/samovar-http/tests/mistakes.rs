@@ -1,4 +1,5 @@
-//! A mistake in a program's routes or configuration is reported at start, with its source location.
+//! An error in a program's routes or configuration is reported at start, with its location in the
+//! source.
 
 use std::io::ErrorKind;
 use std::panic::catch_unwind;

@@ -1,5 +1,5 @@
-//! A compressed body decodes to the bytes of its source, which may yield them in pieces of any size
-//! and with pauses.
+//! A compressed body decodes to the bytes of its source, even if the source yields pieces of any
+//! size with pauses between them.
 
 #![cfg(feature = "compression")]
 #![expect(
@@ -21,7 +21,7 @@ use samovar_http::{Batch, Body, Progress, Request, Response, Server, Service, So
 
 use support::{Reader, connect, serve};
 
-/// Answers with the given script.
+/// Responds with a body that follows the script.
 struct Scripted(Mutex<Vec<Step>>);
 
 impl Service for Scripted {
@@ -41,9 +41,9 @@ impl Service for Scripted {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Yields bytes, with more to follow at once.
+    /// Yields bytes and announces that more follow at once.
     Give(Vec<u8>),
-    /// Yields some bytes or none, then pauses.
+    /// Yields any number of bytes, then pauses.
     Wait(Vec<u8>),
 }
 

@@ -1,4 +1,5 @@
-//! A request reaches the handler of its route; without one it is answered 404 or 405.
+//! A request reaches the handler of its route; without a matching route, the client gets 404 or
+//! 405.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,7 +36,7 @@ fn check(addr: SocketAddr, request: &str, status: u16, body: &str) {
     assert_eq!((answer.status, text(&answer)), (status, body), "{request}");
 }
 
-/// A handler that answers with its route's name and parameters.
+/// Returns a handler that responds with the route's name and its parameters.
 fn tell(name: &'static str) -> impl Fn(&mut Request) -> String + Send + Sync + 'static {
     move |request| {
         let params: Vec<_> = request
@@ -209,12 +210,12 @@ fn slashes_are_redirected_by_choice() {
     assert_eq!(location("/f/x/?"), (200, None));
     assert_eq!(location("/%C3%B1/"), to("/%C3%B1"));
     assert_eq!(location("http://a/a/"), to("/a"));
-    // A redirect to these would lead to another host.
+    // Redirects for these paths would lead to another host, so there is none.
     assert_eq!(location("//evil.example/"), (404, None));
     assert_eq!(location("//evil.example"), (404, None));
     assert_eq!(location("/\\evil.example/").1, None);
     assert_eq!(location("/%2Fevil.example/"), to("/%2Fevil.example"));
-    // The redirect is sent only if the method has a route there.
+    // The redirect is sent only if the other path has a route for the method.
     assert_eq!(ask(addr, "POST", "/a/").status, 404);
     assert_eq!(location("/b"), (200, None), "{{x}} is a route for it");
 }
@@ -345,7 +346,7 @@ fn inline_routes_answer_with_what_is_in_memory() {
             }
         }
     }
-    // A source cannot be sent inline, so this is an error in the program.
+    // A source cannot be sent inline: this is a bug of the application, and the client gets 500.
     check(addr, "GET /source", 500, "Internal Server Error\n");
 }
 

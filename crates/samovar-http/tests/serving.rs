@@ -1,4 +1,4 @@
-//! A server answers valid requests over real sockets.
+//! A server responds to valid requests over real sockets.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, serve};
 
-/// A service with one route for each kind of answer.
+/// A service with one route for each kind of response.
 struct Routes {
     prepared: Prepared,
     released: Mutex<Option<Receiver<()>>>,
@@ -54,7 +54,7 @@ impl Routes {
     }
 }
 
-/// A source that announces `len` bytes and yields `actual`, byte `i` being `i mod 251`.
+/// A source that announces `len` bytes and yields `actual` bytes; byte `i` is `i mod 251`.
 struct Pattern {
     len: Option<u64>,
     actual: u64,
@@ -184,7 +184,8 @@ fn answers_keep_the_order_of_pipelined_requests() {
         let answer = client.next(false).unwrap();
         assert_eq!((answer.status, answer.body), (200, expected.into_bytes()));
     }
-    // The report follows the last byte, so the client may be ahead of it.
+    // The exchange is reported after its last byte was sent, so the client may be ahead of the
+    // report.
     let start = Instant::now();
     while server.service().observed.lock().unwrap().len() < 200 {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -243,7 +244,7 @@ fn a_slow_reader_holds_no_thread() {
     for reader in &mut slow {
         reader.send(get("/source"));
     }
-    // All of them are blocked on their sockets, and the one worker serves other clients.
+    // All these responses are blocked on their sockets, and the only worker serves other clients.
     let mut client = Reader::new(connect(addr));
     for i in 0..100 {
         client.send(get(&format!("/text/{i}")));
@@ -335,7 +336,7 @@ fn a_half_closed_client_gets_its_answer() {
         assert_eq!(client.next(false).unwrap().status, 200, "{path}");
         client.expect_end();
     }
-    // Well before any time limit.
+    // Must be long before any time limit.
     let start = Instant::now();
     while server.connection_count() > 0 {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -398,7 +399,7 @@ fn a_full_queue_answers_503() {
         builder.workers(1).io_threads(1).limits(limits)
     });
     let mut clients: Vec<Reader> = Vec::new();
-    // One on the worker, one in the queue.
+    // One request is handled by the worker, and one waits in the queue.
     for count in 1..=2 {
         let mut client = Reader::new(connect(addr));
         client.send(get("/gate"));
@@ -408,7 +409,7 @@ fn a_full_queue_answers_503() {
         {
             std::thread::yield_now();
         }
-        // The first two checks may be answered before the request was read.
+        // The server may respond to the first two checks before it has read the request.
         for _ in 0..3 {
             assert!(server.answers_within(Duration::from_secs(10)));
         }

@@ -1,4 +1,4 @@
-//! HTTPS works with rustls, OpenSSL and curl as clients.
+//! HTTPS works with the clients rustls, OpenSSL and curl.
 
 #![cfg(feature = "tls")]
 #![expect(
@@ -26,7 +26,7 @@ use samovar_http::{
 use support::{Reader, connect, eventually};
 use support_tls::{Authority, Pair, open_with};
 
-/// Answers with every kind of response.
+/// A service that sends every kind of response.
 struct Site {
     hello: Prepared,
     incidents: Incidents,
@@ -138,7 +138,7 @@ fn start(builder: TlsBuilder) -> (Server<Site>, SocketAddr) {
     start_with(builder.build().unwrap(), |builder| builder)
 }
 
-/// Starts a server for `a.test`; returns its CA and address too.
+/// Starts a server with a certificate for `a.test`; also returns the CA and the address.
 fn site() -> (Authority, Server<Site>, SocketAddr) {
     let authority = Authority::new("test");
     let (server, addr) = start(authority.sign(&["a.test"]).builder());
@@ -195,7 +195,7 @@ fn pipelined_requests_are_answered_in_order() {
     }
 }
 
-/// RFC 8446, 6.1: each party MUST send `close_notify` before closing its write side.
+/// RFC 8446, 6.1: each side sends `close_notify` before it closes its write side.
 #[test]
 fn the_end_is_told() {
     let (authority, server, addr) = site();
@@ -204,7 +204,7 @@ fn the_end_is_told() {
         .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .unwrap();
     let mut answer = Vec::new();
-    // rustls returns an error if the stream ends without `close_notify`.
+    // If the stream ended without `close_notify`, rustls would return an error here.
     client.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(b"hello\n"));
 
@@ -244,7 +244,7 @@ fn names_choose_the_certificate() {
     for (name, pair) in [("a.test", &a), ("b.test", &b), ("x.c.test", &wild)] {
         assert_eq!(shown(addr, name).unwrap(), pair.der(), "{name}");
     }
-    // Given the first certificate, the client refuses.
+    // The client gets the default certificate, which does not match the name, and refuses it.
     let error = shown(addr, "d.test").unwrap_err().to_string();
     assert!(error.contains("not valid for name"), "{error}");
     let (_server, addr) = start(builder.refuse_unknown_names());
@@ -259,7 +259,7 @@ fn the_protocol_is_agreed_on() {
     let client = authority.client().speaking(&["http/1.1"]);
     let client = client.connect(addr).unwrap();
     assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
-    // RFC 7301, 3.2: "no_application_protocol" where nothing is common.
+    // RFC 7301, 3.2: the alert is "no_application_protocol" if client and server share no protocol.
     let error = authority.client().speaking(&["smtp"]).connect(addr);
     assert!(
         error
@@ -283,7 +283,7 @@ fn clients_show_who_they_are() {
         }
         let mut client = client.open(addr);
         client.write_all(get("/who").as_bytes())?;
-        // In TLS 1.3 the client learns of a refusal only by reading.
+        // In TLS 1.3, the client sees a refusal only when it reads.
         client.flush()?;
         let mut byte = [0];
         let mut answer = Vec::new();
@@ -305,7 +305,7 @@ fn clients_show_who_they_are() {
     assert_eq!(who(addr, Some(&user)).unwrap(), b'1');
     who(addr, None).unwrap_err();
     who(addr, Some(&stranger.sign(&["user"]))).unwrap_err();
-    // The client may learn of the refusal before the observer does.
+    // The client may see the refusal before the observer gets the report.
     let incidents = || server.service().incidents.0.lock().unwrap().clone();
     eventually("both are told", || incidents().len() >= 2);
     let incidents = incidents();
@@ -327,7 +327,7 @@ fn a_renewed_certificate_drops_nobody() {
     let mut idle = Reader::new(authority.client().connect(addr).unwrap());
     let mut busy = Reader::new(authority.client().connect(addr).unwrap());
     busy.send(get("/large"));
-    // In the middle of the answer, which has begun and cannot have ended.
+    // Read only the start of the response, which is too long to be complete by now.
     let mut first = [0; 1000];
     busy.stream.read_exact(&mut first).unwrap();
     config.replace(new.builder()).unwrap();
@@ -379,7 +379,7 @@ fn what_is_not_tls_is_closed() {
         stream.write_all(bytes).unwrap();
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
-        // A TLS alert, or nothing.
+        // The rest is a TLS alert or empty.
         assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
     }
     eventually("all are gone", || server.connection_count() == 0);
@@ -400,12 +400,12 @@ fn a_handshake_that_takes_too_long_is_cut() {
         stream.write_all(start).unwrap();
         let started = Instant::now();
         let mut rest = Vec::new();
-        // End of file or reset, but no timeout.
+        // The connection must end or be reset before the client's timeout.
         drop(stream.read_to_end(&mut rest));
         assert!(started.elapsed() >= Duration::from_millis(250));
         assert!(started.elapsed() < Duration::from_secs(10));
     }
-    // After the handshake other limits apply.
+    // After the TLS handshake, only the other time limits apply.
     let mut reader = Reader::new(authority.client().connect(addr).unwrap());
     thread::sleep(Duration::from_millis(700));
     reader.send(get("/worker"));
@@ -436,7 +436,7 @@ fn handshakes_at_once_are_bounded() {
     assert!(rest.is_empty());
     drop(half);
     eventually("they are gone", || server.connection_count() == 0);
-    // A completed handshake does not count.
+    // Completed handshakes do not count towards the limit.
     let open: Vec<_> = (0..20)
         .map(|_| authority.client().connect(addr).unwrap())
         .collect();
@@ -460,7 +460,8 @@ fn s_client(addr: SocketAddr, arguments: &[&str], input: &str) -> (String, Strin
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
-    // `s_client` closes when its input ends, so keep that open until the server closes.
+    // `s_client` disconnects at the end of its input, so the input stays open until the server
+    // closes.
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -485,7 +486,7 @@ fn openssl_agrees() {
     assert!(out.contains("Cipher is (NONE)"), "{out}{error}");
 }
 
-/// Renegotiation in TLS 1.2 would let a client cause unlimited computation.
+/// Renegotiation in TLS 1.2 is refused, because it would let a client cause unlimited computation.
 #[test]
 fn renegotiation_is_refused() {
     let (_authority, _server, addr) = site();

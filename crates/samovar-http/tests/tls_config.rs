@@ -1,4 +1,5 @@
-//! An invalid TLS configuration is refused with the reason, and a failed renewal keeps the old one.
+//! An invalid TLS configuration is refused with the reason, and a failed renewal keeps the previous
+//! configuration.
 
 #![cfg(feature = "tls")]
 #![expect(
@@ -34,7 +35,7 @@ impl Files {
         self.path(name)
     }
 
-    /// Writes a certificate for a name, and its key.
+    /// Writes the files of a certificate for a name and of its key; returns their paths.
     fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
         let made = rcgen::generate_simple_self_signed(vec![name.into()]).unwrap();
         let certificate = self.write(&format!("{name}.crt"), &made.cert.pem());
@@ -43,7 +44,7 @@ impl Files {
     }
 }
 
-/// The error message with all its causes.
+/// Returns the error message of a refused configuration, with all its causes.
 #[track_caller]
 fn refused(chain: &Path, key: &Path) -> String {
     let error = TlsConfig::files(chain, key).unwrap_err();
@@ -100,7 +101,7 @@ fn each_mistake_is_named_with_its_file() {
             &noise,
             "holds no supported private key",
         ),
-        // Certificate and key swapped.
+        // The certificate and the key are swapped.
         (&key, &certificate, &key, "holds no certificate"),
         (&broken, &key, &broken, "is not valid PEM"),
         (&wrong, &key, &wrong, "unsupported certificate"),

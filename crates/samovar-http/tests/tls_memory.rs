@@ -1,6 +1,6 @@
-//! An idle HTTPS connection takes little memory, and releases what it needed while busy.
+//! An idle HTTPS connection takes little memory, and frees the buffers that it needed while busy.
 //!
-//! In a file of its own, because memory is measured for the whole process.
+//! The test has its own file, because it measures the memory of the whole process.
 
 #![cfg(feature = "tls")]
 
@@ -16,8 +16,7 @@ use samovar_http::{Listener, Request, Response, Server, Service};
 use support::resident_len;
 use support_tls::Authority;
 
-/// Limit of user memory per idle connection in bytes: its TLS state and all of the engine's
-/// bookkeeping.
+/// Maximum user memory per idle connection, in bytes: its TLS state and the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 6 * 1024;
 const CONNECTIONS: usize = 400;
 
@@ -46,7 +45,7 @@ fn an_idle_connection_holds_its_keys_and_no_buffer() {
         .unwrap();
     let addr = server.local_addrs()[0];
     let client = authority.client();
-    // The client is in this process too: drop its TLS state, and keep its socket open.
+    // The client runs in the same process: drop its TLS state but keep its socket open.
     let use_once = |count: usize, sockets: &mut Vec<TcpStream>| {
         for _ in 0..count {
             let mut stream = client.connect(addr).unwrap();

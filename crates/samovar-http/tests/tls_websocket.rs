@@ -1,4 +1,4 @@
-//! WebSocket works over TLS wherever record and frame boundaries fall.
+//! WebSocket works over TLS regardless of how frames are split into TLS records.
 
 #![cfg(feature = "tls")]
 #![expect(
@@ -39,7 +39,7 @@ impl Service for Echo {
 
 const LARGE_LEN: usize = 700_000;
 
-/// The payload of the next frame; servers do not mask.
+/// Returns the payload of the next frame. Servers do not mask frames.
 fn payload(client: &mut Client) -> Vec<u8> {
     let mut head = [0; 2];
     client.read_exact(&mut head).unwrap();
@@ -72,7 +72,7 @@ fn messages_of_all_sizes_come_back() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for path in ["/worker", "/inline"] {
             let mut client = authority.client().only(version).connect(addr).unwrap();
-            // The first message follows the handshake in one write.
+            // The client sends the handshake and its first message in one write.
             client.write_all(handshake(path, "").as_bytes()).unwrap();
             client.write_all(&frame(BINARY, b"early")).unwrap();
             let mut head = Vec::new();
@@ -90,7 +90,7 @@ fn messages_of_all_sizes_come_back() {
             }
             client.write_all(&close(1000, "")).unwrap();
             assert_eq!(payload(&mut client)[..2], 1000_u16.to_be_bytes());
-            // rustls returns an error if the stream ends without `close_notify`.
+            // If the stream ended without `close_notify`, rustls would return an error here.
             assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
         }
     }

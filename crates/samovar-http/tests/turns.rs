@@ -1,4 +1,4 @@
-//! Every request of a turn was sent before the service's first check in that turn.
+//! If a service checks data once per turn, every request of that turn was sent before the check.
 
 mod support;
 
@@ -9,7 +9,7 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Inline, Reply, Request, Response, Service, Turn};
 use support::{Reader, connect, serve};
 
-/// Reads a clock once per turn, and answers with the value.
+/// Reads a clock once per turn, and responds with its value.
 struct Looks(Arc<AtomicU64>);
 
 impl Service for Looks {
@@ -26,7 +26,7 @@ impl Service for Looks {
         head: Head<'_>,
         reply: Reply<'_>,
     ) -> Inline {
-        // Some requests go to a worker, between others answered inline.
+        // A worker handles some requests, between others answered inline.
         if head.path() == b"/away" {
             return reply.dispatch();
         }
@@ -58,8 +58,8 @@ fn no_request_is_answered_with_what_was_seen_before_it_was_sent() {
                 start.wait();
                 for round in 0..ROUNDS {
                     let away = (round + number) % 7 == 0;
-                    // The clock advances, then the client sends one request, or two at once, with
-                    // or without one between them that goes to a worker.
+                    // The clock advances. Then the client sends one request or two at once, with or
+                    // without a request for a worker between them.
                     let sent_at = clock.fetch_add(1, Ordering::SeqCst) + 1;
                     let inline = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
                     let other = "GET /away HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -1,5 +1,5 @@
-//! An upload of any size runs in constant memory. One test, because memory is measured for the
-//! whole process.
+//! An upload of any size takes constant memory. The file has only one test, because it measures the
+//! memory of the whole process.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -10,7 +10,7 @@ use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
 use support::{By, Reader, connect, resident_len, serve};
 
-/// Answers with the length and sum of the body's bytes.
+/// Responds with the length and the sum of the body's bytes.
 fn count(request: &mut Request) -> Response {
     let (mut len, mut sum) = (0_u64, 0_u64);
     let mut piece = vec![0; 10_000];

@@ -1,5 +1,5 @@
-//! Handlers read bodies of any size while they arrive, in constant memory; slow clients occupy no
-//! worker, and handlers get an error when a client fails.
+//! Handlers read bodies of any size as they arrive, in constant memory. Slow clients occupy no
+//! worker, and if a client fails, the handler gets an error.
 
 mod support;
 
@@ -14,8 +14,8 @@ use samovar_http::http::Status;
 use samovar_http::{BodyError, Intake, Limits, Request, Response};
 use support::{By, Reader, connect, eventually, serve};
 
-/// Answers with the length and sum of the body's bytes, or the error that ended it; `/ignore` does
-/// not read the body.
+/// Responds with the length and the sum of the body's bytes, or with the error that ended the body.
+/// For `/ignore` it does not read the body.
 fn count(request: &mut Request) -> Response {
     if request.head().path() == b"/ignore" {
         return Response::text(Status::OK, "ignored");
@@ -72,7 +72,7 @@ fn bodies_of_all_shapes_and_the_request_behind_them() {
             "90000 10800000",
         ),
     ] {
-        // At once, in two parts, and byte by byte if it is short.
+        // The message is sent at once, in two parts, and, if it is short, byte by byte.
         let message = format!("{}{body}", post("/", fields));
         let middle = message.len() - body.len() / 2;
         client.send(&message);
@@ -103,8 +103,8 @@ fn the_peer_is_told_to_go_on_when_the_handler_reads() {
     assert_eq!(client.next(false).unwrap().status, 100);
     client.send("aa");
     assert_eq!(client.next(false).unwrap().body, b"2 194");
-    // If the handler does not read the body, the connection closes: the start of the next request
-    // is unknown.
+    // If the handler does not read the body, the connection closes, because the start of the next
+    // request is unknown.
     client.send(post("/ignore", fields));
     let answer = client.next(false).unwrap();
     assert_eq!(answer.status, 200);
@@ -190,7 +190,8 @@ fn peers_that_dawdle_do_not_keep_others_from_being_answered() {
         client.send("GET /ignore HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().body, b"ignored");
     }
-    // All slots for waiting handlers are taken, and one more would occupy the worker.
+    // All slots for waiting handlers are in use, and another waiting handler would occupy the
+    // worker.
     let mut client = Reader::new(connect(addr));
     client.send(post("/", "Content-Length: 4"));
     let answer = client.next(false).unwrap();
@@ -214,7 +215,7 @@ fn a_body_that_stalls_is_given_up() {
     let mut client = Reader::new(connect(addr));
     client.send(post("/", "Content-Length: 1000"));
     eventually("it waits", || server.load().waiting_count == 1);
-    // Enough bytes for this interval of the minimum rate, but not for the next.
+    // Enough bytes for the minimum throughput in this window, but not in the next.
     let started = Instant::now();
     client.send([b'a'; 10]);
     let answer = client.next(false).unwrap();
@@ -299,8 +300,8 @@ fn a_buffered_body_reads_the_same() {
     assert_eq!(client.next(false).unwrap().body, b"50000 50000");
 }
 
-/// A blocked answer continues when the socket is writable again, and ends whether or not the body
-/// of its request was read.
+/// A response that blocks on the socket continues when the socket is writable again. It ends
+/// whether or not the request body was read.
 #[test]
 fn an_answer_that_blocks_with_the_body_unread_ends() {
     const COUNT: usize = 300;
@@ -314,7 +315,7 @@ fn an_answer_that_blocks_with_the_body_unread_ends() {
     let (_server, addr) = serve(By { handle, intake }, |builder| builder);
     let mut client = Reader::new(connect(addr));
     client.send(format!("{}abc", post("/", "Content-Length: 3")).repeat(COUNT));
-    // Once nothing changes any more, an answer is blocked.
+    // Once the counters no longer change, a response is blocked.
     let (mut seen, mut since) = (0, Instant::now());
     eventually("it blocks", || {
         let now = handled.load(Ordering::Relaxed);
@@ -342,7 +343,7 @@ fn a_body_that_drips_is_given_up() {
     client.send(post("/", "Content-Length: 100000"));
     let mut drip = client.stream.try_clone().unwrap();
     let dripping = std::thread::spawn(move || {
-        // More often than the wait checks its time limit.
+        // The client sends bytes more often than the waiting handler checks its time limit.
         while drip.write_all(b"a").is_ok() {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -1,8 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
-//! Threads are not woken without need: an I/O thread neither for an answered connection with
-//! nothing left to read nor for a deferred one, a worker not for a deferred response in memory; and
-//! with coalescing, not for each of many requests. In a file of its own, because threads are found
-//! by name.
+//! Threads are not woken without need. An I/O thread is not woken when a worker returns a
+//! connection that has nothing left to read or whose response is deferred; no worker is woken for a
+//! deferred response in memory; and with wake-up coalescing, many requests share a wake-up. The
+//! tests have their own file, because they find threads by name.
 
 mod support;
 
@@ -14,7 +14,7 @@ use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
 use support::{By, Reader, connect, eventually, promising, serve};
 
-/// Number of times that the only thread of that name has gone to sleep.
+/// Returns how often the only thread with this name has gone to sleep.
 fn sleep_count(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let mut folders = tasks.map(|task| task.unwrap().path());
@@ -41,14 +41,14 @@ fn an_answered_connection_comes_back_unnoticed() {
     let mut ask = || {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().body, b"here");
-        // The connection is handed back before the worker looks for the next job.
+        // The worker returns the connection before it takes the next job.
         eventually("the worker is done", || server.load().running_count == 0);
     };
     ask();
     let before = sleep_count("io-0");
     (0..COUNT).for_each(|_| ask());
     let count = sleep_count("io-0") - before;
-    // One wake-up per request, and a few for time limits.
+    // One wake-up per request, plus a few for checks of the time limits.
     assert!(count < COUNT * 3 / 2, "{count} times for {COUNT} requests");
 }
 
@@ -73,7 +73,8 @@ fn a_promised_answer_wakes_one_thread_once() {
     (0..COUNT).for_each(|_| ask());
     let [io, worker] = sleep_counts();
     let (io, worker) = (io - before[0], worker - before[1]);
-    // One for the request, one for the answer, and a few for time limits.
+    // One wake-up for the request and one for the response, plus a few for checks of the time
+    // limits.
     assert!(io < COUNT * 5 / 2, "{io} times for {COUNT} requests");
     assert!(
         worker < COUNT * 3 / 2,
@@ -81,8 +82,8 @@ fn a_promised_answer_wakes_one_thread_once() {
     );
 }
 
-/// Sends a request on each of `client_count` connections in turn, 40 rounds in all. Returns the
-/// time, and how often the I/O thread went to sleep. The server coalesces wake-ups for 50 ms.
+/// Sends requests on `client_count` connections in turn, in 40 rounds. Returns the elapsed time and
+/// the number of times that the I/O thread went to sleep. The server coalesces wake-ups for 50 ms.
 fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
@@ -96,7 +97,7 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let clients = 0..client_count;
     let mut clients: Vec<_> = clients.map(|_| Reader::new(connect(addr))).collect();
     let ask = |client: &mut Reader| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    // After the first answer the thread runs, and has its name.
+    // The thread sets its own name, so it has the name once the first response has arrived.
     ask(&mut clients[0]);
     clients[0].next(false).unwrap();
     let before = sleep_count(&thread);
@@ -115,9 +116,9 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
 
 #[test]
 fn one_of_many_requests_waits_for_others() {
-    // The pause makes each request arrive on its own.
+    // With this pause, each request arrives alone.
     let (time, count) = spaced("many-", 64, Duration::from_micros(200));
-    // Two sleeps in 50 ms: the coalescing delay, and the wait for the next request.
+    // Two sleeps per 50 ms: the coalescing delay, and the wait for the next request.
     let most = 2 * time.as_millis() / 50 + 10;
     assert!(u128::from(count) <= most, "{count} times, not {most}");
 }
@@ -155,6 +156,7 @@ fn an_answer_may_be_there_before_its_connection_is_home() {
         }
     });
     let slow_count = slow_count.into_inner();
-    // A lost wake-up would be noticed only at the next check of the time limits.
+    // After a lost wake-up, the server would notice the event only at the next check of the time
+    // limits.
     assert!(slow_count < CLIENTS * COUNT / 100, "{slow_count}");
 }

@@ -85,7 +85,7 @@ fn one_socket_is_handled_in_order_and_one_at_a_time() {
 
 #[test]
 fn different_sockets_run_in_parallel() {
-    // Both handlers meet at the barrier, so they run concurrently.
+    // Both handlers wait at the barrier, so they run concurrently.
     let barrier = Arc::new(std::sync::Barrier::new(2));
     let app = move |request: &mut Request| {
         let barrier = Arc::clone(&barrier);
@@ -181,7 +181,7 @@ fn any_thread_sends_pings_and_closes() {
     client.send(close(3000, ""));
     assert_eq!(client.next_frame(), None);
     fixture.expect("close 3000 true");
-    // A stale handle does nothing.
+    // A handle of a closed socket has no effect.
     socket.send("x");
     socket.ping(b"x");
     socket.close(CloseCode::NORMAL, "x");

@@ -1,6 +1,6 @@
-//! An idle WebSocket with compression takes little memory.
+//! An idle WebSocket with compression enabled takes little memory.
 //!
-//! In a file of its own, because memory is measured for the whole process.
+//! The test has its own file, because it measures the memory of the whole process.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::recorder::App;
 use support::ws::{Client, frame, handshake};
 use support::{resident_len, serve};
 
-/// Limit of user memory per idle WebSocket in bytes, including the engine's bookkeeping.
+/// Maximum user memory per idle WebSocket, in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
 const SOCKETS: usize = 4000;
 const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
@@ -36,13 +36,13 @@ fn an_idle_websocket_costs_less_than_a_kilobyte() {
         for n in 0..count {
             let path = if n % 2 == 0 { "/worker" } else { "/inline" };
             let mut client = Client::with(addr, handshake(path, OFFER));
-            // In fragments, so that the server buffers half a message for a while.
+            // Sent in fragments, so that the server stores half a message for a while.
             let (a, b) = message.as_bytes().split_at(20_000);
             client.send(frame(0x01, a));
             client.send(frame(0x80, b));
             let (first, _) = client.next_frame().expect("an echo");
             assert_eq!(first, 0xc1);
-            // "Hello", compressed (RFC 7692, 7.2.3.1).
+            // The message "Hello", compressed (RFC 7692, 7.2.3.1).
             client.send(frame(0xc1, b"\xf2\x48\xcd\xc9\xc9\x07\x00"));
             client.expect_text("Hello");
             streams.push(client.connection.stream);

@@ -19,7 +19,7 @@ use support_tls::Authority;
 use tungstenite::Message as Theirs;
 use tungstenite::protocol::CloseFrame;
 
-/// Echoes texts and bytes of all lengths at which the framing changes, then closes.
+/// Echoes texts and byte strings at all lengths where the framing changes, then closes.
 fn converse(stream: impl Read + Write) {
     let (mut socket, response) = tungstenite::client("ws://a.test/", stream).unwrap();
     assert_eq!(response.status(), 101);

@@ -1,4 +1,4 @@
-//! A chat room with its page.
+//! A chat room over WebSocket, and its web page.
 //!
 //! ```text
 //! cargo run --example chat
@@ -18,10 +18,10 @@ const MESSAGE_LEN_MAX: usize = 8 * 1024;
 /// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 20;
 
-/// Sockets by number, with the names of their users.
+/// Sockets and user names, by socket ID.
 type Guests = BTreeMap<u64, (Socket, String)>;
 
-/// The chat room.
+/// The chat room: its guests and their names.
 #[derive(Default)]
 struct Room {
     guests: Mutex<Guests>,
@@ -32,7 +32,8 @@ impl Room {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a socket. An ordinary handler: authenticate here, and answer 401.
+    /// Opens a socket. This is an ordinary handler: a real chat would authenticate the user here
+    /// and respond 401 to others.
     fn enter(room: &Arc<Self>, request: &mut Request) -> Response {
         let name = name(&request.query());
         let limits = Limits {
@@ -46,7 +47,7 @@ impl Room {
             .accept(request)
     }
 
-    /// Sends a message to all sockets; their queues share its bytes.
+    /// Sends a message to all sockets. It is encoded once, and their queues share its bytes.
     fn tell_all(guests: &Guests, text: &str) {
         let frame = Frame::new(text);
         for (socket, _) in guests.values() {
@@ -59,7 +60,7 @@ impl Room {
     }
 }
 
-/// Returns the name from the query, on one line.
+/// Returns the name from the query as a single line.
 fn name(query: &Pairs) -> String {
     let asked = query.get("name").unwrap_or_default();
     let plain = asked.chars().filter(|c| !c.is_control());
@@ -70,7 +71,7 @@ fn name(query: &Pairs) -> String {
     }
 }
 
-/// A user's socket.
+/// The handler of one user's socket.
 struct Guest {
     room: Arc<Room>,
     name: String,
@@ -101,7 +102,7 @@ impl Handler for Guest {
     }
 }
 
-/// Serves the page and the socket that it opens.
+/// Serves the page, and the socket that the page opens.
 pub(crate) fn router() -> Router {
     let room = Arc::new(Room::default());
     Router::new()

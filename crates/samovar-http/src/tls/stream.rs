@@ -364,7 +364,7 @@ impl Stream {
         len
     }
 
-    /// Decrypts stored ciphertext if there is any, or else reads from the socket once.
+    /// Decrypts stored records if any may be complete; otherwise reads from the socket once.
     fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
         SCRATCH.with_borrow_mut(|scratch| {
             let input = &mut scratch.input;

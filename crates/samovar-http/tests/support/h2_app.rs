@@ -24,7 +24,7 @@ use samovar_http::{
 
 use super::serve;
 
-/// State shared by handlers and tests.
+/// State shared by the handlers and the test.
 #[derive(Default)]
 pub(crate) struct Gate {
     is_open: Mutex<bool>,
@@ -71,7 +71,7 @@ impl App {
     }
 }
 
-/// A source that yields this many bytes, or fails earlier if requested.
+/// A source that yields this many bytes, or fails earlier if the request demands it.
 struct Pattern {
     left: u64,
     fails: bool,

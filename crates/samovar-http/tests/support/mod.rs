@@ -5,7 +5,7 @@
     clippy::allow_attributes,
     reason = "each test file is a crate of its own and uses a part"
 )]
-//! Servers on free ports, and clients of them.
+//! Starts servers on free ports, and provides test clients.
 
 #[cfg(feature = "http2")]
 pub(crate) mod h2_app;
@@ -23,7 +23,7 @@ pub(crate) use testkit::http1::{Connection as Reader, Response as Answer};
 pub(crate) use testkit::http2 as h2;
 pub(crate) use testkit::websocket as ws;
 
-/// Starts a server on a free port of the loopback.
+/// Starts a server on a free port of the loopback interface.
 pub(crate) fn serve<S: Service>(
     service: S,
     configure: impl FnOnce(Builder<S>) -> Builder<S>,
@@ -36,7 +36,7 @@ pub(crate) fn serve<S: Service>(
     (server, addr)
 }
 
-/// A service made of one function.
+/// A service that calls a function for each request.
 pub(crate) struct By<F> {
     pub(crate) handle: F,
     pub(crate) intake: Intake,
@@ -60,7 +60,7 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for By<F> 
     }
 }
 
-/// A service whose responses are all deferred, and the receiver of their responders.
+/// Returns a service that defers all responses, and the receiver of their responders.
 pub(crate) fn promising(
     intake: Intake,
 ) -> (
@@ -76,7 +76,7 @@ pub(crate) fn promising(
     (By { handle, intake }, promised)
 }
 
-/// Anonymous resident memory of this process, in bytes.
+/// Returns the anonymous resident memory of this process, in bytes.
 pub(crate) fn resident_len() -> usize {
     let len = testkit::procfs::memory(std::process::id(), "status", "RssAnon");
     usize::try_from(len.unwrap()).unwrap()

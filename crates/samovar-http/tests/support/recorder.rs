@@ -2,7 +2,7 @@
     clippy::panic,
     reason = "a handler that panics is what some tests are about"
 )]
-//! A server whose WebSocket handlers report their calls to the test.
+//! A server whose WebSocket handlers report each call to the test.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use super::serve;
 /// Time limit for events that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service made of one function.
+/// A service that calls a function for each request.
 pub(crate) struct App<F>(pub(crate) F);
 
 impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F> {
@@ -30,10 +30,10 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F>
     }
 }
 
-/// Reports the calls of its methods, and echoes messages.
+/// A WebSocket handler that reports the calls of its methods, and echoes messages.
 struct Recorder {
     events: Sender<String>,
-    /// Time taken to handle each message.
+    /// Time that the handler spends on each message.
     pause: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Handler for Recorder {
     }
 }
 
-/// Answers a request.
+/// A function that responds to a request.
 type Answer = Box<dyn Fn(&mut Request) -> Response + Send + Sync>;
 
 pub(crate) struct Fixture {
@@ -78,7 +78,8 @@ pub(crate) struct Fixture {
     _server: Server<App<Answer>>,
 }
 
-/// Starts a server whose WebSockets report their events; those of `/inline` run on the I/O thread.
+/// Starts a server whose WebSocket handlers report their events. For `/inline`, the handler runs on
+/// the I/O thread.
 pub(crate) fn record(
     pause: Duration,
     shape: impl Fn(Upgrade) -> Upgrade + Send + Sync + 'static,

@@ -4,7 +4,7 @@
     clippy::allow_attributes,
     reason = "each test file is a crate of its own and uses a part"
 )]
-//! Test certificates, and a TLS client independent of the server's code.
+//! Test certificates, and a TLS client that shares no code with the server.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use samovar_http::tls::{TlsBuilder, TlsConfig};
 
 pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// A CA that signs the certificates of a test.
+/// A certificate authority that signs the certificates of a test.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// A certificate and its key in PEM.
+/// A certificate and its private key, in PEM.
 pub(crate) struct Pair {
     pub(crate) chain: String,
     pub(crate) key: String,
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-/// Settings of a client connection.
+/// Settings of a TLS client connection.
 pub(crate) struct Connector {
     roots: RootCertStore,
     pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
@@ -141,12 +141,12 @@ impl Connector {
         Arc::new(config)
     }
 
-    /// Connects; the handshake happens with the first read or write.
+    /// Connects. The first read or write performs the TLS handshake.
     pub(crate) fn open(&self, addr: SocketAddr) -> Client {
         open_with(self.config(), self.name, addr)
     }
 
-    /// Connects and completes the handshake.
+    /// Connects and completes the TLS handshake.
     pub(crate) fn connect(&self, addr: SocketAddr) -> std::io::Result<Client> {
         let mut client = self.open(addr);
         while client.conn.is_handshaking() {
