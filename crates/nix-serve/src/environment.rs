@@ -1,4 +1,4 @@
-//! Environment variables of nix-serve, as defaults of its options.
+//! Reads the environment variables of nix-serve, which set the defaults of its options.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -32,13 +32,13 @@ use samovar_server::config::{
 };
 use samovar_server::listener::ListenSpec;
 
-/// The configuration without any option, from the environment of this process.
+/// Reads the environment of this process into a configuration, before any option.
 pub fn of_process() -> Configuration {
     read(|name| std::env::var_os(name))
 }
 
-/// The configuration without any option, from variables that `lookup` finds. Empty variables count
-/// as not set, except `NIX_SECRET_KEY_FILE`.
+/// Reads the variables that `lookup` finds into a configuration, before any option. Empty variables
+/// count as not set, except `NIX_SECRET_KEY_FILE`.
 pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Configuration {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let mut config = defaults();
@@ -67,7 +67,8 @@ pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Configuration {
     if let Some(directory) = set("CACHE_DIRECTORY").map(first_of) {
         config.cache_directory = directory;
     }
-    // An empty variable is a path that cannot be read: an unsigned cache would be worse.
+    // An empty variable counts as a path that cannot be read, because serving without signatures
+    // would be worse.
     let key_file = lookup("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches[0].secret_key_files = key_file.into_iter().collect();
     config.is_verbose = set("STARMAN_DEBUG").is_some_and(|value| value != "0");
@@ -75,7 +76,7 @@ pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Configuration {
     config
 }
 
-/// nix-serve's defaults: no metrics and no web interface unless configured.
+/// Returns nix-serve's defaults: no metrics and no web interface.
 fn defaults() -> Configuration {
     Configuration {
         names: Names::NIX_SERVE,
@@ -92,7 +93,8 @@ fn defaults() -> Configuration {
     }
 }
 
-/// Name of a variable, what is expected, and a setter that returns `None` for anything else.
+/// Name of a variable, a description of valid values, and a setter that returns `None` if the value
+/// is invalid.
 type Variable = (
     &'static str,
     &'static str,
@@ -139,7 +141,7 @@ const OPTIONS: [Variable; 8] = [
     }),
 ];
 
-/// Parses an address for metrics and status, which are plain HTTP: `:ssl` is refused.
+/// Parses an address for metrics and status. They are plain HTTP, so `:ssl` is refused.
 pub fn admin_address(text: &OsStr) -> Option<ListenSpec> {
     let parsed = ListenSpec::parse(text).ok()?;
     let is_plain = !parsed.bare_name && parsed.ignored_suffix.is_none() && !parsed.tls;

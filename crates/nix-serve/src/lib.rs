@@ -1,7 +1,8 @@
-//! Command line and environment of `nix-serve`, as a configuration for `samovar-server`.
+//! Converts the command line and environment of `nix-serve` to a configuration for
+//! `samovar-server`.
 //!
-//! [`environment`] makes a configuration from environment variables, and [`cli::parse`] changes it
-//! by the options of the command line.
+//! [`environment`] reads a configuration from environment variables. [`cli::parse`] applies the
+//! options of the command line to it.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The binary cache server with the command line of `nix-serve`.
 //!
-//! Exit codes: 0, the server was stopped, or runs in the background; 1, it could not start; 2, the
-//! command line is invalid.
+//! Exit codes: 0, the server was stopped, or it runs in the background; 1, it could not start; 2,
+//! the command line is invalid.
 
 #![forbid(unsafe_code)]
 
@@ -35,19 +35,19 @@ fn main() -> ExitCode {
 fn start(config: &Configuration, daemonize: bool) -> anyhow::Result<ExitCode> {
     let predecessor = Predecessor::of_process()?;
     let role = match &predecessor {
-        // The predecessor is in the background already.
+        // The predecessor already runs in the background.
         Some(_) => Role::of_successor(daemonize)?,
         None => Role::of_process(daemonize)?,
     };
     if let Role::Launcher = role {
-        // The process in the background logs everything.
+        // The background process logs all messages.
         return Ok(ExitCode::from(launch(std::env::args_os().skip(1))?));
     }
     let background = match role {
         Role::Background(background) => Some(background),
         Role::Foreground | Role::Launcher => None,
     };
-    // The command line stays the same; the files that it names may have changed.
+    // The command line stays the same, but the files that it names may have changed.
     let again = || {
         Ok(Configuration {
             remarks: Vec::new(),
@@ -59,7 +59,7 @@ fn start(config: &Configuration, daemonize: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn print(text: &str) -> ExitCode {
-    // `nix-serve --help | head -1` closes the pipe early: no error message.
+    // `nix-serve --help | head -1` closes the pipe early: do not print an error.
     match io::stdout()
         .write_all(text.as_bytes())
         .and_then(|()| io::stdout().flush())
@@ -69,7 +69,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Prints a message before there is an error log. Standard error may be closed.
+/// Prints a message before the error log is open. Standard error may be closed.
 fn complain(level: &str, message: &str) {
     writeln!(io::stderr(), "nix-serve: {level}: {message}").ok();
 }

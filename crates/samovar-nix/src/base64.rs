@@ -6,10 +6,10 @@
 //!
 //! # Quirks
 //!
-//! Nix's decoder skips line feeds, stops at the first `=`, and ignores missing padding, anything
-//! after it, and left-over bits. All other characters outside the alphabet, spaces and carriage
-//! returns included, are errors. Hashes and keys in the wild were accepted by that decoder, so it
-//! is reproduced here: a general base-64 library rejects some of them.
+//! Nix's decoder skips line feeds, stops at the first `=`, and ignores missing padding, everything
+//! after the padding, and left-over bits. All other characters outside the alphabet, including
+//! spaces and carriage returns, are errors. Existing hashes and keys were accepted by that decoder,
+//! so this module reproduces it: a general base-64 library rejects some of them.
 //!
 //! # Source
 //!
@@ -29,7 +29,7 @@ pub enum Base64Error {
     Length,
 }
 
-/// Number of characters of `byte_len` bytes, with padding.
+/// Returns the number of characters that encode `byte_len` bytes, with padding.
 pub(crate) const fn encoded_len(byte_len: usize) -> usize {
     byte_len.div_ceil(3).saturating_mul(4)
 }
@@ -51,7 +51,7 @@ pub(crate) fn encode_into(bytes: &[u8], text: &mut [u8]) {
     }
 }
 
-/// The text of `bytes`, with padding.
+/// Encodes `bytes`, with padding.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = vec![0; encoded_len(bytes.len())];
     encode_into(bytes, &mut text);

@@ -22,7 +22,7 @@ use std::fmt;
 
 use crate::{Algorithm, Hash, HashError};
 
-/// The input of a [`ContentAddress`]'s hash.
+/// The data that a [`ContentAddress`] hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -36,7 +36,8 @@ pub enum Method {
     Git,
 }
 
-/// The hash from which a path's name was computed, so that it needs no signature.
+/// The hash from which a path's name was computed. The name proves the contents, so the path needs
+/// no signature.
 ///
 /// # Examples
 ///
@@ -104,13 +105,13 @@ impl ContentAddress {
         Self::new(method, hash.map_err(ContentAddressError::Hash)?)
     }
 
-    /// The input of the hash.
+    /// Returns the input that was hashed.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method
     }
 
-    /// The hash.
+    /// Returns the hash.
     #[must_use]
     pub const fn hash(&self) -> &Hash {
         &self.hash

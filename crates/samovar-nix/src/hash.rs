@@ -11,8 +11,9 @@
 //!
 //! # Grammar
 //!
-//! The algorithm precedes the first `:`, or, without one, the first `-`; then the form is SRI.
-//! After a `:` the length alone determines the form: for each algorithm the three lengths differ.
+//! The algorithm is the text before the first `:`. Without a colon it is the text before the first
+//! `-`, and the form is SRI. After a colon the length alone determines the form: for each algorithm
+//! the three lengths differ.
 //!
 //! # Quirks
 //!
@@ -52,7 +53,7 @@ impl Algorithm {
         Self::Blake3,
     ];
 
-    /// The name that precedes the hash.
+    /// Returns the name that precedes the hash.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,7 +65,7 @@ impl Algorithm {
         }
     }
 
-    /// Length of the digest, in bytes.
+    /// Returns the length of the digest, in bytes.
     #[must_use]
     pub const fn digest_len(self) -> usize {
         match self {
@@ -90,7 +91,7 @@ impl Algorithm {
 
 const DIGEST_LEN_MAX: usize = 64;
 
-/// A digest and the algorithm that made it. [`Display`](fmt::Display) writes the base-32 form.
+/// A digest and its algorithm. [`Display`](fmt::Display) writes the base-32 form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash {
     algorithm: Algorithm,
@@ -200,13 +201,13 @@ impl Hash {
         Ok(hash)
     }
 
-    /// The algorithm of the hash.
+    /// Returns the algorithm of the hash.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The digest; its length is that of the algorithm.
+    /// Returns the digest; its length is that of the algorithm.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         self.bytes
@@ -218,7 +219,7 @@ impl Hash {
         self.bytes.split_at_mut(self.algorithm.digest_len()).0
     }
 
-    /// The digest in lower-case hexadecimal, without the algorithm.
+    /// Returns the digest in lower-case hexadecimal, without the algorithm.
     #[must_use]
     pub fn base16(&self) -> String {
         let digits = self
@@ -230,19 +231,19 @@ impl Hash {
             .collect()
     }
 
-    /// The digest in Nix's base-32, without the algorithm.
+    /// Returns the digest in Nix's base-32, without the algorithm.
     #[must_use]
     pub fn nixbase32(&self) -> String {
         nixbase32::encode(self.digest())
     }
 
-    /// The digest in base-64 with padding, without the algorithm.
+    /// Returns the digest in base-64 with padding, without the algorithm.
     #[must_use]
     pub fn base64(&self) -> String {
         base64::encode(self.digest())
     }
 
-    /// The SRI form, such as `sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=`.
+    /// Returns the SRI form, such as `sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=`.
     #[must_use]
     pub fn sri(&self) -> String {
         format!("{}-{}", self.algorithm.name(), self.base64())

@@ -7,9 +7,9 @@ use crate::nixbase32;
 /// Length of a hash part as text, in bytes.
 pub(crate) const TEXT_LEN: usize = 32;
 
-/// The 160-bit digest before the name in a store path.
+/// The 160-bit digest of a store path, which precedes the name.
 ///
-/// The order is that of the bytes, not that of the text.
+/// Ordered by the decoded bytes, not by the text.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ impl HashPart {
         let Ok(text) = <&[u8; TEXT_LEN]>::try_from(text) else {
             return Err(HashPartError::Length);
         };
-        // 160 bits fill 32 digits, so only an invalid digit is possible.
+        // 160 bits fill 32 digits exactly, so an invalid digit is the only possible error.
         match nixbase32::decode_array(text) {
             Ok(bytes) => Ok(Self(bytes)),
             Err(_) => Err(HashPartError::Digit),
@@ -58,13 +58,13 @@ impl HashPart {
         Self(bytes)
     }
 
-    /// The 20 decoded bytes.
+    /// Returns the 20 decoded bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 20] {
         &self.0
     }
 
-    /// The 32 characters, without allocation.
+    /// Returns the 32 characters, without allocation.
     #[must_use]
     pub fn to_text(&self) -> [u8; TEXT_LEN] {
         nixbase32::encode_array(&self.0)

@@ -2,8 +2,8 @@
 //!
 //! # Encoding
 //!
-//! `<key name>:<base64>`, in a file with or without a line end. A public key has 32 bytes; a secret
-//! key has 64, the Ed25519 seed and then the public key, as libsodium lays them out.
+//! `<key name>:<base64>`, in a file with or without a line end. A public key has 32 bytes. A secret
+//! key has 64: the Ed25519 seed, then the public key, as in libsodium.
 //!
 //! # Limits and quirks
 //!
@@ -107,20 +107,20 @@ impl SecretKey {
         })
     }
 
-    /// The key name, which precedes signatures.
+    /// Returns the key name, which precedes signatures.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the public half of the file matches its seed. If not, warn: signatures will not
-    /// verify with the public key that was published with it.
+    /// Returns whether the public half of the file matches its seed. If not, print a warning:
+    /// signatures will not verify with the public key that was published with it.
     #[must_use]
     pub const fn halves_agree(&self) -> bool {
         self.halves_agree
     }
 
-    /// The public key that verifies signatures of this key.
+    /// Returns the public key that verifies signatures of this key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey {
@@ -159,19 +159,19 @@ impl PublicKey {
         })
     }
 
-    /// The key name; clients look for a signature of the same name.
+    /// Returns the key name; clients look for a signature of the same name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The 32 bytes of the key.
+    /// Returns the 32 bytes of the key.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
 
-    /// Whether `signature` is a signature of `message` by this key, with its name.
+    /// Returns whether `signature` is a signature of `message` by this key and has the key's name.
     ///
     /// Weak keys and non-canonical signatures are rejected, as in libsodium.
     #[must_use]

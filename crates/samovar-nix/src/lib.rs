@@ -14,7 +14,7 @@
 //! # Out of scope
 //!
 //! Files, sockets, clocks, threads, databases, HTTP, compression. Nothing here blocks or trusts its
-//! input: every parser is safe for an attacker's bytes.
+//! input: every parser is safe for hostile input.
 
 #![forbid(unsafe_code)]
 // Tests may index, slice and add: a panic there fails the test, as intended.

@@ -59,13 +59,13 @@ impl NarHash {
         Self(bytes)
     }
 
-    /// The digest.
+    /// Returns the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The base-32 text without `sha256:`, without allocation.
+    /// Returns the base-32 text without `sha256:`, without allocation.
     #[must_use]
     pub fn nixbase32(&self) -> [u8; 52] {
         nixbase32::encode_array(&self.0)
@@ -114,7 +114,7 @@ mod tests {
     fn other_algorithms_are_refused() {
         let sha1 = "sha1:1234567812345678123456781234567812345678";
         assert_eq!(NarHash::parse(sha1), Err(NarHashError::NotSha256));
-        // As long as SHA-256, and yet another.
+        // A BLAKE3 hash is as long as a SHA-256 hash.
         assert_eq!(
             NarHash::parse(&format!("blake3:{BASE16}")),
             Err(NarHashError::NotSha256)

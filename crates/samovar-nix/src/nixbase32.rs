@@ -3,8 +3,9 @@
 //! # Encoding
 //!
 //! The bytes are a little-endian number, written with its most significant digit first. The
-//! alphabet omits `e`, `o`, `t` and `u` and has no upper case. Five bytes are eight digits; whole
-//! groups are cut from the *front* of the bytes and from the *end* of the text.
+//! alphabet omits `e`, `o`, `t` and `u` and has no upper case. Five bytes become eight digits.
+//! Groups of this size are taken from the *front* of the bytes and written from the *end* of the
+//! text.
 //!
 //! # Grammar and limits
 //!
@@ -23,7 +24,7 @@
 /// The digits, each at the index of its value.
 pub const ALPHABET: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// Marks a byte that is not a digit. Its top bit is set, unlike that of any digit's value.
+/// The value for a byte that is not a digit. Its top bit is set, unlike that of any digit's value.
 const INVALID: u8 = 0xff;
 
 /// The value of each byte as a digit, or [`INVALID`].
@@ -49,7 +50,7 @@ const fn values() -> [u8; 256] {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// No byte string, or none of the expected length, is encoded in this many digits.
+    /// The number of digits does not fit any byte string, or not the expected length.
     #[error("a base-32 text cannot be {text_len} digits long here")]
     Length {
         /// Length of the text, in bytes.
@@ -63,7 +64,8 @@ pub enum DecodeError {
     Overflow,
 }
 
-/// Number of digits of `byte_len` bytes; saturates near the end of `usize`.
+/// Returns the number of digits that encode `byte_len` bytes; saturates near the maximum of
+/// `usize`.
 #[must_use]
 pub const fn encoded_len(byte_len: usize) -> usize {
     byte_len.saturating_mul(8).div_ceil(5)
@@ -79,7 +81,7 @@ pub fn encode(bytes: &[u8]) -> String {
 
 /// Encodes into an array, without allocation.
 ///
-/// `TEXT_LEN` must be [`encoded_len`] of `BYTE_LEN`; anything else does not compile.
+/// `TEXT_LEN` must be [`encoded_len`] of `BYTE_LEN`; any other length fails to compile.
 ///
 /// # Examples
 ///
@@ -108,7 +110,7 @@ pub fn encode_array<const BYTE_LEN: usize, const TEXT_LEN: usize>(
 ///
 /// Any [`DecodeError`].
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    // 5 * len / 8 without the overflow.
+    // Computes 5 * len / 8 without overflow.
     let whole = (text.len() / 8).saturating_mul(5);
     let mut bytes = vec![0; whole.saturating_add((text.len() % 8).saturating_mul(5) / 8)];
     decode_into(text, &mut bytes)?;
@@ -147,7 +149,8 @@ pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
             text_len: text.len(),
         });
     }
-    // Fixed-size chunks let the compiler unroll the loops. Every narinfo request is parsed here.
+    // Fixed-size chunks let the compiler unroll the loops. This code runs for every narinfo
+    // request.
     let (first_digits, groups) = text.as_rchunks::<8>();
     let (whole_bytes, last_bytes) = bytes.as_chunks_mut::<5>();
     let (mut number, mut seen) = number_of(first_digits);
@@ -172,8 +175,8 @@ pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// The number encoded by up to eight digits, and the bitwise OR of their values: its top bit is set
-/// if any byte is not a digit.
+/// Returns the number encoded by up to eight digits, and the bitwise OR of their values, whose top
+/// bit is set if any byte is not a digit.
 #[inline]
 fn number_of(digits: &[u8]) -> (u64, u8) {
     digits.iter().fold((0, 0), |(number, seen), &digit| {
@@ -190,7 +193,7 @@ fn value_of(byte: u8) -> u8 {
     VALUES[usize::from(byte)]
 }
 
-/// Writes the digits; `text` must have exactly the encoded length.
+/// Writes the digits into `text`, which must have exactly the encoded length.
 fn fill(bytes: &[u8], text: &mut [u8]) {
     for (group, digits) in bytes.chunks(5).zip(text.rchunks_mut(8)) {
         let mut number = group
@@ -275,7 +278,7 @@ mod tests {
             check_refused(&[b'0', byte], DecodeError::Digit);
         }
         check_refused(b"80", DecodeError::Overflow);
-        // The first digit of 32 bytes has one bit that counts.
+        // Only one bit of the first digit of 32 bytes is used.
         let mut text = [b'0'; 52];
         text[0] = b'1';
         assert!(decode(&text).is_ok());

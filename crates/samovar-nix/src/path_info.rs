@@ -52,16 +52,16 @@ pub struct PathInfo {
     pub content_address: Option<ContentAddress>,
     /// Registration time, in seconds since 1970.
     pub registration_time: i64,
-    /// Whether it was built on this machine, and so is trusted by its store without signatures.
+    /// Whether it was built on this machine. Its store then trusts it without signatures.
     pub ultimate: bool,
-    /// The row id of the registration. Ids are never reused: the same id at two times means that
-    /// the path was valid all the time in between, unless the database was replaced. `None` if the
+    /// Row id of the registration. Ids are never reused: if the id is the same at two times, the
+    /// path was valid all the time in between, unless the database was replaced. `None` if the
     /// store has no row ids.
     pub registration: Option<i64>,
 }
 
 impl PathInfo {
-    /// The text that signatures cover.
+    /// Returns the text that signatures cover.
     ///
     /// # Source
     ///
@@ -80,7 +80,7 @@ impl PathInfo {
     }
 }
 
-/// The text that signatures cover: see [`PathInfo::fingerprint`].
+/// Returns the text that signatures cover: see [`PathInfo::fingerprint`].
 pub(crate) fn fingerprint(
     dir: &StoreDir,
     path: &StorePath,
@@ -111,9 +111,10 @@ fn push_full(text: &mut String, dir: &StoreDir, path: &StorePath) {
     text.push_str(path.base_name());
 }
 
-/// References in output order: sorted by the bytes of the base name, without duplicates.
+/// Returns the references in output order: sorted by the bytes of the base name, without
+/// duplicates.
 ///
-/// Signature and narinfo depend on the order, so it is enforced here.
+/// Signature and narinfo depend on this order.
 pub(crate) fn in_order(references: &[StorePath]) -> Cow<'_, [StorePath]> {
     if references.is_sorted_by(|a, b| a < b) {
         return Cow::Borrowed(references);
@@ -132,7 +133,7 @@ pub(crate) mod tests {
         StorePath::from_base_name(base_name).unwrap()
     }
 
-    /// The path of a plain file that holds `base\n`.
+    /// Returns the path of a plain file that holds `base\n`.
     pub(crate) fn base() -> PathInfo {
         PathInfo {
             path: path("zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0"),
@@ -151,7 +152,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A path that refers to itself and to [`base`].
+    /// Returns a path that refers to itself and to [`base`].
     pub(crate) fn app() -> PathInfo {
         PathInfo {
             path: path("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0"),
@@ -172,7 +173,7 @@ pub(crate) mod tests {
     const BASE: &str = "1;/nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0;sha256:1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z;120;";
     const APP: &str = "1;/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0;sha256:1fb14p4f4kphcxxd4ld35s8apmpf6zi358y6b98pn4dnsylrfy3s;224;/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0,/nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0";
 
-    // Both are what Nix 2.8.0 signs.
+    // Both texts are what Nix 2.8.0 signs.
     #[test]
     fn fingerprints() {
         assert_eq!(base().fingerprint(&StoreDir::default()), BASE);

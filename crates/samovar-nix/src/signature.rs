@@ -8,8 +8,9 @@
 //! # Quirks
 //!
 //! Nix before 2.34 accepted any text as a signature. Later versions reject a narinfo with a
-//! malformed `Sig` line, so a server must drop signatures that do not parse here. Parsing is
-//! strict for that reason: every client accepts what it accepts, and it is written back unchanged.
+//! malformed `Sig` line, so a server must drop signatures that do not parse. Parsing is strict for
+//! that reason: every client accepts a signature that parses here, and it is written back
+//! unchanged.
 //!
 //! # Source
 //!
@@ -62,7 +63,7 @@ impl Signature {
         })
     }
 
-    /// Like [`new`](Self::new), for a key whose name has been checked.
+    /// Creates a signature of a key whose name has already been checked.
     pub(crate) fn from_key(key_name: &str, bytes: [u8; BYTES_LEN]) -> Self {
         Self {
             key_name: key_name.into(),
@@ -80,26 +81,26 @@ impl Signature {
         let mut bytes = [0; BYTES_LEN];
         base64::decode_into(encoded.as_bytes(), &mut bytes).map_err(SignatureError::Base64)?;
         let signature = Self::new(key_name, bytes)?;
-        // The decoder is lenient: re-encoding shows any deviation.
+        // The decoder is lenient, but encoding the result again shows any deviation.
         if signature.base64() != encoded.as_bytes() {
             return Err(SignatureError::Base64(Base64Error::Length));
         }
         Ok(signature)
     }
 
-    /// The key name, as in clients' lists of trusted keys.
+    /// Returns the key name, as in clients' lists of trusted keys.
     #[must_use]
     pub fn key_name(&self) -> &str {
         &self.key_name
     }
 
-    /// The 64 bytes of the signature.
+    /// Returns the 64 bytes of the signature.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 64] {
         &self.bytes
     }
 
-    /// The base-64 text after the colon, without allocation.
+    /// Returns the base-64 text after the colon, without allocation.
     #[must_use]
     pub fn base64(&self) -> [u8; 88] {
         let mut text = [0; base64::encoded_len(BYTES_LEN)];
@@ -108,7 +109,7 @@ impl Signature {
     }
 }
 
-/// Whether a key may have this name: see the grammar above.
+/// Returns whether a key may have this name: see the grammar above.
 pub(crate) fn is_key_name(name: &str) -> bool {
     let bad = |c: char| c == ':' || c.is_whitespace() || c.is_control();
     !name.is_empty() && !name.contains(bad)
@@ -187,7 +188,7 @@ mod tests {
         check_refused(&format!("a:{BASE64}\n"), length);
         check_refused(&format!("a:{BASE64}="), length);
         check_refused(&format!("a:\n{BASE64}"), length);
-        // The last digit has four bits to spare.
+        // The last digit has four unused bits.
         check_refused(&format!("a:{}", BASE64.replace("A==", "B==")), length);
     }
 }

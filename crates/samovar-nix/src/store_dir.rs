@@ -4,7 +4,8 @@ use std::fmt;
 
 /// The directory prefix of store paths: absolute, normalized, without a trailing slash.
 ///
-/// It is the *logical* directory, part of every path and signature. The files may be elsewhere.
+/// It is the *logical* directory, which is part of every path and signature. The files may be in
+/// another directory.
 ///
 /// # Examples
 ///
@@ -33,7 +34,7 @@ pub enum StoreDirError {
 }
 
 impl StoreDir {
-    /// Checks a directory; trailing slashes are removed.
+    /// Checks a directory and removes its trailing slashes.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl StoreDir {
         Ok(Self(format!("/{components}")))
     }
 
-    /// The directory as text.
+    /// Returns the directory as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -26,7 +26,8 @@ use std::fmt;
 use crate::hash_part::TEXT_LEN as HASH_PART_LEN;
 use crate::{HashPart, HashPartError, StoreDir};
 
-/// Longest name, in bytes: a base name with it and `.lock` or `.check` still fits a file name.
+/// Maximum length of a name, in bytes: a file name with it can still have the suffix `.lock` or
+/// `.check`.
 pub const NAME_LEN_MAX: usize = 211;
 
 /// A store path without its directory, such as `vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0`.
@@ -45,7 +46,7 @@ pub const NAME_LEN_MAX: usize = 211;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StorePath {
-    /// Invariant: `<hash_part>-<name>`, ASCII alone.
+    /// Invariant: `<hash_part>-<name>`, ASCII only.
     base_name: Box<str>,
     hash_part: HashPart,
 }
@@ -78,7 +79,7 @@ pub enum StorePathError {
 }
 
 impl StorePath {
-    /// Parses `<hash part>-<name>`, with any name that a database may hold.
+    /// Parses `<hash part>-<name>`. Accepts any name that a database may hold.
     ///
     /// # Errors
     ///
@@ -126,31 +127,31 @@ impl StorePath {
         }
     }
 
-    /// The hash part, which identifies the path in a cache's URLs.
+    /// Returns the hash part, which identifies the path in a cache's URLs.
     #[must_use]
     pub const fn hash_part(&self) -> HashPart {
         self.hash_part
     }
 
-    /// The part after the hash part and its dash.
+    /// Returns the part after the hash part and its dash.
     #[must_use]
     pub fn name(&self) -> &str {
         self.base_name.split_once('-').map_or("", |(_, name)| name)
     }
 
-    /// The part after the store directory and its slash.
+    /// Returns the part after the store directory and its slash.
     #[must_use]
     pub const fn base_name(&self) -> &str {
         &self.base_name
     }
 
-    /// Whether this is a derivation: its name ends in `.drv`.
+    /// Returns whether this is a derivation: its name ends in `.drv`.
     #[must_use]
     pub fn is_derivation(&self) -> bool {
         self.base_name.ends_with(".drv")
     }
 
-    /// The full path as a new string.
+    /// Returns the full path as a new string.
     #[must_use]
     pub fn full(&self, dir: &StoreDir) -> String {
         [dir.as_str(), "/", &self.base_name].concat()

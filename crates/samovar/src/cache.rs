@@ -1,4 +1,4 @@
-//! [`Cache`]: a client of a binary cache.
+//! [`Cache`]: the client side of a binary cache.
 
 use std::collections::HashSet;
 use std::io::BufReader;
@@ -15,10 +15,10 @@ use crate::records::{Record, Records};
 use crate::remote::Remote;
 use crate::walk::{self, Found};
 
-/// What mass queries are answered with.
+/// Content type of a response to a bulk query.
 const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 
-/// Paths per bulk query; servers accept ten times as many.
+/// Number of paths per bulk query. Servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
 
 const INFO_PATH: &str = "/nix-cache-info";
@@ -36,23 +36,23 @@ pub struct Cache {
     supports_bulk: OnceLock<bool>,
 }
 
-/// A cache refuses to answer this client.
+/// The cache denies access to this client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Private {
-    /// 401 or 403 to a request without credentials.
+    /// Status 401 or 403 to a request without credentials.
     #[error("{0}: the cache is private, and the request had no login")]
     NoLogin(String),
-    /// 401 or 403 to the login in the URL.
+    /// Status 401 or 403 to a request with the login in the URL.
     #[error("{0}: the login in the URL was refused")]
     WrongLogin(String),
 }
 
 impl Cache {
-    /// Opens the cache at `url`: requests its `nix-cache-info`.
+    /// Opens the cache at `url` by requesting its `nix-cache-info`.
     ///
     /// # Errors
     ///
-    /// If there is no binary cache at that URL.
+    /// There is no binary cache at that URL.
     pub fn open(url: &str) -> anyhow::Result<Self> {
         let http = Http::new(Remote::parse(url)?)?;
         let url = http.remote();
@@ -87,22 +87,22 @@ impl Cache {
         })
     }
 
-    /// The URL, without a login.
+    /// Returns the URL, without a login.
     pub(crate) fn url(&self) -> &str {
         self.http.remote().url()
     }
 
-    /// The store directory of its paths.
+    /// Returns the store directory of its paths.
     #[must_use]
     pub fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
 
-    /// The narinfos of these paths, in order; `None` for absent paths.
+    /// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.
     ///
     /// # Errors
     ///
-    /// If any look-up fails.
+    /// The first failed look-up.
     pub fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
         let mut narinfos = Vec::with_capacity(hash_parts.len());
         for some in hash_parts.chunks(ASK_COUNT) {
@@ -114,11 +114,11 @@ impl Cache {
         Ok(narinfos)
     }
 
-    /// The closures of these paths.
+    /// Requests the narinfos of these paths' closures.
     ///
     /// # Errors
     ///
-    /// If any look-up fails.
+    /// The first failed look-up.
     pub fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
         let mut found = Found::default();
         let mut seen = HashSet::new();
@@ -159,7 +159,8 @@ impl Cache {
         let response = self.http.get(&path)?;
         match response.status().as_u16() {
             200 => {}
-            // 403: the answer of buckets for a missing object without permission to list.
+            // Buckets also respond with 403 to requests for missing objects, if the client may not
+            // list objects.
             403 | 404 | 410 => return Ok(None),
             status => {
                 bail!("{url} answered {status}: try later, or ask the operator of the cache")
@@ -170,7 +171,7 @@ impl Cache {
         self.parse(hash_part, &text).map(Some)
     }
 
-    /// Makes a bulk query. `None` if the server does not support it.
+    /// Makes a bulk query. Returns `None` if the server does not support it.
     fn many(&self, hash_parts: &[HashPart]) -> anyhow::Result<Option<Vec<Option<NarInfo>>>> {
         if self.supports_bulk.get() == Some(&false) || hash_parts.is_empty() {
             return Ok(None);
@@ -212,7 +213,7 @@ impl Cache {
         Ok(Some(answers))
     }
 
-    /// Requests a whole closure. `None` if the server does not support it, or failed.
+    /// Requests a whole closure. Returns `None` if the server does not support that, or failed.
     fn whole_closure(&self, root: HashPart) -> anyhow::Result<Option<Vec<NarInfo>>> {
         if self.supports_bulk.get() != Some(&true) {
             return Ok(None);
@@ -227,7 +228,7 @@ impl Cache {
         };
         let mut seen = HashSet::new();
         let mut narinfos = Vec::new();
-        // On an error, such as a path collected meanwhile, single requests find the cause.
+        // After an error, such as a path collected meanwhile, single requests will find the cause.
         loop {
             let (hash_part, text) = match records.read() {
                 Ok(None) => break,

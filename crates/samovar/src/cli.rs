@@ -1,4 +1,4 @@
-//! The command line.
+//! Defines the command line.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -138,17 +138,17 @@ fn config() -> Command {
         )
 }
 
-/// A positional argument that must be given.
+/// Defines a positional argument that must be given.
 fn required(id: &'static str, value_name: &'static str) -> Arg {
     Arg::new(id).value_name(value_name).required(true)
 }
 
-/// An option with a value.
+/// Defines an option with a value.
 fn option(id: &'static str, value_name: &'static str) -> Arg {
     Arg::new(id).long(id).value_name(value_name)
 }
 
-/// An option without a value.
+/// Defines an option without a value.
 fn switch(id: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue)
 }

@@ -19,7 +19,7 @@ use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
 
-/// Paths per look-up in the local store.
+/// Number of paths per look-up in the local store.
 const LOOKUP_COUNT: usize = 500;
 
 /// A parsed command line of one of these commands.
@@ -31,7 +31,7 @@ pub struct Request {
     keys: Vec<PublicKey>,
     url: String,
     paths: Vec<String>,
-    /// Bytes per second.
+    /// Read rate, bytes per second; `None` for no limit.
     rate: Option<NonZeroU64>,
 }
 
@@ -43,11 +43,11 @@ enum Task {
 }
 
 impl Request {
-    /// Parses a command line without the program's name; `None` for other commands.
+    /// Parses a command line without the program's name; returns `None` for other commands.
     ///
     /// # Errors
     ///
-    /// If the command line is invalid.
+    /// The command line is invalid.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, clap::Error> {
         let name = OsString::from("samovar");
         let words = std::iter::once(name).chain(words);
@@ -58,7 +58,7 @@ impl Request {
             .and_then(|(name, one)| Self::of(name, one)))
     }
 
-    /// Converts the matches of a subcommand; `None` for other commands.
+    /// Converts the parsed arguments of a subcommand; returns `None` for other commands.
     pub(crate) fn of(name: &str, matches: &ArgMatches) -> Option<Self> {
         let task = match name {
             "closure" => Task::Closure,
@@ -84,7 +84,7 @@ impl Request {
         })
     }
 
-    /// The exit code if [`run`](Self::run) fails.
+    /// Returns the exit code for a failure of [`run`](Self::run).
     #[must_use]
     pub fn error_code(&self) -> u8 {
         match self.task {
@@ -97,7 +97,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// If the cache, the store or standard input cannot be read, or `out` cannot be written.
+    /// The cache, the store or standard input cannot be read, or `out` cannot be written.
     pub fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self.task {
             Task::Closure => self.closure(out),
@@ -180,7 +180,7 @@ impl Request {
         ))
     }
 
-    /// Paths that are not signed by any key of the command line.
+    /// Returns the paths that no key of the command line has signed.
     fn untrusted<'a>(&self, narinfos: &'a [NarInfo], cache: &Cache) -> Vec<&'a StorePath> {
         if self.keys.is_empty() {
             return Vec::new();
@@ -198,7 +198,7 @@ impl Request {
     }
 }
 
-/// Whether the store has each of these paths.
+/// Returns, for each of these paths, whether the store has it.
 fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<bool>> {
     let store = Settings::from_process()
         .map_err(anyhow::Error::from)
@@ -216,14 +216,14 @@ fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<
             .lookup_many(some)
             .with_context(|| format!("cannot query the store {uri:?}"))?
         {
-            // A path with a malformed row must be downloaded again.
+            // A path with a malformed row counts as missing: it must be downloaded again.
             found.push(matches!(looked, Ok(Some(_))));
         }
     }
     Ok(found)
 }
 
-/// Full paths by hash part, as far as known.
+/// Maps hash parts to full paths, as far as these are known.
 fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPart, String> {
     let given = roots.iter().map(|root| (root.hash_part, root.text.clone()));
     let referred = narinfos.iter().flat_map(|narinfo| &narinfo.references);
@@ -244,7 +244,7 @@ struct Report<'a> {
     narinfos: &'a [NarInfo],
     untrusted: Vec<&'a StorePath>,
     missing: Vec<&'a str>,
-    /// Number of paths left out because the local store has them.
+    /// Number of paths left out because the local store already has them.
     local_count: usize,
 }
 
@@ -253,7 +253,8 @@ impl Report<'_> {
         self.narinfos.iter().map(|narinfo| narinfo.nar_size).sum()
     }
 
-    /// `None` if the cache does not report the size of a compressed file.
+    /// Returns the sum of the downloads; `None` if the cache does not report the size of a
+    /// compressed file.
     fn download_size(&self) -> Option<u64> {
         self.narinfos.iter().map(download_size).sum()
     }

@@ -1,4 +1,4 @@
-//! HTTP requests with retries.
+//! Sends HTTP requests and retries them.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use ureq::{Agent, Body, RequestBuilder};
 
 use crate::remote::Remote;
 
-/// Parallel requests for single narinfos: as many as Nix makes.
+/// Maximum number of parallel requests for single narinfos, the same as Nix's.
 pub(crate) const AT_ONCE_MAX: usize = 25;
 
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 
-/// Timeout of the response and of each read.
+/// Maximum time until the response, and for each read of its body.
 const SILENCE_TIME: Duration = Duration::from_secs(60);
 
 const ATTEMPT_COUNT_MAX: u32 = 5;
 
-/// Pause before the second attempt; doubled before each further one.
+/// Pause before the second attempt. It doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Upper limit for the `Retry-After` of a server.
+/// Longest pause that a server can request by `Retry-After`.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A client of one server.
@@ -38,7 +38,7 @@ pub(crate) struct Http {
 impl Http {
     /// # Errors
     ///
-    /// If the certificates of this machine cannot be read.
+    /// The certificates of this machine cannot be read.
     pub(crate) fn new(remote: Remote) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
@@ -63,12 +63,12 @@ impl Http {
         })
     }
 
-    /// The server.
+    /// Returns the server's URL and login.
     pub(crate) fn remote(&self) -> &Remote {
         &self.remote
     }
 
-    /// The URL of `path` on the server, without a login.
+    /// Returns the URL of `path` on the server, without a login.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.remote)
     }
@@ -110,7 +110,7 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
     Ok(bytes)
 }
 
-/// Retries until the answer is final.
+/// Sends a request until the response needs no retry.
 fn retry(
     url: &str,
     mut ask: impl FnMut() -> Result<Response<Body>, ureq::Error>,
@@ -136,7 +136,7 @@ fn retry(
     bail!("{url} was not requested")
 }
 
-/// Whether the status is temporary.
+/// Returns whether the status is temporary.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
@@ -153,7 +153,7 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The trusted certificates of this machine, from the locations that Nix uses.
+/// Reads the trusted certificates of this machine from the locations that Nix uses.
 ///
 /// # Source
 ///

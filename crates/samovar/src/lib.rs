@@ -1,4 +1,4 @@
-//! The command line `samovar`: queries Nix binary caches for paths and the download size of
+//! The command line `samovar`. It queries Nix binary caches for paths and for the download size of
 //! closures, verifies stores, diagnoses set-ups, and runs the server with a configuration file
 //! (`samovar serve`).
 //!
@@ -6,7 +6,7 @@
 //!
 //! * [`Cache`] is a client of a binary cache. It uses bulk queries where the server supports them
 //!   (`docs/bulk-queries.md`), else requests single narinfos over many connections.
-//! * [`Records`] parses the answer to a bulk query, strictly.
+//! * [`Records`] parses the response to a bulk query, strictly.
 //! * [`cli::command`] is the command line, for help, man pages and completions.
 //!
 //! # Out of scope
@@ -50,7 +50,7 @@ pub use records::{Record, Records, RecordsError};
 pub use remote::without_logins;
 pub use walk::Found;
 
-/// The failure of a command.
+/// A failed command.
 #[derive(Debug)]
 pub struct Failure {
     /// The message, in one line.
@@ -63,7 +63,7 @@ pub struct Failure {
 ///
 /// # Errors
 ///
-/// [`Failure`]. Help and version are printed here and are not failures.
+/// [`Failure`]. Help and version are printed by this function and are not failures.
 pub fn run(
     words: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
@@ -79,7 +79,7 @@ pub fn run(
                 code: ExitCode::from(2),
             });
         }
-        // Help and version. Standard output may be closed, which is ignored.
+        // Print help or version. Ignore errors: standard output may be closed.
         Err(error) => {
             error.print().unwrap_or_default();
             return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));

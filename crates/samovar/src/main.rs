@@ -2,7 +2,7 @@
 //!
 //! Exit codes: 0, all paths are available or intact, or the server was stopped; 1, a path is
 //! missing or damaged, or the server could not start; 2, the command line or the configuration is
-//! invalid, or a path cannot be verified; 3, a cache or store is unavailable.
+//! invalid, or a path cannot be verified; 3, a cache or a store is unavailable.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let ended = run(std::env::args_os(), &mut out);
     let flushed = out.flush();
     match ended {
-        // `samovar closure … | head -1` closes the pipe early; that is no failure worth a message.
+        // `samovar closure … | head -1` closes the pipe early: do not print an error.
         Ok(_) if flushed.is_err() => ExitCode::from(3),
         Ok(code) => code,
         Err(failure) => {
@@ -34,7 +34,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints an error. Standard error may be closed, which is ignored.
+/// Prints an error. Ignores a closed standard error.
 fn complain(message: &str) {
     writeln!(io::stderr(), "samovar: error: {message}").ok();
 }

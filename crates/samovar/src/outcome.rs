@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The result of a command, which determines the exit code.
+/// The result of a command. It determines the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All paths are available or intact.
@@ -14,7 +14,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The exit code.
+    /// Returns the exit code.
     #[must_use]
     pub fn code(self) -> ExitCode {
         match self {

@@ -1,14 +1,14 @@
-//! Parses the answer to a bulk query.
+//! Parses the response to a bulk query.
 //!
-//! The grammar stands in `docs/bulk-queries.md`. Parsing is strict: an answer that
-//! deviates from it, or lacks its last line, is rejected.
+//! `docs/bulk-queries.md` defines the grammar. Parsing is strict: a response that deviates from the
+//! grammar, or lacks its last line, is rejected.
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
-//! | a line | 128 bytes | the longest has two numbers and a hash part |
-//! | a narinfo | 16 MiB | a hundred thousand references |
+//! | a line | 128 bytes | the longest line has two numbers and a hash part |
+//! | a narinfo | 16 MiB | enough for a hundred thousand references |
 
 use std::io::{self, BufRead, Read};
 
@@ -17,7 +17,7 @@ use samovar_nix::HashPart;
 const LINE_LEN_MAX: u64 = 128;
 const NARINFO_LEN_MAX: u64 = 16 << 20;
 
-/// The answer for one path.
+/// The part of the response about one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// The narinfo of the path.
@@ -28,36 +28,36 @@ pub enum Record {
     Failed(HashPart),
 }
 
-/// Why an answer is rejected.
+/// Why a response is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
-    /// The format or its version is unknown.
+    /// The format, or its version, is unknown.
     #[error("not an answer in version 1 of the format")]
     Version,
-    /// A line or a narinfo violates the grammar, in the record of this number, from 1.
+    /// A line or a narinfo violates the grammar. Holds the number of the record, from 1.
     #[error("record {0} is malformed")]
     Malformed(u64),
-    /// The last line does not match the records.
+    /// The counts in the last line differ from the records.
     #[error("the last line does not match the records")]
     End,
-    /// The answer is truncated.
+    /// The response is truncated.
     #[error("truncated")]
     Cut(#[from] io::Error),
 }
 
-/// The records of an answer.
+/// Reads the records of a response.
 #[derive(Debug)]
 pub struct Records<R> {
     reader: R,
     count: u64,
-    /// Number of records read: found, absent, failed.
+    /// Number of records read, by kind: found, absent, failed.
     counts: [u64; 3],
     is_ended: bool,
 }
 
 impl<R: BufRead> Records<R> {
-    /// Reads the first line.
+    /// Reads the first line of the response.
     ///
     /// # Errors
     ///
@@ -76,17 +76,18 @@ impl<R: BufRead> Records<R> {
         })
     }
 
-    /// Number of records in the answer.
+    /// Returns the number of records in the answer.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Reads the next record; `None` after the last one. Only then is the answer complete.
+    /// Reads the next record; returns `None` after the last one. Only then is the response
+    /// complete.
     ///
     /// # Errors
     ///
-    /// Any [`RecordsError`]; the whole answer must be discarded then.
+    /// Any [`RecordsError`]. The whole response must then be discarded.
     pub fn read(&mut self) -> Result<Option<Record>, RecordsError> {
         let read_count: u64 = self.counts.iter().sum();
         if read_count == self.count {
@@ -138,7 +139,7 @@ fn number(text: &str) -> Option<u64> {
     (number.to_string() == text).then_some(number)
 }
 
-/// Reads a line; returns it without the line feed.
+/// Reads a line and returns it without the line feed.
 fn read_line(reader: &mut impl BufRead, malformed: RecordsError) -> Result<String, RecordsError> {
     let mut line = Vec::new();
     reader.take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
@@ -178,7 +179,7 @@ mod tests {
         while let Some(record) = records.read()? {
             all.push(record);
         }
-        // Reading after the end gives the end again.
+        // Reads after the end return the end again.
         assert!(matches!(records.read(), Ok(None)));
         Ok(all)
     }
@@ -210,7 +211,7 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let hash_part = any::<[u8; 20]>().prop_map(HashPart::from_bytes);
-        // Narinfos that look like record lines.
+        // Lines that make a narinfo look like records.
         let line = prop_oneof!["[a-z: ]{0,20}", "end 0 0 0", "absent [0-9]{32}"];
         (hash_part, 0..4_u8, vec(line, 1..5)).prop_map(|(hash_part, kind, lines)| match kind {
             0 => Record::Absent(hash_part),

@@ -1,4 +1,4 @@
-//! The URL of a cache or of an admin listener, with its login split off.
+//! The URL of a cache or of an admin listener, separated from its login.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 
 /// A URL from the command line. A login in it, as in `https://user:password@host/`, becomes an
-/// `Authorization` header and is never part of the text: whatever prints the URL, or a URL below
-/// it, cannot print the password.
+/// `Authorization` header and is never part of the text. So code that prints the URL, or a URL
+/// below it, cannot print the password.
 #[derive(Clone)]
 pub(crate) struct Remote {
-    /// Without login, and without a slash at the end.
+    /// The URL without login and without a trailing slash.
     url: String,
     authorization: Option<String>,
 }
@@ -48,12 +48,12 @@ impl Remote {
         })
     }
 
-    /// The URL without login and without a slash at its end.
+    /// Returns the URL without login and without a trailing slash.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The value of the `Authorization` header, if the URL had a login.
+    /// Returns the value of the `Authorization` header, if the URL had a login.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
@@ -75,7 +75,7 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// HTTP Basic credentials (RFC 7617) of the login in a URL, which is percent-encoded.
+/// Encodes the percent-encoded login of a URL as HTTP Basic credentials (RFC 7617).
 fn basic(login: &str) -> String {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let mut plain: Vec<u8> = percent_decode_str(user).collect();
@@ -84,14 +84,14 @@ fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(plain))
 }
 
-/// Whether a login may continue after `authority`, because it has a `/`, `?` or `#` that should
+/// Returns whether the login may end in `rest` only, because it has a `/`, `?` or `#` that should
 /// have been percent-encoded.
 fn may_end_in_login(authority: &str, rest: &str) -> bool {
     authority.contains([':', '@']) && rest.contains('@')
 }
 
-/// `text` with the login of every URL in it replaced by `***`. For messages that quote what was
-/// typed.
+/// Returns `text` with the login of each URL in it replaced by `***`, for messages that quote the
+/// user's input.
 #[must_use]
 pub fn without_logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -134,7 +134,7 @@ mod tests {
         let bob = Some("Basic Ym9iOnNlY3JldA==");
         check("http://bob:secret@host", "http://host", bob);
         check("https://bob:s%65cret@[::1]:1/a", "https://[::1]:1/a", bob);
-        // A password with an @ that was not encoded: bob:se@cret
+        // The password contains an @ that was not percent-encoded: bob:se@cret
         let at = Some("Basic Ym9iOnNlQGNyZXQ=");
         check("http://bob:se@cret@host/", "http://host", at);
         check("http://host/a@b", "http://host/a@b", None);

@@ -1,4 +1,4 @@
-//! Parses the paths of a command line.
+//! Parses the paths on a command line.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-/// A path of the command line.
+/// A path on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
     /// The argument, or the store path that it refers to.
@@ -14,7 +14,7 @@ pub(crate) struct Root {
     pub(crate) hash_part: HashPart,
 }
 
-/// Parses arguments; `-` stands for the lines of `input`.
+/// Parses the arguments. `-` stands for the lines of `input`.
 pub(crate) fn read(
     words: &[String],
     dir: &StoreDir,
@@ -40,7 +40,8 @@ pub(crate) fn read(
     Ok(roots)
 }
 
-/// Parses a full path, a file below one, a base name, a hash part, or a link to a store path.
+/// Parses a full path, the path of a file below one, a base name, a hash part, or a link to a store
+/// path.
 fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
     if let Ok(hash_part) = text.parse() {
         return Ok(Root {
@@ -72,7 +73,7 @@ fn of(path: &StorePath, dir: &StoreDir) -> Root {
     }
 }
 
-/// The store path that contains a file.
+/// Returns the store path that contains the file.
 fn below(text: &str, dir: &StoreDir) -> Option<StorePath> {
     let rest = text.strip_prefix(dir.as_str())?.strip_prefix('/')?;
     let base_name = rest.split('/').next()?;

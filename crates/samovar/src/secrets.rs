@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use samovar_cache::access::{hash_password, new_token};
 
-/// Maximum length in bytes: a longer password would not fit into a request.
+/// Maximum length of a password, bytes: a longer one would not fit into a request.
 const PASSWORD_LEN_MAX: usize = 512;
 
 pub(crate) fn password() -> Command {
@@ -64,10 +64,10 @@ fn first_line(input: &mut impl Read) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// If the input is interrupted, or the terminal's mode cannot be set.
+/// The input was interrupted, or the mode of the terminal cannot be set.
 fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = Quiet::new(io::stdin())?;
-    // Standard error may be closed; the password can be typed all the same.
+    // Ignore errors: standard error may be closed, and the password can be typed nevertheless.
     write!(io::stderr(), "Password for {name:?}: ").ok();
     let typed = typed(&mut terminal.0.lock());
     drop(terminal);
@@ -75,7 +75,7 @@ fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     typed?.context("interrupted")
 }
 
-/// Reads a line with the editing keys of a terminal; `None` if interrupted.
+/// Reads a line and handles the editing keys of a terminal. Returns `None` if interrupted.
 fn typed(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut password = Vec::new();
     let mut byte = [0];
@@ -84,7 +84,7 @@ fn typed(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
             [b'\n' | b'\r' | END] => break,
             [INTERRUPT] => return Ok(None),
             [ERASE_LINE] => password.clear(),
-            // A character may have several bytes.
+            // Delete all bytes of a character: it may have several.
             [BACKSPACE | DELETE] => while password.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
             [byte] => password.push(byte),
         }
@@ -98,8 +98,8 @@ const BACKSPACE: u8 = 8;
 const ERASE_LINE: u8 = 21;
 const DELETE: u8 = 127;
 
-/// A terminal with echo and signal keys turned off. Signal keys are read as bytes, so that the mode
-/// is always restored before the program ends.
+/// A terminal whose echo and signal keys are turned off. Signal keys are read as bytes, so that the
+/// mode is always restored before the program ends.
 struct Quiet(io::Stdin, Termios);
 
 impl Quiet {

@@ -1,4 +1,4 @@
-//! `samovar serve`: the server, with a configuration file.
+//! `samovar serve`: runs the server with a configuration file.
 
 use std::env;
 use std::io::Write;
@@ -11,10 +11,10 @@ use samovar_server::config::{
 };
 use samovar_server::server::{self, Predecessor};
 
-/// The environment variable that names the configuration file.
+/// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
-/// The command, with all options of the configuration.
+/// Defines the command, with all options of the configuration.
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
@@ -33,11 +33,11 @@ pub(crate) fn command() -> Command {
     with_options(command, "")
 }
 
-/// Adds the options of the configuration to a command, except `other`, which the command defines
-/// itself.
+/// Adds the options of the configuration to a command. Leaves out `other`, an option that the
+/// command defines itself.
 pub(crate) fn with_options(command: Command, other: &str) -> Command {
     let command = command
-        // The last value counts.
+        // If an option is repeated, the last value counts.
         .args_override_self(true)
         .arg(
             Arg::new("config")
@@ -85,7 +85,7 @@ fn option(spec: &OptionSpec) -> Arg {
 ///
 /// # Errors
 ///
-/// [`ConfigError`], or why the server could not start.
+/// [`ConfigError`], or the reason why the server could not start.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let settings = settings(matches)?;
     let config = configuration(&settings)?;

@@ -1,4 +1,4 @@
-//! Sizes as text.
+//! Formats sizes.
 
 /// Formats a size with a binary unit.
 pub(crate) fn human(len: u64) -> String {

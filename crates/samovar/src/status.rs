@@ -1,4 +1,4 @@
-//! `samovar status`: the status of a server as text.
+//! `samovar status`: prints the status of a server as text.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -14,22 +14,22 @@ use crate::http::{Http, read_body};
 use crate::remote::Remote;
 use crate::size::human;
 
-/// Longest answer that is read.
+/// Maximum length of a status response, bytes.
 const STATUS_LEN_MAX: u64 = 16 << 20;
 
-/// Entries shown of each list.
+/// Maximum number of entries shown of each list.
 const LIST_COUNT: usize = 8;
 
 const PATH: &str = "/status.json";
 
-/// The default admin listener of a server.
+/// URL of a server's default admin listener.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 
 /// Prints the status of a server.
 ///
 /// # Errors
 ///
-/// If the server is unavailable, or `out` cannot be written.
+/// The server is unavailable, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);
@@ -192,7 +192,7 @@ fn load(out: &mut String, status: &Status) -> std::fmt::Result {
         load.connection_count,
         load.connection_count_max,
         load.running_count,
-        // An older server does not report it.
+        // An older server does not report the maximum.
         load.worker_count_max.max(load.worker_count),
         load.queued_count,
         io_threads.join(" ")
@@ -251,7 +251,7 @@ fn top(
     Ok(())
 }
 
-/// Escapes control characters: names and errors may hold terminal commands.
+/// Escapes control characters: names and errors may contain terminal commands.
 fn plain(text: &str) -> String {
     let is_harmless = |c: char| !c.is_control() && !is_reordering(c);
     if text.chars().all(is_harmless) {
@@ -261,7 +261,7 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// Unicode marks that change the direction of text.
+/// Returns whether a character changes the direction of text.
 fn is_reordering(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -275,7 +275,7 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// Formats a time with at most two units.
+/// Formats a time in at most two units.
 fn time(seconds: f64) -> String {
     let seconds = whole(seconds);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);

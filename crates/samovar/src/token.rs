@@ -1,7 +1,7 @@
-//! `samovar token create`, `list` and `revoke`: tokens of a storage.
+//! `samovar token create`, `list` and `revoke`: manages the tokens of a storage.
 //!
-//! The commands write to the database of the storage, also while a server runs. A token is valid
-//! from the next request on; a revoked one publishes nothing once `revoke` has returned.
+//! The commands write to the database of the storage, even while a server runs. A new token is
+//! valid from the next request on. A revoked token can publish nothing once `revoke` has returned.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn name() -> Arg {
 ///
 /// # Errors
 ///
-/// If there is no such storage, no such token, or the database cannot be used.
+/// There is no such storage or no such token, or the database cannot be used.
 pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let directory: &PathBuf = matches.get_one("storage").context("a storage is missing")?;
     let metadata = open(directory, name == "create")?;
@@ -133,7 +133,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     metadata.add_token(&hash, &new)?;
     writeln!(out, "{token}")?;
     out.flush()?;
-    // Standard error may be closed; the token was printed all the same.
+    // Ignore errors: standard error may be closed, and the token was already printed.
     writeln!(
         io::stderr(),
         "This token is not shown again. For nix copy, put it into the client's netrc file:\n  \
@@ -189,7 +189,7 @@ fn state(token: &Token) -> &'static str {
     }
 }
 
-/// The date of a Unix time.
+/// Formats the date of a Unix time.
 fn date(seconds: i64) -> String {
     OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
         |_out_of_range| "-".to_owned(),
@@ -200,7 +200,7 @@ fn date(seconds: i64) -> String {
     )
 }
 
-/// Parses a lifetime, in seconds.
+/// Parses a lifetime and returns it in seconds.
 fn lifetime(text: &str) -> Result<i64, String> {
     let expected = || format!("{text:?} is not a time; expected a number and h, d or w, as in 90d");
     let unit = text.chars().last().ok_or_else(expected)?;

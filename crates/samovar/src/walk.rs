@@ -1,4 +1,4 @@
-//! Requests single narinfos over parallel connections.
+//! Requests single narinfos over several connections at once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use crate::http::AT_ONCE_MAX;
 
 type Answer = anyhow::Result<Option<NarInfo>>;
 
-/// The parts of some closures that a cache has.
+/// The narinfos of some closures, as far as a cache has them.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Each after its references.
+    /// Narinfos in topological order: each path comes after its references.
     pub narinfos: Vec<NarInfo>,
     /// Paths that the cache does not have.
     pub missing: Vec<HashPart>,
 }
 
-/// The narinfos of these paths, in order; `None` for absent ones.
+/// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.
 pub(crate) fn each(
     hash_parts: &[HashPart],
     ask: impl Fn(HashPart) -> Answer + Sync,
@@ -31,8 +31,8 @@ pub(crate) fn each(
         .collect())
 }
 
-/// The closures of `roots`, except paths in `known` and those reachable only through them. Each
-/// path comes after its references.
+/// Requests the closures of `roots`, except paths in `known` and those reachable only through them.
+/// Each path comes after its references.
 pub(crate) fn closure(
     roots: &[HashPart],
     known: &HashSet<HashPart>,
@@ -41,7 +41,7 @@ pub(crate) fn closure(
     let mut answers = run(roots, true, known, ask)?;
     let mut found = Found::default();
     for root in roots {
-        // Each path with its unvisited references.
+        // Stack of paths, each with its references that are not visited yet.
         let mut open = vec![(*root, references(&answers, root))];
         let mut entered = HashSet::from([*root]);
         while let Some((hash_part, left)) = open.last_mut() {
@@ -56,7 +56,7 @@ pub(crate) fn closure(
             match answers.remove(&hash_part) {
                 Some(Some(narinfo)) => found.narinfos.push(narinfo),
                 Some(None) => found.missing.push(hash_part),
-                // Known, or already reported below another root.
+                // The path is in `known`, or was already reported below another root.
                 None => {}
             }
         }
@@ -77,7 +77,7 @@ fn references(answers: &HashMap<HashPart, Option<NarInfo>>, hash_part: &HashPart
 #[derive(Default)]
 struct State {
     queue: VecDeque<HashPart>,
-    /// All paths that were ever queued.
+    /// All paths that were ever in the queue.
     seen: HashSet<HashPart>,
     active_count: usize,
     answers: HashMap<HashPart, Option<NarInfo>>,
@@ -138,7 +138,7 @@ fn run(
     }
 }
 
-/// The next path to request; `None` at the end.
+/// Waits for the next path to request; returns `None` at the end.
 fn next(state: &Mutex<State>, changed: &Condvar) -> Option<HashPart> {
     let mut state = changed
         .wait_while(lock(state), |state| {

@@ -1,4 +1,4 @@
-//! The configuration while options are read, in the order of the command line.
+//! The configuration while the options of a command line are read, in their order.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::nearest::nearest;
 use super::option::{Given, KnownOption, Takes};
 use super::scanner::{Item, Value, lossy};
 
-/// A configuration with options whose meaning depends on others.
+/// A configuration being read, with the options whose meaning depends on other options.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) config: Configuration,
@@ -22,10 +22,10 @@ pub(super) struct Draft {
     pub(super) socket: Option<PathBuf>,
     pub(super) host: Option<Host>,
     pub(super) port: Option<u16>,
-    /// The option that switched TLS on or off last, as spelled.
+    /// The last option that switched TLS on or off, as spelled, and whether it was switched on.
     pub(super) tls: Option<(String, bool)>,
-    /// Listeners with `:ssl`, and how the first was spelled; `--disable-ssl` does not apply to
-    /// them.
+    /// Listeners with `:ssl`, to which `--disable-ssl` does not apply, and the spelling of the
+    /// first one.
     pub(super) tls_listeners: Vec<ListenSpec>,
     pub(super) tls_listener: Option<String>,
     /// The option as spelled, and its value.
@@ -37,22 +37,22 @@ pub(super) struct Draft {
     pub(super) access_log: Option<LogTarget>,
     pub(super) log_format: Option<LogFormat>,
     words: Vec<String>,
-    /// One line each.
+    /// Warnings, one line each.
     warnings: Vec<String>,
 }
 
-/// nix-serve-ng's log formats; all that log requests use the same format here.
+/// nix-serve-ng's log formats. Except JSON, all that log requests use the same line format here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogFormat {
     /// No access log.
     Quiet,
-    /// `default`, and `normal` in the help of nix-serve-ng.
+    /// Called `default`, or `normal` in the help of nix-serve-ng.
     Normal,
-    /// With the client address that a proxy reports.
+    /// With the client address reported by a proxy.
     RealIp,
-    /// One JSON object for each request; not in nix-serve-ng.
+    /// One JSON object per request; not in nix-serve-ng.
     Json,
-    /// With debug messages in the error log. Also `debug`.
+    /// With debug messages in the error log. Also called `debug`.
     Verbose,
 }
 
@@ -70,11 +70,12 @@ impl LogFormat {
     }
 }
 
-/// Options that must not be dropped because their value is empty, as an unset variable's is.
+/// Protective options that must not be dropped if their value is empty, as when it comes from an
+/// unset variable.
 const PROTECTION: [&str; 4] = ["ssl-cert", "ssl-key", "user", "group"];
 
 impl Draft {
-    /// A draft that options change `config` in.
+    /// Creates a draft of `config`, which the options then change.
     pub(super) fn new(config: Configuration) -> Self {
         Self {
             config,
@@ -155,7 +156,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Options of `Net::Server`. Those that restrict access are refused.
+    /// Takes options of `Net::Server`. Refuses those that restrict access.
     fn take_net_server(
         &mut self,
         name: &str,
@@ -208,7 +209,7 @@ impl Draft {
         Some(())
     }
 
-    /// Parses a count, which is reduced to `max` with a warning.
+    /// Parses a count and reduces it to `max` with a warning.
     pub(super) fn bounded(&mut self, given: &Given<'_>, max: u64) -> Option<u32> {
         let count = value::count(given.text)?;
         if count > max {
@@ -233,7 +234,7 @@ impl Draft {
         self.warnings.push(warning);
     }
 
-    /// The configuration once all options are read.
+    /// Completes the configuration after all options are read.
     pub(super) fn finish(mut self) -> Result<Configuration, CliError> {
         self.choose_tls()?;
         self.choose_listeners();
@@ -246,13 +247,14 @@ impl Draft {
                 words.join(" ")
             ));
         }
-        // Those of the environment come last.
+        // Warnings about environment variables come last.
         self.warnings.append(&mut self.config.remarks);
         self.config.remarks = self.warnings;
         Ok(self.config)
     }
 
-    /// TLS is on in starman by `--enable-ssl` or `:ssl`, in nix-serve-ng by certificate and key.
+    /// Decides about TLS: starman turns it on by `--enable-ssl` or `:ssl`, nix-serve-ng by
+    /// certificate and key.
     fn choose_tls(&mut self) -> Result<(), CliError> {
         let listeners = std::mem::take(&mut self.tls_listeners);
         let switch = self.tls.take();
@@ -285,7 +287,8 @@ impl Draft {
         Ok(())
     }
 
-    /// `--listen` overrides `--socket`, and that `--host` and `--port`.
+    /// Chooses the listeners: `--listen` overrides `--socket`, which overrides `--host` and
+    /// `--port`.
     fn choose_listeners(&mut self) {
         let (listen, socket) = (std::mem::take(&mut self.listen), self.socket.take());
         let (host, port) = (self.host.take(), self.port.take());
@@ -314,8 +317,8 @@ impl Draft {
         }
     }
 
-    /// nix-serve-ng's `--timeout` also closes idle connections, unless `--keepalive-timeout` says
-    /// when.
+    /// Sets the time limits. As in nix-serve-ng, `--timeout` also closes idle connections, unless
+    /// `--keepalive-timeout` sets another time for that.
     fn choose_times(&mut self) {
         let limits = &mut self.config.limits;
         if let Some(time) = self.timeout {
@@ -330,8 +333,8 @@ impl Draft {
         }
     }
 
-    /// As in nix-serve, there is no access log without `--access-log`; nix-serve-ng logs to
-    /// standard output by default, and here if one of its options is given.
+    /// Sets the access log. As in nix-serve, there is none without `--access-log`. nix-serve-ng
+    /// logs to standard output by default; here a log format of nix-serve-ng turns that on.
     fn choose_log(&mut self) {
         let by_format = match self.log_format {
             None | Some(LogFormat::Quiet) => None,
@@ -353,8 +356,8 @@ impl Draft {
     }
 }
 
-/// Whether `name`, with underscores for dashes, is an option of `samovar serve` for encryption,
-/// access, policies or signing. Prefixes cover misspelled names too.
+/// Returns whether `name`, with underscores for dashes, is an option of `samovar serve` for
+/// encryption, access, policies or signing. Compares prefixes, to include misspelled names.
 fn is_protection_of_samovar_serve(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["access_", "policy_", "secret_key", "signing_", "tls_"];
     matches!(name, "config" | "set") || PREFIXES.iter().any(|prefix| name.starts_with(prefix))

@@ -1,29 +1,29 @@
 //! Errors in the command line.
 
-/// A command line that the server does not start with. One line.
+/// Why the server does not start with a command line, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CliError {
-    /// The value is of the wrong kind.
+    /// The value does not have the expected form.
     #[error("{option} must be {expected}, got {given:?}")]
     Value {
-        /// As spelled on the command line.
+        /// The option as spelled on the command line.
         option: String,
         /// The value.
         given: String,
-        /// What is expected.
+        /// A description of valid values.
         expected: &'static str,
     },
-    /// The command line ends, or another option follows, instead of the value.
+    /// The value is missing: the command line ends, or another option follows.
     #[error("{option} requires {expected}{}", followed_by(.next.as_deref()))]
     ValueMissing {
-        /// As spelled on the command line.
+        /// The option as spelled on the command line.
         option: String,
-        /// What is expected.
+        /// A description of valid values.
         expected: &'static str,
-        /// The option that follows instead.
+        /// The option that follows, if there is one.
         next: Option<String>,
     },
-    /// This option asks for TLS, without a certificate or a key.
+    /// This option turns on TLS, but a certificate or a key is missing.
     #[error(
         "{0} asks for TLS, which requires both --ssl-cert FILE and --ssl-key FILE; not starting \
          without encryption"
@@ -35,16 +35,16 @@ pub enum CliError {
          starting without it (remove the option if the cache is public)"
     )]
     PerlCode(String),
-    /// This option asks for protection that only `samovar serve` has.
+    /// This option requests protection that only `samovar serve` has.
     #[error(
         "{0} is an option of `samovar serve`, not of nix-serve; not starting without it (run \
          `samovar serve`, or remove the option)"
     )]
     SamovarServe(String),
-    /// This option for protection was given an empty value.
+    /// This protective option was given an empty value.
     #[error("{0} is empty; not starting without it (set a value, or remove the option)")]
     Empty(String),
-    /// This rule of `Net::Server` restricts access, or the rights of the process.
+    /// This option of `Net::Server` restricts access or the rights of the process.
     #[error(
         "{0} restricts access, and is not supported; not starting without it (use a firewall, or \
          --user and --group, and remove the option)"
@@ -53,7 +53,8 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// Exit code. Differs from 1, the code of a start that may succeed if it is tried again.
+    /// Exit code of an invalid command line. Differs from 1, the code for a failed start that may
+    /// succeed when it is tried again.
     pub const EXIT_CODE: u8 = 2;
 }
 

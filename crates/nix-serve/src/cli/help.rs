@@ -1,11 +1,11 @@
 //! The texts of `--help` and `--version`.
 
-/// The output of `--help`.
+/// Returns the output of `--help`.
 pub fn help() -> &'static str {
     include_str!("help.txt")
 }
 
-/// The output of `--version`, without a newline.
+/// Returns the output of `--version`, without a newline.
 pub fn version() -> String {
     format!("nix-serve (Samovar) {}", env!("CARGO_PKG_VERSION"))
 }

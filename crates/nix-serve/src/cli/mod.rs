@@ -5,9 +5,9 @@
 //! their effects, `draft.rs` the options whose effect depends on others.
 //!
 //! Options without effect are accepted with a warning: nix-serve refuses none, and an update must
-//! not prevent a cache from starting. An option that asks for protection that cannot be given (TLS
-//! without a certificate, access rules, code that may ask for passwords) is a [`CliError`], as an
-//! invalid value is: a private cache must not become public unnoticed.
+//! not prevent a cache from starting. An option is refused with a [`CliError`] if it requests
+//! protection that nix-serve cannot give (TLS without a certificate, access rules, code that may
+//! ask for passwords), and so is an invalid value: a private cache must not silently become public.
 //!
 //! # Source
 //!

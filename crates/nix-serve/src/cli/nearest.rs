@@ -1,14 +1,15 @@
-//! Suggestions for misspelled options.
+//! Suggests options for misspelled names.
 
 use samovar_server::config::nearest as nearest_of;
 
-/// The long name among `known` that is most similar to `name`, with its dashes; `None` if none is.
+/// Returns the long name in `known` that is most similar to `name`, with its dashes; `None` if no
+/// name is similar.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let name = name.trim_start_matches('-').replace('_', "-");
     let long = known.filter(|known| known.len() > 1);
     nearest_of(&name, long)
         .map(|known| format!("--{known}"))
-        // `-p8080` is no option, but its meaning is clear.
+        // `-p8080` is not an option, but its intended meaning is clear.
         .or_else(|| short_with_value(&name))
 }
 

@@ -17,7 +17,7 @@ use crate::environment::admin_address;
 /// One row of the table.
 #[derive(Debug)]
 pub(super) struct KnownOption {
-    /// Without dashes; single letters are the short names. The first one is suggested.
+    /// Names without dashes; single letters are the short names. Suggestions use the first name.
     pub(super) names: &'static [&'static str],
     pub(super) takes: Takes,
 }
@@ -25,32 +25,34 @@ pub(super) struct KnownOption {
 /// The value of an option, and its effect.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Takes {
-    /// No value; `--x=0` and `--disable-x` switch it off.
+    /// Takes no value; `--x=0` and `--disable-x` switch the option off.
     Nothing(Switch),
-    /// No value as `--enable-x` and `--disable-x`, one as `--x`: starman knows these by the bare
-    /// name.
+    /// Takes no value as `--enable-x` and `--disable-x`, and an optional boolean as `--x`: starman
+    /// stores all three as a key `x` with a value.
     Toggle(Switch),
-    /// A required value: what is expected, and a setter that returns `None` for anything else.
+    /// Takes a required value: a description of valid values, and a setter that returns `None` if
+    /// the value is invalid.
     Value(&'static str, fn(&mut Draft, &Given<'_>) -> Option<()>),
-    /// A required value that may be any path: what is expected, and a setter.
+    /// Takes a required value that may be any path: a description, and a setter.
     File(&'static str, fn(&mut Draft, PathBuf)),
-    /// Perl code in an optional value, refused unless the function holds for it.
+    /// Takes Perl code as an optional value. The option is refused unless the function returns
+    /// true.
     Perl(fn(Option<&OsStr>) -> bool),
-    /// An optional value: the next word, if it does not begin with a dash. The option has no
-    /// effect, for this reason; there is no warning if the value is the usual one.
+    /// Takes an optional value: the next word, if it does not begin with a dash. The option has no
+    /// effect, for the given reason; the usual value causes no warning.
     Ignored {
         usual: Option<&'static str>,
         reason: &'static str,
     },
 }
 
-/// Switches an option, given as spelled on the command line, on or off.
+/// Switches an option on or off. The text is the option as spelled on the command line.
 type Switch = fn(&mut Draft, &str, bool);
 
 /// An option and its value on the command line.
 #[derive(Debug)]
 pub(super) struct Given<'a> {
-    /// As spelled, without the value.
+    /// The option as spelled, without the value.
     pub(super) option: &'a str,
     pub(super) text: &'a OsStr,
 }
@@ -101,7 +103,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["app", "a"], Perl(is_nix_serve)),
     row(&["backlog"], Value(COUNT, |draft, given| {
-        // 0 is false to Perl, and so the default.
+        // As in Perl, 0 is false, and so means the default.
         if let Some(count) = NonZeroU32::new(draft.bounded(given, BACKLOG_MAX)?) {
             draft.config.backlog = count.get();
         }
@@ -167,12 +169,13 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["pid"], File("a file", |draft, path| draft.config.pid_file = Some(path))),
     row(&["port", "p"], Value("a port number from 0 to 65535", |draft, given| {
-        // 0 is false to Perl, and so the default. `--listen HOST:0` lets the system choose.
+        // As in Perl, 0 is false, and so means the default. `--listen HOST:0` lets the system
+        // choose a port.
         let port = value::whole(given.text)?;
         draft.port = Some(if port == 0 { PORT_DEFAULT } else { port });
         Some(())
     })),
-    // In every command line of nix-serve.
+    // nix-serve always passes this option to starman.
     row(&["preload-app"], Nothing(|_, _, _| {})),
     row(&["priority"], Value("a whole number from 0 to 2147483647", |draft, given| {
         let priority = value::whole(given.text).filter(|it| u64::from(*it) <= PRIORITY_MAX)?;
@@ -239,32 +242,32 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
 ];
 
-/// Whether `--app` names nix-serve's own application; any other may be a wrapper that asks for
-/// passwords.
+/// Returns whether `--app` names nix-serve's own application. Any other may be a wrapper that asks
+/// for passwords.
 fn is_nix_serve(text: Option<&OsStr>) -> bool {
     let name = text.and_then(|path| Path::new(path).file_name());
     name == Some("nix-serve.psgi".as_ref())
 }
 
-/// Seconds, with 0 for no limit.
+/// Parses a time limit in seconds; 0 means no limit.
 fn limit(text: &OsStr) -> Option<Duration> {
     let time = value::seconds(text)?;
     Some(if time.is_zero() { Duration::MAX } else { time })
 }
 
 impl Given<'_> {
-    /// The value as text for system calls, without a NUL.
+    /// Returns the value as text for system calls, which must not contain a NUL.
     fn name(&self) -> Option<String> {
         let text = self.text.to_str()?;
         (!text.contains('\0')).then(|| text.to_owned())
     }
 }
 
-/// Finds an option by `name`, which has neither dashes in front nor `=value` behind, and the switch
-/// that an `enable-`, `disable-` or `no-` before its name stands for.
+/// Finds an option by `name`, which has no leading dashes and no `=value`. Also returns the switch
+/// for a prefix `enable-`, `disable-` or `no-` of the name.
 ///
 /// Names are exact and case-sensitive, as in `Getopt::Long` with `no_auto_abbrev` and
-/// `no_ignore_case`; underscores stand for dashes, as in Plack's pass-through keys.
+/// `no_ignore_case`. Underscores stand for dashes, as in Plack's pass-through keys.
 pub(super) fn find(name: &str) -> Option<(&'static KnownOption, Option<bool>)> {
     let name = name.replace('_', "-");
     if let Some(option) = find_exact(&name) {
@@ -279,20 +282,20 @@ fn find_exact(name: &str) -> Option<&'static KnownOption> {
     OPTIONS.iter().find(|option| option.names.contains(&name))
 }
 
-/// All names, without dashes.
+/// Returns all names, without dashes.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let names = OPTIONS.iter().flat_map(|option| option.names);
     names.copied()
 }
 
-/// Splits `enable-x`, `disable-x` and `no-x`; dashes only, no underscores.
+/// Splits `enable-x`, `disable-x` and `no-x`. Accepts dashes only, not underscores.
 pub(super) fn split_switch(name: &str) -> Option<(&str, bool)> {
     [("enable-", true), ("disable-", false), ("no-", false)]
         .into_iter()
         .find_map(|(prefix, on)| Some((name.strip_prefix(prefix)?, on)))
 }
 
-/// An argument taken apart at its dashes and its first `=`.
+/// An argument split at its dashes and its first `=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spelling<'a> {
     pub(super) dash_count: usize,
@@ -301,7 +304,7 @@ pub(super) struct Spelling<'a> {
 }
 
 impl<'a> Spelling<'a> {
-    /// `None` for words without a dash, and for `-` itself.
+    /// Splits an argument. Returns `None` for words without a dash, and for `-` itself.
     pub(super) fn of(argument: &'a OsStr) -> Option<Self> {
         let bytes = argument.as_bytes();
         let after_one = bytes.strip_prefix(b"-")?;
@@ -321,7 +324,7 @@ impl<'a> Spelling<'a> {
         })
     }
 
-    /// The known option of this name.
+    /// Finds the known option of this name.
     pub(super) fn find(&self) -> Option<(&'static KnownOption, Option<bool>)> {
         find(std::str::from_utf8(self.name).ok()?)
     }

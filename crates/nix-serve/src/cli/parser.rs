@@ -1,4 +1,4 @@
-//! From arguments to a configuration.
+//! Parses arguments into a configuration.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::error::CliError;
 use super::scanner::{Item, Value, scan};
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -28,22 +28,25 @@ pub enum Invocation {
     },
 }
 
-/// Reads a command line, without the program's name, over a configuration from the environment
-/// ([`environment`](crate::environment)).
+/// Parses a command line, without the program's name. `environment` is the configuration from
+/// [`environment`](crate::environment) that the options override.
 ///
-/// `--help` and `--version` win over everything, errors included.
+/// `--help` and `--version` take precedence over everything, including errors.
 ///
 /// # Errors
 ///
-/// The first [`CliError`]; exit with [`CliError::EXIT_CODE`].
+/// The first [`CliError`]. Exit with [`CliError::EXIT_CODE`].
 ///
 /// # Examples
 ///
 /// ```
 /// # use nix_serve::{cli::{Invocation, parse}, environment};
-/// let words = ["--listen", "127.0.0.1:5000", "-workers", "8", "--frobnicate"]; let environment =
-/// environment::read(|_| None); let Invocation::Serve { config, .. } = parse(words.map(Into::into),
-/// environment)? else { panic!() }; assert_eq!(config.workers.map(|count| count.get()), Some(8));
+/// let words = ["--listen", "127.0.0.1:5000", "-workers", "8", "--frobnicate"];
+/// let environment = environment::read(|_| None);
+/// let Invocation::Serve { config, .. } = parse(words.map(Into::into), environment)? else {
+///     panic!()
+/// };
+/// assert_eq!(config.workers.map(|count| count.get()), Some(8));
 /// assert_eq!(config.remarks, ["unknown option --frobnicate is ignored"]);
 /// # Ok::<(), nix_serve::cli::CliError>(())
 /// ```

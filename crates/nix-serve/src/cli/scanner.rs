@@ -1,11 +1,11 @@
 //! Splits a command line into options, values and other words.
 //!
-//! The rules are those of `Plack::Runner`: `Getopt::Long` takes what it knows, and a second pass
-//! makes `key => value` pairs of what is left, so that no option is ever refused. Two deviations
-//! make one pass of it. An unknown option takes the next word only if that does not begin with a
-//! dash (in starman `--typo --workers 8` gives `typo` the value `--workers`); and an option that
-//! needs a value does not take a known option for one (`--pid --daemonize` would write the file
-//! `--daemonize`).
+//! The rules are those of `Plack::Runner`, which never refuses an option: `Getopt::Long` takes the
+//! options that it knows, and a second pass makes `key => value` pairs of the others. This module
+//! needs only one pass, because it deviates in two points. An unknown option takes the next word
+//! only if that does not begin with a dash; in starman `--typo --workers 8` gives `typo` the value
+//! `--workers`. And a known option is never taken for the value of the option before it, because
+//! `--pid --daemonize` would write a file named `--daemonize`.
 //!
 //! # Source
 //!
@@ -18,24 +18,24 @@ use std::os::unix::ffi::OsStrExt;
 use super::error::CliError;
 use super::option::{KnownOption, OPTIONS, Spelling, Takes, split_switch};
 
-/// One thing on the command line.
+/// One element of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
     /// A known option.
     Known {
         option: &'static KnownOption,
-        /// As spelled, without the value; for messages.
+        /// The option as spelled, without the value; for messages.
         spelled: String,
         value: Value,
     },
-    /// A known option that needs a value and has none.
+    /// A known option that requires a value and has none.
     Invalid(CliError),
     /// An unknown option.
     Unknown {
         spelled: String,
         value: Option<OsString>,
     },
-    /// A word that is neither option nor value.
+    /// A word that is neither an option nor a value.
     Word(OsString),
 }
 
@@ -56,7 +56,7 @@ impl Value {
     }
 }
 
-/// Takes a command line apart, without the program's name.
+/// Splits a command line, without the program's name, into items.
 pub(super) fn scan(arguments: impl IntoIterator<Item = OsString>) -> Vec<Item> {
     let mut rest = arguments.into_iter().peekable();
     let mut items = Vec::new();
@@ -93,8 +93,8 @@ fn scan_option<I: Iterator<Item = OsString>>(
     };
     let spelled = spelled(spelling);
     let value = match (option.takes, switch) {
-        // `--disable-keepalive=1` reaches starman as a key of that name, which means nothing to it.
-        // The only sensible reading is the switch.
+        // starman receives `--disable-keepalive=1` as a key of that name, which has no effect
+        // there. The only sensible meaning is the switch.
         (_, Some(on)) => Value::Switch(on),
         (Takes::Nothing(_), None) => Value::Switch(spelling.value.is_none_or(is_true)),
         (Takes::Toggle(_), None) => match spelling.value.map(ToOwned::to_owned) {
@@ -138,11 +138,12 @@ fn scan_unknown<I: Iterator<Item = OsString>>(spelling: Spelling<'_>, rest: &mut
     }
 }
 
-/// `-Idir`, `-Mmodule` and `-eCODE`: the only short options with the value in the same word.
+/// Splits `-Idir`, `-Mmodule` and `-eCODE`: only these short options have the value in the same
+/// word.
 ///
-/// Plack splits them before anything else, so that `-error-log` is code to be evaluated; here names
-/// that are known come first. `-lX` and `-pX` are not split by Plack and not split here: `-pid`,
-/// `-path`, `-loader` begin with the same letters.
+/// Plack splits them first, so that it evaluates `-error-log` as code; here known names come first.
+/// Neither Plack nor this function splits `-lX` and `-pX`: `-pid`, `-path` and `-loader` begin with
+/// the same letters.
 fn cuddled<'a>(
     argument: &'a OsStr,
     spelling: Spelling<'_>,
@@ -176,7 +177,7 @@ pub(super) fn lossy(text: &OsStr) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Perl's idea of truth.
+/// Returns whether Perl takes the text for true.
 fn is_true(text: &OsStr) -> bool {
     !text.is_empty() && text != "0"
 }

@@ -1,4 +1,4 @@
-//! Command lines, and the configurations parsed from them.
+//! Each command line of nix-serve and nix-serve-ng gives the configuration with the same meaning.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ fn defaults() -> Configuration {
     environment::read(|_| None)
 }
 
-/// The default configuration with one change.
+/// Returns the default configuration with one change.
 fn with(change: impl FnOnce(&mut Configuration)) -> Configuration {
     let mut config = defaults();
     change(&mut config);
@@ -27,7 +27,7 @@ fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
     parse(arguments.iter().map(OsString::from), defaults())
 }
 
-/// Returns the configuration, and its warnings separately.
+/// Parses a command line. Returns the configuration, and its warnings separately.
 #[track_caller]
 fn serve(arguments: &[&str]) -> (Configuration, Vec<String>) {
     match run(arguments) {
@@ -39,7 +39,7 @@ fn serve(arguments: &[&str]) -> (Configuration, Vec<String>) {
     }
 }
 
-/// Expects this configuration without a warning.
+/// Checks that a command line gives this configuration without a warning.
 #[track_caller]
 fn check(arguments: &[&str], expected: &Configuration) {
     let (options, warnings) = serve(arguments);
@@ -47,7 +47,7 @@ fn check(arguments: &[&str], expected: &Configuration) {
     assert_eq!(warnings, [""; 0]);
 }
 
-/// Expects these warnings and otherwise the default configuration.
+/// Checks that a command line gives these warnings and otherwise the default configuration.
 #[track_caller]
 fn check_warned(arguments: &[&str], expected: &[&str]) {
     let (options, warnings) = serve(arguments);
@@ -69,7 +69,7 @@ fn check_error(arguments: &[&str], expected: &str) {
     assert_eq!(error.to_string(), expected);
 }
 
-/// Whether the value of an option is invalid or missing.
+/// Returns whether the value of an option is invalid or missing.
 fn is_usage_error(error: &CliError) -> bool {
     matches!(
         error,
@@ -262,7 +262,7 @@ fn times_and_counts() {
     assert_eq!(warnings, ["--workers is too large: 1024 is used"]);
 }
 
-/// As in nix-serve-ng, where the option comes from.
+/// `--timeout` behaves as in nix-serve-ng, which has introduced this option.
 #[test]
 fn timeout_closes_idle_connections_unless_keepalive_timeout_is_given() {
     let times = |arguments: &[&str]| {

@@ -129,7 +129,7 @@ fn refusals() {
     check_refused("sha256-", HashError::Base64(base64::Base64Error::Length));
     // A colon decides the form, even after a dash.
     check_refused(&format!("sha256-x:{EMPTY_BASE16}"), HashError::Algorithm);
-    // No character is split.
+    // A character of several bytes is refused, not split.
     check_refused(
         &format!("sha256:é{}", &EMPTY_BASE16[2..]),
         HashError::Base16,

@@ -10,7 +10,7 @@ fn check_refused(secret: &str, error: KeyError) {
     assert_eq!(SecretKey::parse(secret).map(drop), Err(error));
 }
 
-// Checked against Nix 2.8.0, 2.26.3 and 2.34.8.
+// The expected signatures were checked against Nix 2.8.0, 2.26.3 and 2.34.8.
 #[test]
 fn signs_as_nix_does() {
     let secret = SecretKey::parse(SECRET).unwrap();
@@ -42,7 +42,8 @@ fn verifies_only_what_was_signed_by_that_key_and_name() {
 
 #[test]
 fn a_weak_public_key_verifies_nothing() {
-    // The neutral point: with this key, a signature with neutral R and zero S fits every message.
+    // The neutral element of the curve: with this key, a signature with neutral R and zero S is
+    // valid for every message.
     let mut neutral = [0; 64];
     neutral[0] = 1;
     let weak = PublicKey {

@@ -1,14 +1,14 @@
-//! Why an input is not a NAR.
+//! Errors of decoding a NAR.
 
 use super::{CONTENTS_END_MAX, NameError, TargetError};
 
-/// Why an input is not a NAR. Final: no event follows.
+/// Why an input is not a NAR. After this error the decoder reports no more events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct DecodeError {
-    /// Offset in the NAR of the string that was wrong.
+    /// Offset in the NAR of the string that breaks the rule.
     pub offset: u64,
-    /// The rule that it broke.
+    /// The rule that the input breaks.
     pub kind: DecodeErrorKind,
 }
 

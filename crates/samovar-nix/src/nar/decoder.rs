@@ -2,10 +2,11 @@
 //!
 //! # Theory of operation
 //!
-//! The grammar needs a look-ahead of one string, so a [`State`] names the next string. A string is
-//! collected in a buffer until it is complete with its padding. Its length is checked against the
-//! state's limit as soon as its eight bytes are known, before memory is allocated. Only contents
-//! of files may be long, and they bypass the buffer: the caller gets them as slices of its input.
+//! The grammar requires no more look-ahead than one string, so a [`State`] names the next string. A
+//! string is collected in a buffer until it and its padding are complete. Its length is checked
+//! against the state's limit as soon as the eight bytes of the length are known, before memory is
+//! allocated. Only file contents may be long, and they bypass the buffer: the caller gets them as
+//! slices of its input.
 
 use super::name::{Names, check_target};
 use super::{
@@ -13,7 +14,7 @@ use super::{
     TARGET_LEN_MAX, TargetError, token,
 };
 
-/// The next string.
+/// The string that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Magic,
@@ -33,7 +34,7 @@ enum State {
     Size {
         executable: bool,
     },
-    /// Contents and padding still to come, in bytes.
+    /// Number of bytes of contents and padding that follow.
     Data {
         left: u64,
         padding_len: usize,
@@ -68,9 +69,9 @@ enum State {
 
 /// The result of a string, or of a piece of contents.
 enum Step<'a> {
-    /// The input is consumed, or the NAR complete.
+    /// The input is used up, or the NAR is complete.
     Pause,
-    /// No event.
+    /// The string was consumed and gives no event.
     Silent,
     Report(Event<'a>),
     /// An entry, whose name is in the buffer.
@@ -107,7 +108,7 @@ pub struct Decoder {
     /// The string being collected: length, bytes, padding. Bounded by the longest target with its
     /// framing.
     buffer: Vec<u8>,
-    /// Length of a complete string in `buffer`, which the next call removes.
+    /// Length of a complete string in `buffer`. The next call removes the string.
     text_len: Option<usize>,
     names: Names,
     /// Number of bytes consumed.
@@ -151,12 +152,12 @@ impl Decoder {
 
     /// Consumes bytes from the front of `input` up to the next event.
     ///
-    /// `None` means that the input is consumed, or that the NAR is [complete](Self::is_done); then
-    /// the rest of the input is not consumed.
+    /// Returns `None` if the input is used up, or if the NAR is [complete](Self::is_done); then the
+    /// rest of the input is not consumed.
     ///
     /// # Errors
     ///
-    /// Any [`DecodeError`]; each later call returns the same one.
+    /// Any [`DecodeError`]. Later calls return the same error.
     pub fn decode<'a, 'input: 'a>(
         &'a mut self,
         input: &mut &'input [u8],
@@ -187,13 +188,13 @@ impl Decoder {
         }
     }
 
-    /// Number of bytes consumed so far.
+    /// Returns the number of bytes consumed so far.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the NAR is complete: the last `)` has been read.
+    /// Returns whether the NAR is complete: the last `)` has been read.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
@@ -277,7 +278,7 @@ impl Decoder {
             }
             (State::SymlinkClose, b")") => (self.after_node(), Step::Silent),
             (State::EntryOrClose, b"entry") => {
-                // The number of open directories is that of the child's path components.
+                // The child's path has as many components as there are open directories.
                 if self.names.depth() >= self.depth_max {
                     return Err(DecodeErrorKind::Depth);
                 }
@@ -414,7 +415,7 @@ impl Decoder {
         taken.len() == missing
     }
 
-    /// The length at the start of the buffer, which has at least eight bytes.
+    /// Returns the length at the start of the buffer, which must hold at least eight bytes.
     fn len(&self) -> u64 {
         self.buffer
             .first_chunk()
@@ -426,7 +427,8 @@ impl Decoder {
     }
 }
 
-/// The string in the buffer. Not a method, so that other fields of `Decoder` can be borrowed.
+/// Returns the string in the buffer. Not a method, so that callers can borrow other fields of
+/// `Decoder`.
 fn text_of(buffer: &[u8], text_len: Option<usize>) -> &[u8] {
     let text = buffer.get(LEN_LEN..).unwrap_or_default();
     text.get(..text_len.unwrap_or(0)).unwrap_or_default()
@@ -447,7 +449,7 @@ impl State {
         }
     }
 
-    /// The error for a string that is too long or not the required one.
+    /// Returns the error for a string that is too long or not the required one.
     const fn unexpected(self) -> DecodeErrorKind {
         let expected = match self {
             Self::Name => return DecodeErrorKind::Name(NameError::TooLong),

@@ -27,14 +27,18 @@ impl Sink for Discard {
 
 /// Writes the framing of a NAR, one call per step of a walk.
 ///
-/// The calls follow the grammar: [`begin`](Self::begin), then one node. A node is
-/// [`file`](Self::file), the contents sent by the caller, [`end_file`](Self::end_file); or
-/// [`symlink`](Self::symlink); or [`begin_directory`](Self::begin_directory), for each child
-/// [`entry`](Self::entry), a node, [`end_entry`](Self::end_entry), and at last
-/// [`end_directory`](Self::end_directory). Then [`finish`](Self::finish).
+/// The order of calls follows the grammar: [`begin`](Self::begin), one node,
+/// [`finish`](Self::finish). The calls of a node are
 ///
-/// A call that returns an error has written nothing and changed nothing. A clone is a bookmark: it
-/// continues from the same offset.
+/// * for a file, [`file`](Self::file), and [`end_file`](Self::end_file) after the caller has sent
+///   the contents;
+/// * for a link, [`symlink`](Self::symlink);
+/// * for a directory, [`begin_directory`](Self::begin_directory); for each child
+///   [`entry`](Self::entry), a node and [`end_entry`](Self::end_entry); and at last
+///   [`end_directory`](Self::end_directory).
+///
+/// A call that returns an error has written nothing and changed nothing. A clone continues from the
+/// same offset, so it can serve as a bookmark.
 ///
 /// # Examples
 ///
@@ -57,7 +61,7 @@ pub struct Encoder {
     names: Names,
 }
 
-/// The next call.
+/// The calls that are allowed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     /// `begin`.
@@ -75,11 +79,11 @@ enum State {
     Done,
 }
 
-/// Why a step cannot be written. The cause is the caller or the tree it walks.
+/// Why a step cannot be written. Either the caller or the files that it walks are at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The call is not allowed by the grammar here.
+    /// The grammar does not allow the call at this position.
     #[error("step out of order")]
     Step,
     /// The name is invalid or out of order.
@@ -94,13 +98,14 @@ pub enum EncodeError {
 }
 
 impl Encoder {
-    /// Starts before the first byte.
+    /// Creates an encoder at the start of a NAR.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The state after [`begin`](Self::begin), with the bytes discarded.
+    /// Creates an encoder in the state after [`begin`](Self::begin), and discards the bytes of that
+    /// call.
     pub(super) fn begun() -> Self {
         let mut encoder = Self {
             state: State::Node,
@@ -110,11 +115,11 @@ impl Encoder {
         encoder
     }
 
-    /// Continues inside a NAR: at `offset`, in the directory at `path` below the root, before one
-    /// of its children or its end.
+    /// Creates an encoder that continues inside a NAR: at `offset`, in the directory at `path`
+    /// below the root, before one of its children or its end.
     ///
-    /// The offset is not checked. Names are checked, those of `path` and later ones; the first name
-    /// in a directory of `path` may be any, because its predecessor is unknown.
+    /// The offset is not checked. Names are checked, in `path` and later. The first name in each
+    /// directory of `path` may be any valid name, because its predecessor is unknown.
     ///
     /// # Errors
     ///
@@ -161,11 +166,11 @@ impl Encoder {
         Ok(())
     }
 
-    /// Writes everything of a regular file that comes before its contents, and returns the offset
-    /// of the first content byte.
+    /// Writes the framing of a regular file that precedes its contents. Returns the offset of the
+    /// first content byte.
     ///
-    /// The caller must then send exactly `size` bytes, which [`offset`](Self::offset) counts at
-    /// once. A caller that cannot must abandon the NAR: the size has been written.
+    /// The caller must then send exactly `size` bytes, which [`offset`](Self::offset) already
+    /// counts. If it cannot, it must abandon the NAR, because the size is already written.
     ///
     /// # Errors
     ///
@@ -195,7 +200,7 @@ impl Encoder {
         Ok(contents_offset)
     }
 
-    /// Writes what follows the contents of a regular file.
+    /// Writes the framing that follows the contents of a regular file.
     ///
     /// # Errors
     ///
@@ -283,13 +288,13 @@ impl Encoder {
         Ok(())
     }
 
-    /// Number of bytes written or announced.
+    /// Returns the number of bytes written, including announced contents.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the NAR is complete.
+    /// Returns whether the NAR is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
@@ -336,7 +341,7 @@ impl Encoder {
     #[inline]
     fn put<S: Sink + ?Sized>(&mut self, out: &mut S, bytes: &[u8]) {
         out.put(bytes);
-        // Framing alone cannot overflow: CONTENTS_END_MAX leaves room for it in u64.
+        // Cannot overflow: CONTENTS_END_MAX leaves room in u64 for all framing.
         self.offset = self.offset.saturating_add(bytes.len() as u64);
     }
 }

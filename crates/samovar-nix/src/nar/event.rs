@@ -1,7 +1,7 @@
-//! [`Event`]: the elements of a NAR in the order of reading.
+//! [`Event`]: the elements of a NAR, in order.
 
-/// An element of a NAR. The events of a NAR do not depend on how the input is split, except that
-/// [`Contents`](Self::Contents) may be split further.
+/// An element of a NAR. Events do not depend on how the input is split, except that
+/// [`Contents`](Self::Contents) may come in smaller pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A directory starts.

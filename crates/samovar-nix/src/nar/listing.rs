@@ -10,8 +10,8 @@
 //! | directory | `type`, `entries` |
 //! | symbolic link | `type`, `target` |
 //!
-//! `narOffset` is the offset of the first content byte in the uncompressed NAR; empty files have
-//! one too. Entries stand in the order of the NAR.
+//! `narOffset` is the offset of the first content byte in the uncompressed NAR; empty files also
+//! have it. Entries are in the order of the NAR.
 //!
 //! # Quirks
 //!
@@ -31,8 +31,8 @@ use super::{Discard, EncodeError, Encoder, Event};
 
 /// Builds a listing from the same steps as an [`Encoder`], without recursion.
 ///
-/// The steps are checked in the same way, and the offsets come from an `Encoder`, so a listing
-/// always agrees with the NAR of the same steps.
+/// The steps are checked as by an `Encoder`, which also computes the offsets. So a listing always
+/// agrees with the NAR of the same steps.
 ///
 /// # Examples
 ///
@@ -49,7 +49,7 @@ use super::{Discard, EncodeError, Encoder, Event};
 #[derive(Debug, Clone)]
 pub struct Listing {
     nar: Encoder,
-    /// The document, without the part already taken.
+    /// The generated part of the document that was not taken yet.
     json: String,
     /// Whether the next child is the first of its directory.
     is_first: bool,
@@ -62,7 +62,7 @@ impl Default for Listing {
 }
 
 impl Listing {
-    /// Starts before the root node.
+    /// Creates a listing without its root node.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Listing {
         }
     }
 
-    /// Adds a regular file, contents and end included.
+    /// Adds a whole regular file.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Adds the name of the next child; its node follows.
+    /// Adds the name of the next child; the child's node follows.
     ///
     /// # Errors
     ///
@@ -172,14 +172,14 @@ impl Listing {
         }
     }
 
-    /// Length of the document not yet taken, in bytes.
+    /// Returns the length of the document not yet taken, in bytes.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.json.len()
     }
 
-    /// Takes the part of the document written since the last call, so that a long document need not
-    /// be in memory as a whole.
+    /// Takes the part of the document generated since the last call, so that a long document need
+    /// not be in memory as a whole.
     #[must_use]
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.json)

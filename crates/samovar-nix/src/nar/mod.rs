@@ -1,9 +1,9 @@
-//! NAR, the archive whose hash identifies a tree.
+//! NAR: the archive format that Nix uses to hash and transfer a tree of files.
 //!
 //! # Encoding
 //!
-//! Everything is a string: a 64-bit little-endian length, the bytes, and zeros up to the next
-//! multiple of eight.
+//! Everything is encoded as strings: a 64-bit little-endian length, the bytes, and zeros up to the
+//! next multiple of eight.
 //!
 //! # Grammar
 //!
@@ -28,10 +28,10 @@
 //!
 //! # Quirks
 //!
-//! * `executable` is present exactly if the *owner* may execute; no other mode bits, times, owners
-//!   owners or hard links.
+//! * `executable` is present exactly if the *owner* may execute the file. A NAR holds no other mode
+//!   bits, and no times, owners or hard links.
 //! * Names and targets are bytes, not text. Line feeds and invalid UTF-8 occur.
-//! * Clients ignore what follows the last `)`; so [`Decoder`] leaves it to the caller.
+//! * Clients ignore bytes after the last `)`, so [`Decoder`] leaves them to the caller.
 //! * Nix accepts a target with a NUL inside and then creates a shorter link; here it is rejected,
 //!   as it cannot come from a file system.
 //!

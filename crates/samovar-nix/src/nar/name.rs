@@ -73,20 +73,20 @@ fn check_name(name: &[u8]) -> Result<(), NameError> {
     Ok(())
 }
 
-/// The open directories, each with the last name seen in it.
+/// The open directories, each with the last name added to it.
 ///
-/// All share one buffer, so a directory costs no allocation and depth no stack.
+/// All share one buffer, so that a directory costs no allocation and depth costs no stack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     /// The last name of each open directory, one after another.
     bytes: Vec<u8>,
-    /// Start of each open directory's name in `bytes`. An empty name, less than any other, means
-    /// that no name was seen.
+    /// Start of each open directory's last name in `bytes`. An empty name means that there is none
+    /// yet; it sorts before any other.
     starts: Vec<usize>,
 }
 
 impl Names {
-    /// Number of open directories.
+    /// Returns the number of open directories.
     pub(super) const fn depth(&self) -> usize {
         self.starts.len()
     }
@@ -103,7 +103,7 @@ impl Names {
         }
     }
 
-    /// Checks and records the next name of the innermost directory.
+    /// Checks the next name of the innermost directory, and records it.
     pub(super) fn next(&mut self, name: &[u8]) -> Result<(), NameError> {
         check_name(name)?;
         let start = self.starts.last().copied().unwrap_or(0);

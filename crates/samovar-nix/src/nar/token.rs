@@ -30,7 +30,7 @@ pub(super) const ENTRY: &[u8] = framed!(entry open name);
 pub(super) const NODE: &[u8] = framed!(node);
 pub(super) const CLOSE: &[u8] = framed!(close);
 
-/// The padding after `len` bytes.
+/// Returns the padding that follows a string of `len` bytes.
 pub(super) const fn padding(len: u64) -> &'static [u8] {
     match len % 8 {
         1 => &[0; 7],
@@ -77,7 +77,7 @@ mod tests {
         check(CLOSE, &[")"]);
     }
 
-    /// The grammar in the documentation of `nar` has exactly the strings that are written.
+    /// The grammar in the documentation of `nar` names exactly the strings that the encoder writes.
     #[test]
     fn documented_grammar_has_the_same_strings() {
         let grammar = include_str!("mod.rs").split("```").nth(1).unwrap();

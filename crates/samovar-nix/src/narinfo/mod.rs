@@ -1,4 +1,4 @@
-//! Narinfo: a cache's metadata of one store path.
+//! Narinfo: the metadata of one store path in a cache.
 //!
 //! # Encoding
 //!
@@ -20,18 +20,18 @@
 //!
 //! # Quirks
 //!
-//! Clients do not read lines. From the current position they search for a colon, skip the colon and
-//! *one* more byte whatever it is, and take everything up to the next line feed.
-//! [`NarInfo::parse`] does the same, with the same effects:
+//! Clients do not parse line by line. From the current position they search for a colon, skip the
+//! colon and *one* more byte whatever it is, and take everything up to the next line feed as the
+//! value. [`NarInfo::parse`] does the same, with the same effects:
 //!
 //! * `References:` without a space swallows the next line; `References: ` with one is fine.
 //! * A blank line or a comment becomes a part of the next key, which is then unknown and ignored.
 //! * A missing line feed at the end is an error; a carriage return becomes part of the value.
 //!
-//! Where versions differ, the strictest is followed, so that every client accepts what is accepted
-//! here: Nix 2.34 and later rejects a narinfo with a malformed `Sig`, 2.35 and later one with an
-//! unknown `Compression`. Only for dots at the start of a name the lenient rule of
-//! [`StorePath::from_base_name`] applies.
+//! Where versions differ, the strictest rule applies, so that every client accepts whatever is
+//! accepted here: Nix 2.34 and later reject a narinfo with a malformed `Sig`, 2.35 and later one
+//! with an unknown `Compression`. The one exception: for dots at the start of a name, the lenient
+//! rule of [`StorePath::from_base_name`] applies.
 //!
 //! # Source
 //!
@@ -76,7 +76,7 @@ pub struct NarInfo {
 }
 
 impl NarInfo {
-    /// The text that signatures cover: see
+    /// Returns the text that signatures cover: see
     /// [`PathInfo::fingerprint`](crate::PathInfo::fingerprint).
     #[must_use]
     pub fn fingerprint(&self, dir: &StoreDir) -> String {
@@ -90,7 +90,7 @@ impl NarInfo {
     }
 }
 
-/// The compressions that Nix has names for.
+/// The compression methods that Nix names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the name of a well-known format")]
@@ -128,7 +128,7 @@ impl Compression {
         (Self::Zstd, "zstd"),
     ];
 
-    /// The compression of this name, if Nix has it.
+    /// Finds a compression by its name; `None` if Nix has none of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES
@@ -137,7 +137,7 @@ impl Compression {
             .map(|(compression, _)| compression)
     }
 
-    /// The name used in a narinfo.
+    /// Returns the name used in a narinfo.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES

@@ -1,4 +1,4 @@
-//! Parses a narinfo as clients do.
+//! Parses narinfos as clients do.
 
 use super::{Compression, NarInfo};
 use crate::{
@@ -10,9 +10,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct NarInfoError {
-    /// Line on which the field starts, from 1; for a missing field the line after the last.
+    /// Line on which the field starts, from 1. For a missing field, the line after the last.
     pub line: u64,
-    /// The rule that it broke.
+    /// The rule that the narinfo breaks.
     pub kind: NarInfoErrorKind,
 }
 
@@ -79,7 +79,7 @@ pub enum NarInfoErrorKind {
     NarSizeMissing,
 }
 
-/// The fields seen so far.
+/// The fields parsed so far.
 #[derive(Default)]
 struct Fields {
     store_path: Option<StorePath>,
@@ -130,7 +130,7 @@ impl NarInfo {
     }
 }
 
-/// A field as clients delimit it, which may span several lines.
+/// A field as clients delimit it. It may span several lines.
 struct Field<'a> {
     key: &'a [u8],
     value: &'a [u8],
@@ -142,7 +142,7 @@ impl<'a> Field<'a> {
     /// Splits the first field off `text`.
     fn split_from(text: &mut &'a [u8]) -> Result<Self, NarInfoErrorKind> {
         let (key, after_colon) = split_at_byte(text, b':').ok_or(NarInfoErrorKind::NoColon)?;
-        // One byte is skipped unchecked: usually a space, but possibly the line feed.
+        // Skip one byte unchecked: usually a space, but possibly the line feed.
         let (unseen, value) = after_colon
             .split_first()
             .ok_or(NarInfoErrorKind::NoLineEnd)?;
@@ -258,7 +258,7 @@ impl Fields {
     }
 }
 
-/// The fields whose values are parsed; others may hold anything.
+/// The fields whose values are parsed. Other fields may hold any value.
 const KNOWN: [&[u8]; FIELD_COUNT] = [
     b"StorePath",
     b"URL",

@@ -8,7 +8,7 @@ use NarInfoErrorKind as Kind;
 
 const SECRET: &str = "test-1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8DoQe/884Qvh1w3RjnS8CZZ+TWMJulDV8d3IZkElUxuA==";
 
-/// As served by nix-serve and nix-serve-ng.
+/// A narinfo as nix-serve and nix-serve-ng serve it.
 const APP: &str = "\
 StorePath: /nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0
 URL: nar/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-1fb14p4f4kphcxxd4ld35s8apmpf6zi358y6b98pn4dnsylrfy3s.nar
@@ -30,7 +30,7 @@ Deriver: vg5fcfpbwrrqdh72g1b6c0s812phcazb-base-1.0.drv
 Sig: test-1:PNCZbIfuWmQC5aFLl8d8/F7cx2V+Sx/H55eGw5+5mFTdhm7slXXNIyCdSraij3gcnRsqhv+j+nrKClEcSyBdAA==
 ";
 
-/// Only the required fields.
+/// A narinfo with the required fields only.
 const LEAST: &str = "\
 StorePath: /nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0
 URL: nar/x.nar
@@ -48,7 +48,7 @@ fn least() -> NarInfo {
     parse(LEAST).unwrap()
 }
 
-/// Checks that `lines` after the required fields change nothing but what `change` does.
+/// Checks that `lines`, appended to the required fields, change nothing but what `change` changes.
 #[track_caller]
 fn check_more(lines: &str, change: impl FnOnce(&mut NarInfo)) {
     let mut expected = least();
@@ -56,8 +56,8 @@ fn check_more(lines: &str, change: impl FnOnce(&mut NarInfo)) {
     assert_eq!(parse(&format!("{LEAST}{lines}")), Ok(expected));
 }
 
-/// Checks that `lines` after the required fields are refused, with the error on the `line`th of
-/// them.
+/// Checks that `lines`, appended to the required fields, are refused with an error on their
+/// `line`th line.
 #[track_caller]
 fn check_refused(lines: &str, line: u64, kind: Kind) {
     let error = NarInfoError {
@@ -453,7 +453,7 @@ fn nothing_is_written_that_would_start_a_field_of_its_own() {
     );
 }
 
-/// The table in the documentation lists exactly the fields that are parsed.
+/// The table in the documentation lists exactly the fields that the parser knows.
 #[test]
 fn documented_fields_are_parsed() {
     let documented: Vec<&str> = include_str!("mod.rs")

@@ -1,4 +1,4 @@
-//! Writes narinfos in the forms of nix-serve and Nix.
+//! Writes narinfos as nix-serve does and as Nix does.
 
 use super::NarInfo;
 use crate::path_info::in_order;
@@ -21,9 +21,9 @@ pub enum WriteError {
 
 /// Appends the narinfo that nix-serve would serve for a path, byte for byte.
 ///
-/// The URL is `nar/<hash part>-<NAR hash>.nar`. The signatures are written in the order given:
-/// nix-serve sends its own *instead of* the stored ones, or, without a key, the stored ones sorted.
-/// The NAR size must be known (not zero).
+/// The URL is `nar/<hash part>-<NAR hash>.nar`. The signatures are written in the given order:
+/// nix-serve sends its own signatures *instead of* the stored ones, or, without a key, the stored
+/// ones in sorted order. The NAR size must be known (not zero).
 ///
 /// # Source
 ///
@@ -49,11 +49,11 @@ pub fn write_for(info: &PathInfo, dir: &StoreDir, signatures: &[Signature], out:
 }
 
 impl NarInfo {
-    /// Appends the document as Nix writes it on upload, `References` always included.
+    /// Appends the document as Nix writes it on upload, where `References` is always present.
     ///
     /// # Errors
     ///
-    /// Any [`WriteError`]; nothing is appended then.
+    /// Any [`WriteError`]. Nothing is appended then.
     ///
     /// # Source
     ///
@@ -84,7 +84,7 @@ impl NarInfo {
         Ok(())
     }
 
-    /// Checks the free texts: a line feed in one would start another field.
+    /// Checks the text fields: a line feed in a value would start another field.
     fn check(&self) -> Result<(), WriteError> {
         if self.url.is_empty()
             || self

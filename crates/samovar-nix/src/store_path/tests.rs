@@ -106,7 +106,7 @@ fn refuses_what_has_no_hash_part() {
     let digit = StorePathError::HashPart(HashPartError::Digit);
     check_refused(&format!("{}-name", HASH.to_uppercase()), digit);
     check_refused(&format!("e{}-name", &HASH[1..]), digit);
-    // Byte 32 is inside a character.
+    // Byte 32 is in the middle of a character.
     check_refused(&format!("{}é-name", &HASH[1..]), StorePathError::NoHashPart);
 }
 
@@ -134,7 +134,7 @@ fn full_paths_lie_directly_in_the_directory() {
 
 #[test]
 fn ordered_by_the_bytes_of_the_base_name() {
-    // Compared by decoded hash parts, the first would be greater.
+    // Ordered by decoded hash parts, the first path would be the greater one.
     let first = StorePath::from_base_name("0zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz-a").unwrap();
     let second = StorePath::from_base_name("10000000000000000000000000000000-a").unwrap();
     let third = StorePath::from_base_name("10000000000000000000000000000000-a.b").unwrap();

@@ -3,7 +3,8 @@
 //! # Source
 //!
 //! Nix 2.31, the settings `substitute`, `substituters`, `trusted-substituters`,
-//! `trusted-public-keys`, `require-sigs` and their `extra-` forms; defaults as there.
+//! `trusted-public-keys`, `require-sigs` and their `extra-` forms, with the defaults of that
+//! version.
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ impl Client {
         Some(Self(Conf::read(path)))
     }
 
-    /// `url` may hold a login; it is not printed.
+    /// Checks the settings for the cache at `url`, which may contain a login; it is never printed.
     pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
         let url = &*without_login(url);
         if self.0.flag("substitute") == Some(false) {
@@ -101,7 +102,7 @@ impl Client {
         findings.error(SUBJECT, text, fix);
     }
 
-    /// The values of a list setting and of its `extra-` form.
+    /// Returns the values of a list setting together with those of its `extra-` form.
     fn words(&self, name: &str) -> Vec<String> {
         let extra = format!("extra-{name}");
         let texts = [self.0.text(name), self.0.text(&extra)]
@@ -112,13 +113,14 @@ impl Client {
     }
 }
 
-/// Whether an entry of `substituters` has this URL.
+/// Returns whether an entry of `substituters` has this URL.
 fn is_same(entry: &str, url: &str) -> bool {
     let entry = entry.split('?').next().unwrap_or_default();
     without_login(entry) == url
 }
 
-/// `url` in the form that is compared and printed. What is no HTTP URL stays as it is.
+/// Returns `url` in the form that is compared and printed. Leaves a text that is not an HTTP URL
+/// unchanged.
 fn without_login(url: &str) -> String {
     match Remote::parse(url) {
         Ok(remote) => remote.url().to_owned(),

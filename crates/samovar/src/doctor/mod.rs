@@ -24,11 +24,11 @@ pub(crate) use verify::Verification;
 ///
 /// # Errors
 ///
-/// If the configuration is invalid, or `out` cannot be written.
+/// The configuration is invalid, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let mut findings = Findings::default();
-    // Read before the process switches to a user who may not read this file.
+    // Read before the process switches to the server's user, who may not read this file.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
     let examined = examine(&config, &mut findings);
@@ -83,7 +83,7 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "{errors}, {warnings}")
 }
 
-/// The URL of the configuration's first cache, for requests from this machine.
+/// Returns the URL of the configuration's first cache, for requests from this machine.
 fn url_of(config: &Configuration) -> Option<String> {
     let prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
     let scheme = match config.tls {
@@ -104,7 +104,7 @@ fn url_of(config: &Configuration) -> Option<String> {
     })
 }
 
-/// Public keys in the form of `trusted-public-keys`.
+/// Formats public keys as in `trusted-public-keys`.
 fn texts(keys: &[PublicKey]) -> String {
     let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
     keys.join(" ")

@@ -1,4 +1,4 @@
-//! Requests a path from the running server as a client does.
+//! Requests a path from the running server, as a client does.
 
 use samovar_server::checkup::{Examined, Findings};
 
@@ -7,7 +7,7 @@ use crate::cache::{Cache, Private};
 const SUBJECT: &str = "round trip";
 
 /// Requests the newest path of the store from the server at `url`.
-// Long: a list of checks, each of which ends the list if it fails.
+// Long, because it is a list of checks, each of which returns if it fails.
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,

@@ -13,28 +13,28 @@ use crate::outcome::Outcome;
 use crate::roots;
 use crate::size::human;
 
-/// Paths per listing query.
+/// Number of paths per query for a part of the list of paths.
 const LIST_COUNT: usize = 500;
 
-/// Intervals of progress messages, on a terminal and elsewhere.
+/// Intervals between progress messages: on a terminal, and elsewhere.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(500);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The paths to verify, and the read rate.
+/// What to verify, and how fast.
 #[derive(Debug)]
 pub(crate) struct Verification<'a> {
     pub(crate) store: Option<&'a str>,
     pub(crate) paths: &'a [String],
-    /// Bytes per second.
+    /// Read rate, bytes per second; `None` for no limit.
     pub(crate) rate: Option<NonZeroU64>,
 }
 
 impl Verification<'_> {
-    /// Verifies paths. Prints damaged ones to `out`, and progress to standard error.
+    /// Verifies the paths. Prints damaged paths to `out`, and progress to standard error.
     ///
     /// # Errors
     ///
-    /// If the store is unavailable, or `out` cannot be written.
+    /// The store is unavailable, or `out` cannot be written.
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         let settings = Settings::from_process()?;
         let store = samovar_store::open(self.store, &settings)?;
@@ -74,7 +74,7 @@ impl Verification<'_> {
     }
 }
 
-/// All paths of the store, newest first.
+/// Lists all paths of the store, newest first.
 fn all(store: &dyn Store) -> anyhow::Result<Vec<Wanted>> {
     ensure!(
         store.catalog().is_some(),
@@ -110,7 +110,7 @@ impl Wanted {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let Some(info) = store.lookup(self.hash_part)? else {
-            // Collected since the listing.
+            // The path was collected after it was listed.
             return Ok(());
         };
         let path = info.path.full(store.store_dir());
@@ -137,7 +137,7 @@ impl Wanted {
     }
 }
 
-/// Progress messages on standard error, which may be closed.
+/// Prints progress on standard error, which may be closed.
 struct Progress {
     count: usize,
     len: u64,

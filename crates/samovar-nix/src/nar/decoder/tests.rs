@@ -2,7 +2,7 @@ use super::*;
 
 const MAGIC: &str = "nix-archive-1";
 
-/// NAR strings: length, bytes and padding.
+/// Encodes NAR strings: length, bytes and padding.
 fn strings(strings: &[&[u8]]) -> Vec<u8> {
     let mut nar = Vec::new();
     for string in strings {
@@ -18,7 +18,7 @@ fn words(text: &str) -> Vec<u8> {
     strings(&words)
 }
 
-/// Decodes all of it in one piece; returns the length of the NAR.
+/// Decodes a NAR in one piece; returns its length.
 fn read(nar: &[u8], mut decoder: Decoder) -> Result<u64, DecodeError> {
     let mut input = nar;
     while decoder.decode(&mut input)?.is_some() {}
@@ -36,7 +36,7 @@ fn check_refused(nar: &[u8], kind: DecodeErrorKind) {
         read(nar, Decoder::new()).map_err(|error| error.kind),
         Err(kind)
     );
-    // The error is the same byte by byte, and repeated by later calls.
+    // The error must be the same for input byte by byte, and in later calls.
     let mut decoder = Decoder::new();
     let mut error = None;
     for byte in nar {
@@ -57,7 +57,7 @@ fn check_token(text: &str, expected: &'static str) {
     check_refused(&words(text), DecodeErrorKind::Token { expected });
 }
 
-/// The NAR of a directory with symbolic links of these names.
+/// Returns the NAR of a directory with symbolic links of these names.
 fn directory(names: &[&[u8]]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = vec![MAGIC.as_bytes(), b"(", b"type", b"directory"];
     for name in names {
@@ -197,7 +197,7 @@ fn refuses_bad_targets() {
 #[test]
 fn refuses_padding_that_is_not_zero() {
     let nar = words("nix-archive-1 ( type regular contents hello )");
-    // After the magic, after "(", after the contents, after the last ")".
+    // Cut after the magic, after "(", after the contents, and after the last ")".
     for place in [21, 23, 33, 39, 101, 103, 113, 119] {
         let mut nar = nar.clone();
         nar[place] = 1;

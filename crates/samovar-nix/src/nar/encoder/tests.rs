@@ -12,7 +12,7 @@ fn hello(out: &mut Vec<u8>) -> Encoder {
     nar
 }
 
-/// An encoder after the magic, and another inside the root directory.
+/// Creates an encoder after the magic, and another inside the root directory.
 fn at_node_and_in_directory() -> (Encoder, Encoder) {
     let mut directory = Encoder::begun();
     directory.begin_directory(&mut Discard).unwrap();
@@ -50,8 +50,8 @@ fn every_step_in_the_wrong_place_is_refused_and_writes_nothing() {
     entry_end.symlink(&mut Discard, b"t").unwrap();
     let mut done = node.clone();
     done.symlink(&mut Discard, b"t").unwrap();
-    // Each state, and whether it allows these steps: begin, file, end_file, symlink,
-    // begin_directory, entry, end_entry, end_directory, finish.
+    // Each state, and whether it allows the calls begin, file, end_file, symlink, begin_directory,
+    // entry, end_entry, end_directory, finish.
     let table = [
         (
             Encoder::new(),
@@ -190,7 +190,7 @@ fn resumed_inside_a_directory_it_goes_on_as_before() {
         nar.end_entry(out).unwrap();
         nar.end_directory(out).unwrap();
         nar.end_entry(out).unwrap();
-        // The encoder still knows the names before, and refuses a duplicate.
+        // The encoder still knows the earlier names, and refuses a duplicate.
         assert!(matches!(nar.entry(out, b"d"), Err(EncodeError::Name(_))));
         nar.entry(out, b"e").unwrap();
         nar.symlink(out, b"t").unwrap();
