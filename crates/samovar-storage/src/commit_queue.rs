@@ -1,7 +1,8 @@
-//! The commit queue: paths that are published while a commit runs go into the next one together.
+//! The commit queue: combines paths that are published at the same time into one commit.
 //!
-//! A commit costs one flush of the disk, for one path or for thousands. No timer delays it: the
-//! first caller commits at once, and becomes the committer of those who come meanwhile.
+//! A commit costs one flush of the disk, whether it has one path or thousands. No timer delays it:
+//! the first caller commits at once. Paths that arrive during a commit wait, and one of their
+//! callers commits them together.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,10 +10,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::error::StorageError;
 use crate::metadata::{NewPath, Published};
 
-/// Most paths in one commit: a transaction of some 0.3 s.
+/// Maximum number of paths in one commit. A transaction of this size takes about 0.3 s.
 const BATCH_COUNT_MAX: usize = 4096;
 
-/// The queue of a storage.
+/// The paths of a storage that wait for a commit.
 #[derive(Debug, Default)]
 pub(crate) struct CommitQueue {
     state: Mutex<State>,
@@ -25,13 +26,14 @@ struct State {
     next_ticket: u64,
     waiting: Vec<(u64, NewPath)>,
     is_committing: bool,
-    /// Outcomes that their callers have not taken yet. An error of the database is the same for all
-    /// paths of the commit.
+    /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
+    /// same error.
     outcomes: HashMap<u64, Result<Published, String>>,
 }
 
 impl CommitQueue {
-    /// Publishes a path with one of the next commits. `commit` publishes a batch.
+    /// Publishes a path in one of the next commits, and waits for its outcome. `commit` publishes a
+    /// batch.
     pub(crate) fn publish(
         &self,
         new: NewPath,

@@ -1,4 +1,4 @@
-//! Computes the store path of a content address, to recognise a false one.
+//! Computes the store path of a content address, to detect a wrong one.
 //!
 //! # Source
 //!
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use samovar_nix::{Algorithm, ContentAddress, HashPart, Method, StoreDir, StorePath};
 use sha2::{Digest as _, Sha256};
 
-/// Whether `path` is the path of this content address with these references.
+/// Whether `path` is the store path of this content address and these references.
 pub(crate) fn is_path_of(
     address: &ContentAddress,
     dir: &StoreDir,
@@ -46,7 +46,7 @@ pub(crate) fn is_path_of(
     if refers_to_itself {
         kind += ":self";
     }
-    // Only these kinds may have references.
+    // Only paths with these content addresses may have references.
     let may_refer = is_nar || address.method() == Method::Text;
     if !(may_refer || references.is_empty()) {
         return false;
@@ -55,7 +55,7 @@ pub(crate) fn is_path_of(
     folded(&Sha256::digest(fingerprint)) == path.hash_part()
 }
 
-/// A digest folded to the 20 bytes of a hash part.
+/// Folds a digest to the 20 bytes of a hash part.
 fn folded(digest: &[u8]) -> HashPart {
     let mut folded = [0_u8; 20];
     for (at, byte) in digest.iter().enumerate() {

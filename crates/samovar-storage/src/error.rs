@@ -1,23 +1,23 @@
-//! Errors of storage.
+//! Errors of the storage for uploads.
 
 use std::io;
 
 use crate::verify;
 
-/// An error of the storage. Its cause is on the server, not at the client.
+/// An error of the storage. Its cause is on the server, not on the client's side.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// A file of the storage directory.
+    /// An operation on a file of the storage directory failed.
     #[error("{action} {path}: {error}")]
     File {
-        /// What failed, as a verb: "cannot write".
+        /// The failed operation: "cannot write".
         action: &'static str,
-        /// The file, relative to the storage directory.
+        /// Path of the file, relative to the storage directory.
         path: String,
-        /// The cause.
+        /// Cause of the failure.
         error: io::Error,
     },
-    /// The database.
+    /// The database returned this error.
     #[error("database: {0}")]
     Database(String),
     /// The database was written by a newer version of Samovar.
@@ -25,15 +25,15 @@ pub enum StorageError {
         "database has schema {found}, this version reads up to {supported}: run a newer Samovar"
     )]
     SchemaTooNew {
-        /// The schema in the database.
+        /// Version of the schema in the database.
         found: i64,
-        /// The newest schema that this version reads.
+        /// Newest schema version that this program reads.
         supported: i64,
     },
-    /// A value in the database that its schema does not allow.
+    /// The database contains a value that its schema does not allow.
     #[error("database is damaged: {0}")]
     Damaged(String),
-    /// The directory belongs to another database.
+    /// The storage directory and the database belong to different storages.
     #[error(
         "storage directory and database do not belong together: .samovar/store-id is {directory}, \
          the database has {database}"
@@ -44,7 +44,7 @@ pub enum StorageError {
         /// The identifier in the database.
         database: String,
     },
-    /// The storage holds paths of another store directory.
+    /// The storage contains paths of another store directory than the server's.
     #[error("storage has paths of the store directory {stored}, the server serves {served}")]
     StoreDir {
         /// The store directory of the storage.
@@ -63,7 +63,7 @@ impl StorageError {
         }
     }
 
-    /// Whether the disk or a quota is full.
+    /// Whether the error means that the disk or a quota is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(
@@ -76,13 +76,13 @@ impl StorageError {
     }
 }
 
-/// Why an upload was not accepted.
+/// Reason why an upload was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum PutError {
-    /// The body could not be received; the error of the reader that was passed in.
+    /// The body could not be received; contains the unchanged error of its reader.
     #[error("receiving the body: {0}")]
     Source(io::Error),
-    /// The file is refused.
+    /// The NAR file is refused.
     #[error(transparent)]
     File(Box<verify::Refusal>),
     /// The narinfo is refused.

@@ -2,22 +2,23 @@
 //!
 //! # Theory of operation
 //!
-//! An upload has two parts, as a stock Nix client sends them. The NAR file comes first:
-//! [`StoredCache::put_nar`] decompresses, parses and hashes it in one pass while it is written to
-//! the disk. The narinfo follows: [`StoredCache::put_narinfo`] compares it with what was measured
-//! and publishes the path in one transaction.
+//! A stock Nix client uploads a path in two requests. The first contains the NAR file:
+//! [`StoredCache::put_nar`] decompresses, parses and hashes it in one pass while writing it to the
+//! disk. The second contains the narinfo: [`StoredCache::put_narinfo`] compares it with the
+//! verified file and publishes the path in one transaction.
 //!
-//! * **Nothing unverified is visible.** A NAR has a row only after it was decoded and hashed.
-//! * **Acknowledged means durable.** The file is synced before its row is committed, and the commit
-//!   is synced before the client gets its answer.
-//! * **No path without its references.** References are rows with a foreign key. Paths of the live
-//!   Nix store count as present.
-//! * **The directory is a plain binary cache** that any Nix reads as `file://`.
-//! * **A token must have sent a file to use it**, or must be able to read it in the same cache: the
-//!   hash alone proves nothing.
+//! * **Only verified data is visible.** A NAR gets a row only after it was decoded and hashed.
+//! * **Acknowledged uploads are durable.** The file is synced before its row is committed, and the
+//!   commit is synced before the client gets its response.
+//! * **A path is published only with its references.** References are rows with a foreign key;
+//! paths
+//!   of the live Nix store count as present.
+//! * **The directory is a plain binary cache** that any Nix can read as `file://`.
+//! * **A client cannot use a file by knowing its hash.** Its token must have uploaded the file, or
+//!   must be able to read it in the same cache.
 //!
-//! [`Objects`](objects::Objects) and [`Metadata`](metadata::Metadata) separate this from the
-//! directory and from SQLite.
+//! The traits [`Objects`](objects::Objects) and [`Metadata`](metadata::Metadata) separate these
+//! rules from the file system and from SQLite.
 
 #![forbid(unsafe_code)]
 

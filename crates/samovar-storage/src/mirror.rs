@@ -1,5 +1,5 @@
-//! The mirror: the files that make the storage directory a plain binary cache, which any Nix reads
-//! as `file://` without this program.
+//! The mirror: files in the storage directory that make it a plain binary cache. Any Nix can read
+//! that as `file://` without this program.
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{NarHash, StoreDir};
@@ -9,7 +9,7 @@ use crate::metadata::StoredPath;
 /// Name of the file that describes the cache.
 pub(crate) const CACHE_INFO: &str = "nix-cache-info";
 
-/// The text of `nix-cache-info`.
+/// Returns the text of `nix-cache-info`.
 pub(crate) fn cache_info(dir: &StoreDir) -> String {
     format!(
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
@@ -17,7 +17,7 @@ pub(crate) fn cache_info(dir: &StoreDir) -> String {
     )
 }
 
-/// The narinfo of an uploaded path, with the signatures that were uploaded.
+/// Makes the narinfo of an uploaded path, with the uploaded signatures.
 #[must_use]
 pub fn narinfo(path: &StoredPath) -> NarInfo {
     NarInfo {

@@ -1,14 +1,14 @@
-//! [`Objects`]: where files are kept, and [`Directory`], which keeps them in a directory.
+//! [`Objects`]: the interface to stored files. [`Directory`] stores them in a directory.
 //!
-//! A key is a relative path such as `nar/<hash>.nar.zst`. Keys are made by this crate from parsed
-//! values and never from a client's text.
+//! A key is a relative path such as `nar/<hash>.nar.zst`. This crate makes keys from parsed values
+//! only, never from a client's text.
 //!
 //! # Durability
 //!
-//! [`NewObject::publish`] returns when the object survives a power cut: the file is written to
-//! `.samovar/tmp/`, synced, renamed to its key, and the directory of the key is synced. An error of
-//! `fsync` is never retried on the same file: the kernel may have dropped the pages that it failed
-//! to write, and a second call would succeed without them.
+//! When [`NewObject::publish`] returns, the object survives a power cut: the file is written to
+//! `.samovar/tmp/` and synced, then renamed to its key, and the key's directory is synced. After an
+//! error of `fsync`, the call is never repeated for the same file: the kernel may have dropped the
+//! pages that it failed to write, and a second call would succeed without them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,10 +18,10 @@ use tempfile::NamedTempFile;
 
 use crate::error::StorageError;
 
-/// The directory of files that are still being written.
+/// Directory for files that are still being written.
 const TMP: &str = ".samovar/tmp";
 
-/// A place for files, by key.
+/// Storage for files, which are identified by keys.
 pub trait Objects: std::fmt::Debug + Send + Sync {
     /// Starts a new object, which is invisible until [`NewObject::publish`].
     ///
@@ -30,35 +30,36 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError>;
 
-    /// Opens an object for reading; `None` if there is none.
+    /// Opens an object for reading; `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
 
-    /// Whether there is an object that is not empty.
+    /// Whether the object exists and is not empty.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn has_contents(&self, key: &str) -> Result<bool, StorageError>;
 
-    /// Removes an object. Absence is no error.
+    /// Removes an object. It is no error if the object does not exist.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn remove(&self, key: &str) -> Result<(), StorageError>;
 
-    /// Removes objects that were started and not published. No process may be writing.
+    /// Removes objects that were started but never published. No process may be writing an object.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn remove_unfinished(&self) -> Result<(), StorageError>;
 
-    /// Writes a small object that can be rebuilt from the database: atomic, but not synced.
+    /// Writes a small object that can be rebuilt from the database. The write is atomic but not
+    /// synced.
     ///
     /// # Errors
     ///
@@ -66,9 +67,9 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
 }
 
-/// An object that is being written. It is removed if it is dropped before `publish`.
+/// An object that is being written. Dropping it before `publish` removes it.
 pub trait NewObject: Write {
-    /// Makes the object visible under `key`, durably. Replaces an object of the same key.
+    /// Makes the object durable and visible under `key`. Replaces an existing object of that key.
     ///
     /// # Errors
     ///
@@ -76,14 +77,14 @@ pub trait NewObject: Write {
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError>;
 }
 
-/// Objects as files below a directory.
+/// Objects that are files in a directory.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
 }
 
 impl Directory {
-    /// Opens a directory, and creates what is missing.
+    /// Opens the directory; creates it and its subdirectories if they do not exist.
     ///
     /// # Errors
     ///
@@ -162,7 +163,7 @@ impl Objects for Directory {
     }
 }
 
-/// A file in `.samovar/tmp/`.
+/// A file in `.samovar/tmp/` that is not published yet.
 #[derive(Debug)]
 struct NewFile {
     file: NamedTempFile,

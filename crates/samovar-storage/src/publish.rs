@@ -1,4 +1,4 @@
-//! The rules for an uploaded narinfo.
+//! Checks of uploaded narinfos.
 
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
 use samovar_nix::{Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath};
@@ -7,34 +7,35 @@ use crate::content_address;
 use crate::metadata::StoredNar;
 use crate::verify::FileName;
 
-/// Longest narinfo, in bytes.
+/// Maximum length of a narinfo, in bytes.
 pub const NARINFO_LEN_MAX: usize = 1 << 20;
 
-/// Most references of a path.
+/// Maximum number of references of a path.
 const REFERENCE_COUNT_MAX: usize = 8192;
 
-/// Most signatures of a path.
+/// Maximum number of signatures of a path.
 pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
 
 /// Longest name of a key in a signature, in bytes.
 const KEY_NAME_LEN_MAX: usize = 256;
 
-/// Why an uploaded narinfo is refused. The text names the field, what was found and what to do.
+/// Reason why an uploaded narinfo is refused. Its text names the field, the value found, and the
+/// fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Not a narinfo.
+    /// The text is not a valid narinfo.
     #[error("the narinfo is malformed, {0}")]
     Malformed(NarInfoError),
-    /// Beyond [`NARINFO_LEN_MAX`].
+    /// The text is longer than [`NARINFO_LEN_MAX`].
     #[error("the narinfo has more than {NARINFO_LEN_MAX} bytes")]
     TooLong,
-    /// The URL of the narinfo is that of another path.
+    /// The narinfo describes another path than its URL.
     #[error("StorePath is {found}, but the URL is that of the hash part {expected}")]
     OtherPath {
-        /// In the URL.
+        /// Hash part in the URL.
         expected: HashPart,
-        /// In the narinfo.
+        /// Store path in the narinfo.
         found: StorePath,
     },
     /// `URL` is not the name of a NAR file.
@@ -49,21 +50,21 @@ pub enum Refusal {
     /// A field differs from the value computed from the uploaded file.
     #[error("{field} is {found}, but the uploaded file has {measured}")]
     Differs {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value in the narinfo.
         found: String,
-        /// The measured value.
+        /// Value computed from the file.
         measured: String,
     },
-    /// Too many of something.
+    /// A field has more values than allowed.
     #[error("{field} has {found} entries, the limit is {limit}")]
     TooMany {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// How many there are.
+        /// Number of values found.
         found: usize,
-        /// How many there may be.
+        /// Maximum number of values.
         limit: usize,
     },
     /// The name of a key in a signature is too long.
@@ -72,18 +73,18 @@ pub enum Refusal {
     /// The store path computed from `CA` is not `StorePath`.
     #[error("CA does not belong to this StorePath, these References and this NAR")]
     ContentAddress,
-    /// A reference is missing.
+    /// A reference is neither in this cache nor in the live Nix store.
     #[error(
         "{reference}, a reference of {path}, is not in this cache: upload it first, or run the \
          command again with --refresh if your client believes that it is there"
     )]
     MissingReference {
-        /// The reference.
+        /// The missing reference.
         reference: StorePath,
-        /// The path.
+        /// The path that refers to it.
         path: StorePath,
     },
-    /// A build log is too long.
+    /// A build log is longer than this limit, in bytes.
     #[error("the build log has more than {0} bytes")]
     LogTooLong(u64),
     /// The token was revoked or has expired.
@@ -91,8 +92,8 @@ pub enum Refusal {
     TokenInvalid,
 }
 
-/// Parses an uploaded narinfo and checks what does not need the database. Returns the narinfo and
-/// the file that it names.
+/// Parses an uploaded narinfo and makes all checks that need no database. Returns the narinfo, and
+/// the name of its file.
 pub(crate) fn parse(
     dir: &StoreDir,
     hash_part: HashPart,
@@ -132,7 +133,7 @@ pub(crate) fn parse(
     }
 }
 
-/// Compares a narinfo with the file that was uploaded.
+/// Compares a narinfo with the uploaded file.
 pub(crate) fn compare(
     dir: &StoreDir,
     info: &NarInfo,

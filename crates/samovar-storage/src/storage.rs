@@ -1,4 +1,4 @@
-//! [`Storage`]: the facade that a server uses.
+//! [`Storage`]: the interface through which a server uses uploads.
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
@@ -21,7 +21,7 @@ use crate::publish::{self, Refusal};
 use crate::token::{Token, TokenHash};
 use crate::verify::{FileName, Limits, VerifyError, verify};
 
-/// The database, relative to the storage directory.
+/// Path of the database, relative to the storage directory.
 pub const DATABASE: &str = ".samovar/db.sqlite";
 
 const LOCK: &str = ".samovar/lock";
@@ -30,16 +30,16 @@ const STORE_ID: &str = ".samovar/store-id";
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
 
-/// Tokens that are remembered as valid.
+/// Maximum number of tokens that are remembered as valid.
 const SEEN_COUNT_MAX: usize = 4096;
 
-/// How often a successor checks whether its predecessor has ended.
+/// Interval at which a new process checks whether its predecessor has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Renders the narinfo of an uploaded path, signatures of the cache included.
+/// Renders the narinfo of an uploaded path, including the cache's signatures.
 pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 
-/// A storage: files and database.
+/// The storage for uploaded paths: files and a database.
 #[derive(Debug)]
 pub struct Storage {
     objects: Box<dyn Objects>,
@@ -48,7 +48,8 @@ pub struct Storage {
     limits: Limits,
     queue: CommitQueue,
     index: RwLock<Index>,
-    /// Hashes of tokens that were found valid. Only for deciding how a body is received.
+    /// Hashes of tokens that were valid when last looked up. Used only to decide how to receive a
+    /// body.
     seen_tokens: RwLock<HashSet<TokenHash>>,
 }
 
@@ -56,10 +57,12 @@ pub struct Storage {
 #[derive(Debug, Default)]
 struct Index {
     paths: HashSet<(CacheId, HashPart)>,
-    /// The lock of the directory: no other process publishes, so `paths` is complete. `None` while
-    /// the predecessor of a zero-downtime upgrade runs; then the database is asked.
+    /// The lock of the directory. While this process holds it, no other process publishes, so
+    /// `paths` is complete. `None` while the predecessor of a zero-downtime upgrade runs; then
+    /// look-ups query the database.
     lock: Option<File>,
-    /// Whether a successor may be publishing although the lock is held: the database is asked.
+    /// Whether a new process may be publishing although this one holds the lock. Then look-ups
+    /// query the database.
     is_shared: bool,
 }
 
@@ -69,12 +72,12 @@ pub struct StoredCache {
     storage: Arc<Storage>,
     id: CacheId,
     name: String,
-    /// Whether its narinfos are in the directory, too.
+    /// Whether the narinfos of this cache are also written into the directory.
     is_mirrored: bool,
 }
 
 impl Storage {
-    /// Opens the storage in a directory, or creates it.
+    /// Opens the storage in a directory; creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -118,14 +121,15 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Whether no other process has the storage.
+    /// Whether no other process uses the storage.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.index().lock.is_some()
     }
 
-    /// The cache of this name, created if it is new. `is_mirrored`: its narinfos are written into
-    /// the directory, which makes that a plain binary cache; for one cache of the storage.
+    /// Returns the cache of this name, which is created if it does not exist. `is_mirrored`: its
+    /// narinfos are also written into the directory, which makes that a plain binary cache. Only
+    /// one cache of a storage may be mirrored.
     ///
     /// # Errors
     ///
@@ -143,12 +147,12 @@ impl Storage {
         })
     }
 
-    /// Sets whether another process may publish while this one has the lock. Call it before the
-    /// successor of a zero-downtime upgrade serves: clients of this process ask for paths that the
-    /// successor has acknowledged.
+    /// Sets whether another process may publish although this one holds the lock. Must be set
+    /// before the new process of a zero-downtime upgrade serves: its clients may then ask this
+    /// process for paths that the new one has published.
     ///
-    /// While it is shared, all processes have a shared lock, and none takes itself for the only one
-    /// before all others have ended.
+    /// While this is set, all processes hold a shared lock. Each of them takes the exclusive lock
+    /// only after all others have ended.
     pub fn set_shared(&self, is_shared: bool) {
         let mut index = self.index_mut();
         index.is_shared = is_shared;
@@ -159,17 +163,17 @@ impl Storage {
             true => lock.try_lock_shared(),
             false => lock.try_lock(),
         };
-        // Without the exclusive lock the database is asked, which is correct, but slower.
+        // Without the exclusive lock, look-ups query the database, which is correct but slower.
         index.is_shared = is_shared || outcome.is_err();
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {
-        // A path that is published after this read is added by its commit.
+        // If a path is published after this read, its commit adds it to the index.
         let paths = self.metadata.hash_parts()?;
         let mut index = self.index_mut();
         index.paths.extend(paths);
         if index.is_shared {
-            // An upgrade began meanwhile.
+            // An upgrade has started meanwhile.
             keep_others_out(&lock);
         }
         index.lock = Some(lock);
@@ -184,7 +188,7 @@ impl Storage {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a batch, and makes it visible in memory.
+    /// Publishes a batch and adds its new paths to the index in memory.
     fn commit(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
         let outcomes = self.metadata.publish(batch)?;
         let mut index = self.index_mut();
@@ -198,21 +202,21 @@ impl Storage {
 }
 
 impl StoredCache {
-    /// Whether an uploaded path may have this hash part. `false` is certain. Never blocks on a
-    /// disk.
+    /// Whether an uploaded path with this hash part may exist. If `false`, it certainly does not.
+    /// Never blocks on a disk.
     #[must_use]
     pub fn may_contain(&self, hash_part: HashPart) -> bool {
         let index = self.storage.index();
         index.lock.is_none() || index.is_shared || index.paths.contains(&(self.id, hash_part))
     }
 
-    /// Whether a path with this hash part was certainly uploaded.
+    /// Whether an uploaded path with this hash part certainly exists.
     fn surely_contains(&self, hash_part: HashPart) -> bool {
         let index = self.storage.index();
         index.paths.contains(&(self.id, hash_part))
     }
 
-    /// The uploaded path with this hash part.
+    /// Returns the uploaded path with this hash part.
     ///
     /// # Errors
     ///
@@ -224,7 +228,7 @@ impl StoredCache {
         self.storage.metadata.path(self.id, hash_part)
     }
 
-    /// The listing of an uploaded path, compressed with zstd.
+    /// Returns the listing of an uploaded path, compressed with zstd.
     ///
     /// # Errors
     ///
@@ -233,8 +237,8 @@ impl StoredCache {
         self.storage.metadata.listing(path.nar.id)
     }
 
-    /// The file of a NAR that a path of this cache has, or that the client with `token` has sent;
-    /// opened. `None` also if the file is lost or has another length: the next upload replaces it.
+    /// Opens the file of a NAR that a path of this cache uses, or that was uploaded with `token`.
+    /// Also returns `None` if the file is lost or has another length; the next upload replaces it.
     ///
     /// # Errors
     ///
@@ -259,7 +263,7 @@ impl StoredCache {
         Ok(is_whole.then_some((nar, file)))
     }
 
-    /// The token of this text, if it is valid and for this cache.
+    /// Returns the token with this text, if it is valid for this cache.
     ///
     /// # Errors
     ///
@@ -281,7 +285,7 @@ impl StoredCache {
         Ok(token)
     }
 
-    /// Whether the token of this text was valid when it was last looked up. Never blocks on a disk.
+    /// Whether the token with this text was valid when last looked up. Never blocks on a disk.
     #[must_use]
     pub fn is_seen(&self, text: &[u8]) -> bool {
         let seen = &self.storage.seen_tokens;
@@ -289,8 +293,8 @@ impl StoredCache {
         TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
     }
 
-    /// Receives a NAR file: verifies it in one pass and keeps it, durably when this returns. It is
-    /// visible to the client that sent it; to others once a narinfo names it.
+    /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
+    /// durably. Only the client that sent it can read it, until a published narinfo refers to it.
     ///
     /// # Errors
     ///
@@ -303,7 +307,7 @@ impl StoredCache {
     ) -> Result<(), PutError> {
         let storage = &*self.storage;
         if self.open_file(Some(token), name)?.is_some() {
-            // The file is stored already: discard the body.
+            // The file is stored already, so discard the body.
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
             return Ok(());
         }
@@ -335,9 +339,9 @@ impl StoredCache {
         Ok(storage.metadata.add_nar(token.id, &new)?)
     }
 
-    /// Publishes a path: checks its narinfo against the file that was uploaded, and its references.
-    /// When this returns, the path is durable and every look-up finds it. `is_elsewhere` says
-    /// whether the live Nix store has a path. Returns the path.
+    /// Publishes a path, after comparing its narinfo with the uploaded file and checking its
+    /// references. When this returns, the path is durable and every look-up finds it.
+    /// `is_elsewhere` tells whether the live Nix store contains a path. Returns the path.
     ///
     /// # Errors
     ///
@@ -392,7 +396,8 @@ impl StoredCache {
         }
     }
 
-    /// Receives a build log of at most `len_max` bytes, and keeps it in place of an earlier one.
+    /// Receives a build log of at most `len_max` bytes, and replaces an earlier one of the same
+    /// name.
     ///
     /// # Errors
     ///
@@ -436,7 +441,8 @@ impl StoredCache {
         self.storage.objects.open(&self.log_key(path))
     }
 
-    /// The key of a log. A token of one cache must not change the logs of another.
+    /// Returns the key of a log. Only a mirrored cache uses `log/`, so that a token for one cache
+    /// cannot change another cache's logs.
     fn log_key(&self, path: &StorePath) -> String {
         match self.is_mirrored {
             true => format!("log/{}", path.base_name()),
@@ -444,8 +450,8 @@ impl StoredCache {
         }
     }
 
-    /// Writes the narinfos that are missing in the directory, because an earlier process was killed
-    /// after it had published them. Does nothing for a cache that is not mirrored.
+    /// Writes narinfos that are missing in the directory because an earlier process was killed
+    /// after publishing them. Does nothing if the cache is not mirrored.
     ///
     /// # Errors
     ///
@@ -463,7 +469,7 @@ impl StoredCache {
         Ok(())
     }
 
-    /// Writes the narinfo into the directory.
+    /// Writes the narinfo of a path into the directory, if the cache is mirrored.
     fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
         if self.is_mirrored
             && let Some(path) = self.lookup(hash_part)?
@@ -477,8 +483,8 @@ impl StoredCache {
     }
 }
 
-/// Opens the database of the storage in a directory, or creates it. The directory of the database
-/// is readable to its owner alone.
+/// Opens the database of a storage directory; creates it if it does not exist. Only its owner can
+/// access the database's directory.
 ///
 /// # Errors
 ///
@@ -505,7 +511,7 @@ pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError
         .map_err(|error| StorageError::Damaged(error.to_string()))
 }
 
-/// Takes the lock when the predecessor has ended, and loads the index.
+/// Waits until the predecessor has ended, takes the lock, and loads the index.
 fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
     loop {
         std::thread::sleep(LOCK_INTERVAL);
@@ -513,7 +519,7 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
             return;
         };
         if lock.try_lock().is_ok() {
-            // On an error the database is asked about each path, which is correct, but slower.
+            // If loading fails, look-ups query the database, which is correct but slower.
             let _still_correct = storage.load_index(lock);
             return;
         }
@@ -521,14 +527,15 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
     }
 }
 
-/// Takes the shared lock, so that no process that starts later gets the exclusive one before this
-/// one. A failed attempt at the exclusive lock has released it.
+/// Takes the shared lock. So no process that starts later gets the exclusive lock before this one.
+/// The failed attempt to get the exclusive lock has released the shared one.
 fn keep_others_out(lock: &File) {
-    // Fails as long as a process that expects no other one has the exclusive lock.
+    // Fails while another process holds the exclusive lock.
     lock.try_lock_shared().ok();
 }
 
-/// Compares the identifier in the directory with that of the database; writes it if it is missing.
+/// Compares the storage identifier in the directory with the one in the database. Writes it if the
+/// directory has none.
 fn check_store_id(root: &Path, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {

@@ -1,14 +1,14 @@
-//! Tokens: random secrets that grant rights to a client.
+//! Tokens: random secrets that give rights to clients.
 //!
-//! A token is `smv1_` and 43 characters of base-64 for URLs, 32 random bytes. It is shown once,
-//! when it is made; the database has its SHA-256. A token is random and too long to guess, so a
-//! fast hash suffices.
+//! A token consists of `smv1_` and 43 characters, 32 random bytes in URL-safe base-64. It is shown
+//! once, when it is created; the database stores its SHA-256. Because a token is random and too
+//! long to guess, a fast hash is sufficient.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-/// The first characters of a token: scanners of source code can recognise a leaked one.
+/// First characters of each token. Scanners of source code can recognise a leaked token by them.
 pub const PREFIX: &str = "smv1_";
 
 /// SHA-256 of a token.
@@ -16,7 +16,7 @@ pub const PREFIX: &str = "smv1_";
 pub struct TokenHash(pub(crate) [u8; 32]);
 
 impl TokenHash {
-    /// Hashes the text of a token. `None` if the text does not have the form of one.
+    /// Hashes the text of a token. `None` if the text does not have the form of a token.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
         text.starts_with(PREFIX.as_bytes())
@@ -30,22 +30,22 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// What the holder of a token may do.
+/// The rights that a token gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Read paths, also of a cache that is not public.
+    /// The right to read paths, also those of a cache that is not public.
     pub read: bool,
-    /// Upload paths.
+    /// The right to upload paths.
     pub push: bool,
 }
 
-/// A text is not a list of rights.
+/// Error: the text is not a list of rights.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown right {0:?}: rights are read and push")]
 pub struct RightsError(String);
 
 impl Rights {
-    /// The number in the database.
+    /// Returns the rights as a bit set for the database.
     pub(crate) fn bits(self) -> i64 {
         i64::from(self.read) | (i64::from(self.push) << 1)
     }
@@ -88,30 +88,30 @@ impl fmt::Display for Rights {
 /// A token's row in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The row's number.
+    /// Number of the row.
     pub id: i64,
-    /// A name for people: who or what uses it.
+    /// Name for operators: the person or machine that uses the token.
     pub name: String,
-    /// The cache that it is for; `None`: all.
+    /// Name of the only cache for which it is valid; `None`: valid for all caches.
     pub cache: Option<String>,
-    /// What it grants.
+    /// Rights that it gives.
     pub rights: Rights,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_at: i64,
-    /// When it expires, in seconds since 1970; `None`: never.
+    /// Time of expiry, in seconds since 1970; `None`: never.
     pub expires_at: Option<i64>,
-    /// When it was revoked, in seconds since 1970.
+    /// Time of revocation, in seconds since 1970; `None`: not revoked.
     pub revoked_at: Option<i64>,
 }
 
 impl Token {
-    /// Whether the token grants anything at this time.
+    /// Whether the token is valid at this time: neither expired nor revoked.
     #[must_use]
     pub fn is_valid(&self, now: i64) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 
-    /// Whether the token is for this cache.
+    /// Whether the token may be used for this cache.
     #[must_use]
     pub fn covers(&self, cache: &str) -> bool {
         self.cache.as_deref().is_none_or(|own| own == cache)

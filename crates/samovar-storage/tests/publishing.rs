@@ -1,5 +1,5 @@
-//! A path is visible exactly if its upload was acknowledged: verified, complete, with its
-//! references, by a token that may.
+//! A path is visible if, and only if, its upload was acknowledged. The upload must be verified and
+//! complete, with all references present and a token that may push.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ struct Fixture {
     tokens: [Token; 2],
 }
 
-/// A NAR of one file, uncompressed.
+/// An uncompressed NAR of one file.
 struct Upload {
     nar: Vec<u8>,
     name: FileName,
@@ -171,7 +171,7 @@ fn a_path_needs_its_references() {
     };
     assert_eq!(fixture.refused(0, &app, &narinfo), missing);
     assert_eq!(fixture.cache.lookup(app.hash_part()).unwrap(), None);
-    // Another path with the same hash part is not the reference.
+    // Another path with the same hash part does not count as the reference.
     fixture.put(0, &path(1, "other"), &[]);
     assert_eq!(fixture.refused(0, &app, &narinfo), missing);
     let elsewhere = path(3, "elsewhere");
@@ -197,7 +197,7 @@ fn a_file_that_another_token_has_sent_is_as_if_absent() {
     let narinfo = text(&thief, &upload, &[]);
     let refusal = fixture.refused(1, &thief, &narinfo);
     assert_eq!(refusal, Refusal::UnknownFile(upload.name));
-    // A client that has the file may send it, too.
+    // A client that uploads the file itself may use it, too.
     fixture.send(1, &upload);
     let published = fixture.put_narinfo(1, &thief, &narinfo);
     assert_eq!(published.unwrap(), Published::New);

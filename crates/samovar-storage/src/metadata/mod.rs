@@ -1,7 +1,7 @@
-//! [`Metadata`]: what is stored, and [`Sqlite`], which keeps it in a database file.
+//! [`Metadata`]: the interface to the database of a storage. [`Sqlite`] implements it.
 //!
-//! The database is the truth. A path is visible when its row is committed, and its row is committed
-//! only when its file is durable and all its references have rows: that is a foreign key.
+//! The database decides what exists. A path is visible once its row is committed. That happens only
+//! after its file is durable and if all its references have rows, which a foreign key enforces.
 
 mod sqlite;
 
@@ -13,14 +13,14 @@ use crate::token::{Rights, Token, TokenHash};
 
 pub use sqlite::Sqlite;
 
-/// The number of a cache in the database.
+/// Number that identifies a cache in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheId(pub(crate) i64);
 
 /// A file with a verified NAR, stored once for all paths and caches that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredNar {
-    /// The row's number.
+    /// Number of the row.
     pub id: i64,
     /// SHA-256 of the NAR.
     pub nar_hash: NarHash,
@@ -32,29 +32,29 @@ pub struct StoredNar {
     pub file_size: u64,
     /// Compression of the file.
     pub compression: Compression,
-    /// Key of the object, which is also its URL relative to the cache.
+    /// Key of the object that contains the file. It is also the file's URL relative to the cache.
     pub object_key: String,
 }
 
-/// A verified NAR that may be new.
+/// A verified NAR to record, whether or not it is stored already.
 #[derive(Debug, Clone)]
 pub struct NewNar {
-    /// As it will be stored; `id` is ignored.
+    /// The NAR as it will be stored; `id` is ignored.
     pub nar: StoredNar,
-    /// The listing of its files, compressed with zstd.
+    /// The listing of the NAR's files, compressed with zstd.
     pub listing: Option<Vec<u8>>,
-    /// The index of its zstd frames.
+    /// The index of the file's zstd frames.
     pub frames: Option<Vec<u8>>,
 }
 
 /// An uploaded path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPath {
-    /// The path.
+    /// The store path.
     pub path: StorePath,
     /// Its NAR.
     pub nar: StoredNar,
-    /// The paths it refers to, itself included; sorted.
+    /// The paths to which it refers, in sorted order; may include the path itself.
     pub references: Vec<StorePath>,
     /// The derivation that built it.
     pub deriver: Option<StorePath>,
@@ -62,22 +62,22 @@ pub struct StoredPath {
     pub signatures: Vec<Signature>,
     /// The content address.
     pub content_address: Option<ContentAddress>,
-    /// When it was published, in seconds since 1970.
+    /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
 }
 
-/// A path to publish, checked but for its references.
+/// A path to publish. Everything has been checked except its references.
 #[derive(Debug, Clone)]
 pub struct NewPath {
-    /// The cache.
+    /// The cache in which to publish the path.
     pub cache: CacheId,
-    /// The token of the client.
+    /// Row number of the client's token.
     pub token: i64,
     /// The path.
     pub path: StorePath,
-    /// The NAR's row.
+    /// Row number of the path's NAR.
     pub nar_id: i64,
-    /// The paths it refers to, except itself.
+    /// The paths to which it refers, except itself.
     pub references: Vec<NewReference>,
     /// Whether it refers to itself.
     pub has_self_reference: bool,
@@ -89,25 +89,25 @@ pub struct NewPath {
     pub content_address: Option<ContentAddress>,
 }
 
-/// A reference of a path to publish.
+/// A reference of a path that is to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReference {
-    /// The path that is referred to.
+    /// The path that is referenced.
     pub path: StorePath,
-    /// Whether the live Nix store has it, so that it need not be in the cache.
+    /// Whether the live Nix store contains the referenced path, so that the cache need not.
     pub is_elsewhere: bool,
 }
 
 /// The outcome of publishing one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Published {
-    /// The path is new.
+    /// The path is new and was published.
     New,
-    /// The path was there with the same NAR. Signatures that were missing have been added.
+    /// The path existed already with the same NAR. Missing signatures were added.
     Known,
-    /// The path was there with another NAR, which stays: the build is not reproducible.
+    /// The path existed already with another NAR, which stays. The build is not reproducible.
     Conflict,
-    /// A reference is not in the cache. Nothing was changed.
+    /// A reference is missing in the cache. Nothing was changed.
     MissingReference(StorePath),
     /// The token was revoked or has expired since the upload began. Nothing was changed.
     TokenInvalid,
@@ -117,28 +117,28 @@ pub enum Published {
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
 pub trait Metadata: std::fmt::Debug + Send + Sync {
-    /// The identifier of the storage, made when the database was.
+    /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn store_id(&self) -> Result<String, StorageError>;
 
-    /// Finds a cache by name, or creates it.
+    /// Returns the cache of this name, which is created if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`StorageError::StoreDir`] if it exists for another store directory; others.
+    /// [`StorageError::StoreDir`] if the cache exists for another store directory; others.
     fn cache(&self, name: &str, store_dir: &str) -> Result<CacheId, StorageError>;
 
-    /// The hash parts of all paths.
+    /// Returns the hash parts of all paths, each with its cache.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn hash_parts(&self) -> Result<Vec<(CacheId, HashPart)>, StorageError>;
 
-    /// A path of a cache.
+    /// Returns the path with this hash part in a cache.
     ///
     /// # Errors
     ///
@@ -146,14 +146,14 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     fn path(&self, cache: CacheId, hash_part: HashPart)
     -> Result<Option<StoredPath>, StorageError>;
 
-    /// The listing of a NAR, compressed with zstd.
+    /// Returns the listing of a NAR, compressed with zstd.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// The NAR of a file, if a path of the cache has it, or if `token` has sent it.
+    /// Returns the NAR of a file, if a path of the cache uses it or `token` has uploaded it.
     ///
     /// # Errors
     ///
@@ -165,14 +165,14 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError>;
 
-    /// Records a verified NAR that `token` has sent. It may be there already.
+    /// Records a verified NAR that was uploaded with `token`. It may be recorded already.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn add_nar(&self, token: i64, new: &NewNar) -> Result<(), StorageError>;
 
-    /// Publishes paths in one transaction, in order: a path may refer to one before it.
+    /// Publishes paths in one transaction, in the given order: a path may refer to an earlier one.
     ///
     /// # Errors
     ///
@@ -186,29 +186,29 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`].
     fn add_token(&self, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError>;
 
-    /// All tokens, the newest first.
+    /// Returns all tokens, newest first.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn tokens(&self) -> Result<Vec<Token>, StorageError>;
 
-    /// A token by the hash of its text.
+    /// Returns the token whose text has this hash.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StorageError>;
 
-    /// Whether a token is neither revoked nor expired.
+    /// Whether a token is valid: neither revoked nor expired.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn is_token_valid(&self, token: i64) -> Result<bool, StorageError>;
 
-    /// Revokes all valid tokens of a name. Returns how many there were. No upload with one of them
-    /// is published after this returns.
+    /// Revokes all valid tokens of this name, and returns their number. After this returns, no
+    /// upload with one of them is published.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError>;
 }
 
-/// A token to add.
+/// The properties of a token to add.
 #[derive(Debug, Clone)]
 pub struct NewToken {
     /// See [`Token::name`].

@@ -1,11 +1,11 @@
-//! [`Sqlite`]: metadata in one database file.
+//! [`Sqlite`]: stores the metadata in one database file.
 //!
 //! # Concurrency
 //!
 //! One connection writes, under a lock; readers take connections from a pool. Other processes may
-//! have the database open: `samovar token`, and the next process during a zero-downtime upgrade.
-//! The journal is a WAL and `synchronous` is `full`, so a commit that returned survives a power
-//! cut.
+//! open the database at the same time: `samovar token`, and the new process during a zero-downtime
+//! upgrade. The journal mode is WAL and `synchronous` is `full`, so a commit survives a power cut
+//! once it has returned.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,16 +22,16 @@ use crate::error::StorageError;
 use crate::publish::SIGNATURE_COUNT_MAX;
 use crate::token::{Rights, Token, TokenHash};
 
-/// The schema that this version reads and writes.
+/// The schema version that this program reads and writes.
 const SCHEMA: i64 = 1;
 
-/// How long to wait for a lock of another process, which holds it for one commit.
+/// Maximum time to wait for the lock of another process, which holds it for one commit.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Idle connections for reading.
+/// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;
 
-/// Columns of `nar` in the order that [`nar_of`] reads.
+/// Columns of the table `nar`, in the order in which [`nar_of`] reads them.
 macro_rules! nar_columns {
     () => {
         "nar.id, nar.nar_hash, nar.nar_size, nar.file_hash, nar.file_size, nar.compression, \
@@ -39,7 +39,7 @@ macro_rules! nar_columns {
     };
 }
 
-/// A database file.
+/// Metadata in an SQLite database file.
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
@@ -48,7 +48,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the database, or creates it.
+    /// Opens the database; creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Sqlite {
     }
 
     fn writer(&self) -> MutexGuard<'_, Connection> {
-        // A transaction that a panic left open was rolled back when its guard was dropped.
+        // A panic leaves no open transaction: dropping the transaction's guard rolls it back.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -288,7 +288,8 @@ fn publish_one(
     new: &NewPath,
     now: i64,
 ) -> Result<Published, StorageError> {
-    // In the same transaction as the path: a revocation that has returned is seen.
+    // Checked in the transaction that inserts the path, so that a revocation that has returned
+    // takes effect.
     if !is_token_valid(transaction, new.token, now)? {
         return Ok(Published::TokenInvalid);
     }
@@ -325,7 +326,7 @@ fn is_token_valid(connection: &Connection, token: i64, now: i64) -> Result<bool,
     Ok(is_valid == Some(true))
 }
 
-/// Inserts a path that is not there with its references.
+/// Inserts a path that does not exist yet, and its references.
 fn insert_path(
     transaction: &Transaction<'_>,
     new: &NewPath,
@@ -370,7 +371,7 @@ fn insert_path(
     Ok(Published::New)
 }
 
-/// The row of a path with this hash part and name.
+/// Returns the row number of the path with this hash part and name.
 fn path_row(
     transaction: &Transaction<'_>,
     cache: CacheId,
@@ -386,7 +387,7 @@ fn path_row(
         .optional()?)
 }
 
-/// The signatures of a column with more added, without duplicates, up to the limit.
+/// Adds signatures to a column, without duplicates, up to the limit.
 fn joined(sigs: &str, more: &[Signature]) -> String {
     let mut texts: Vec<String> = sigs.split(' ').map(str::to_owned).collect();
     texts.retain(|text| !text.is_empty());
@@ -458,7 +459,7 @@ fn stored_path(
     }))
 }
 
-/// The NAR in the first columns of a row.
+/// Parses the NAR in the first columns of a row.
 fn nar_of(row: &Row<'_>) -> Result<StoredNar, StorageError> {
     Ok(StoredNar {
         id: row.get(0)?,

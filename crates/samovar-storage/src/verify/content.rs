@@ -1,4 +1,4 @@
-//! [`Content`]: the NAR in an upload.
+//! [`Content`]: checks and hashes the NAR in an upload.
 
 use samovar_nix::NarHash;
 use samovar_nix::nar::{Decoder, Event};
@@ -13,7 +13,7 @@ pub(super) struct Content<'a> {
     hasher: Sha256,
     decoder: Decoder,
     listing: Builder,
-    /// Length so far, in bytes.
+    /// Length of the NAR so far, in bytes.
     len: u64,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Content<'a> {
         self.hasher.update(piece);
         while let Some(event) = self.decoder.decode(&mut piece).map_err(Refusal::NotANar)? {
             if let Event::File { size, offset, .. } = event {
-                // Refuses a file that will be too large at its start.
+                // A file that will exceed the limit is refused where it starts.
                 let end = offset.saturating_add(size);
                 if end > self.limits.nar_size_max {
                     return Err(self.too_large());
@@ -54,12 +54,12 @@ impl<'a> Content<'a> {
         Err(Refusal::BytesAfterNar { nar_size })
     }
 
-    /// Length so far, in bytes.
+    /// Returns the length of the NAR so far, in bytes.
     pub(super) const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Compares the length so far with that of the body received so far.
+    /// Checks the ratio of the NAR's length so far to the number of bytes received.
     ///
     /// # Errors
     ///
@@ -72,11 +72,11 @@ impl<'a> Content<'a> {
         Ok(())
     }
 
-    /// Ends the NAR: its hash, length and listing.
+    /// Ends the NAR. Returns its hash, length and listing.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NotANar`] if it is cut short.
+    /// [`Refusal::NotANar`] if the NAR is incomplete.
     pub(super) fn finish(self) -> Result<(NarHash, u64, Option<Vec<u8>>), Refusal> {
         let len = self.decoder.finish().map_err(Refusal::NotANar)?;
         let nar_hash = NarHash::from_bytes(self.hasher.finalize().into());

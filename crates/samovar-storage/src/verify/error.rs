@@ -5,13 +5,13 @@ use std::io;
 use samovar_nix::nar::DecodeError;
 use samovar_nix::nixbase32;
 
-/// Why an upload was not verified.
+/// Reason why an upload was not verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// Reading the body failed: the client's side. Holds the unchanged error of the source.
+    /// Reading the body failed, on the client's side. Contains the unchanged error of the source.
     #[error("cannot read the upload")]
     Source(#[source] io::Error),
-    /// Writing the body failed: the server's side. Holds the unchanged error of the sink.
+    /// Writing the body failed, on the server's side. Contains the unchanged error of the sink.
     #[error("cannot write the upload")]
     Sink(#[source] io::Error),
     /// The body breaks a rule.
@@ -19,7 +19,7 @@ pub enum VerifyError {
     Refused(#[from] Refusal),
 }
 
-/// Why a body is refused. `Display` is one sentence for the client: the fault and its cure.
+/// Reason why a body is refused. `Display` is one sentence for the client: the fault and its fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -57,14 +57,14 @@ pub enum Refusal {
         /// Length of the NAR, in bytes.
         nar_size: u64,
     },
-    /// The body does not have the hash that is its name.
+    /// The SHA-256 of the body is not the one in its file name.
     #[error(
         "the file name states the SHA-256 {}, but the body has {}; upload the file again",
         nixbase32::encode(.named),
         nixbase32::encode(.found)
     )]
     FileHash {
-        /// SHA-256 in the name.
+        /// SHA-256 in the file name.
         named: [u8; 32],
         /// SHA-256 of the body.
         found: [u8; 32],
@@ -75,16 +75,17 @@ pub enum Refusal {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The NAR is longer than [`Limits::ratio_max`](super::Limits::ratio_max) allows.
+    /// The NAR is too long compared with the body: see
+    /// [`Limits::ratio_max`](super::Limits::ratio_max).
     #[error(
         "the body expands to more than {ratio} times its length; upload the NAR with \
          compression=none"
     )]
     Ratio {
-        /// The limit.
+        /// The maximum ratio.
         ratio: u64,
     },
-    /// The body is more than twice as long as the NAR: it holds something else.
+    /// The body is more than twice as long as the NAR, so it contains something else.
     #[error(
         "the body is {file_size} bytes long, but the NAR in it only {nar_size}; upload the \
          compressed NAR alone"
@@ -106,7 +107,7 @@ pub enum Refusal {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The compression is one that this server cannot decode.
+    /// The server cannot decode this compression.
     #[error("the body is compressed with {format}, which this server cannot decode; use zstd")]
     UnsupportedCompression {
         /// Name of the compression.
@@ -115,7 +116,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the upload is too large, rather than wrong: HTTP status 413 instead of 422.
+    /// Whether the upload exceeds a size limit (HTTP status 413) rather than being invalid (422).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         matches!(self, Self::TooLarge { .. })

@@ -5,8 +5,8 @@ use std::fmt;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::nixbase32;
 
-/// Name of an uploaded file below `nar/`: the SHA-256 of the file in Nix's base-32, `.nar`, and a
-/// suffix for the compression.
+/// Name of an uploaded file below `nar/`. It consists of the file's SHA-256 in Nix's base-32,
+/// `.nar`, and a suffix for the compression.
 ///
 /// | suffix | `compression=` of Nix |
 /// | --- | --- |
@@ -41,7 +41,7 @@ const SUFFIXES: [(&str, Compression); 8] = [
 ];
 
 impl FileName {
-    /// Parses a name, without `nar/`. Case-sensitive; every name has exactly one form.
+    /// Parses a name without `nar/`. Names are case-sensitive, and each file has exactly one name.
     #[must_use]
     pub fn parse(name: &[u8]) -> Option<Self> {
         let (hash, suffix) = name.split_at_checked(HASH_LEN)?;
@@ -55,13 +55,14 @@ impl FileName {
         })
     }
 
-    /// SHA-256 of the file.
+    /// Returns the file's SHA-256.
     #[must_use]
     pub const fn file_hash(&self) -> &[u8; 32] {
         &self.file_hash
     }
 
-    /// Compression that the suffix states; `None` for a plain `.nar`, which may also hold gzip: see
+    /// Returns the compression that the suffix states; `None` for a plain `.nar`, which may also
+    /// hold gzip: see
     /// [`Verified::compression`](super::Verified::compression).
     #[must_use]
     pub const fn compression(&self) -> Compression {

@@ -3,11 +3,12 @@
 /// Version of the encoding.
 const VERSION: u8 = 1;
 
-/// Maximum length of the index, in bytes: 64 GiB in frames of 256 KiB fit.
+/// Maximum length of the index, in bytes. It is enough for 64 GiB in frames of 256 KiB.
 const LEN_MAX: usize = 1 << 20;
 
-/// Builds the index of frames: one byte of version, then two LEB128 numbers for each frame, its
-/// compressed length and its content length. A skippable frame has content length 0.
+/// Builds the index of zstd frames. It starts with one byte, its version. Two LEB128 numbers follow
+/// for each frame: its compressed length and its content length. A skippable frame has content
+/// length 0.
 pub(super) struct Frames {
     index: Vec<u8>,
     count: u64,
@@ -33,7 +34,7 @@ impl Frames {
         }
     }
 
-    /// The index; `None` for less than two frames, or if it is longer than 1 MiB.
+    /// Returns the index; `None` for fewer than two frames, or if the index is longer than 1 MiB.
     pub(super) fn finish(self) -> Option<Vec<u8>> {
         (self.count > 1 && self.index.len() <= LEN_MAX).then_some(self.index)
     }

@@ -1,4 +1,4 @@
-//! [`Input`]: the body of an upload, copied and hashed while it is read.
+//! [`Input`]: copies and hashes the body of an upload while it is read.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -6,27 +6,28 @@ use sha2::{Digest, Sha256};
 
 use super::{Refusal, VerifyError};
 
-/// Length of the buffer in bytes: one `read` of the source and one `write` to the sink each.
+/// Length of the buffer in bytes. Each `read` of the source and each `write` to the sink fills it
+/// at most once.
 const BUFFER_LEN: usize = 128 << 10;
 
-/// Bytes by which the body may be longer than twice its content: more than decompressors take in
-/// before their first output.
+/// Number of bytes by which a body may exceed twice the length of its content. Decompressors read
+/// less than this before their first output.
 const OVERHEAD_MAX: u64 = 32 << 20;
 
-/// Reads a source; writes each piece to a sink and hashes it.
+/// Reads a source, writes each piece to a sink, and hashes it.
 ///
-/// Decompressors read from it, and may translate or swallow its errors. So the cause of the first
-/// error is kept, and [`take_failure`](Self::take_failure) returns it unchanged.
+/// A decompressor reads from this and may translate or swallow its errors. So the cause of the
+/// first error is stored, and [`take_failure`](Self::take_failure) returns it unchanged.
 pub(super) struct Input<'a> {
     source: &'a mut dyn Read,
     out: &'a mut dyn Write,
     buffer: Box<[u8]>,
-    /// Unread bytes of `buffer`.
+    /// Start of the unread bytes in `buffer`.
     start: usize,
     end: usize,
     is_eof: bool,
     received: u64,
-    /// Length of the content so far, in bytes.
+    /// Length of the decompressed content so far, in bytes.
     content_len: u64,
     /// `None` after [`without_hash`](Self::without_hash).
     hasher: Option<Sha256>,
@@ -51,22 +52,22 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Number of bytes received so far.
+    /// Returns the number of bytes received so far.
     pub(super) const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Notes the length of the content that the received bytes have decoded to so far.
+    /// Sets the length of the content into which the received bytes were decompressed so far.
     pub(super) const fn set_content_len(&mut self, len: u64) {
         self.content_len = len;
     }
 
-    /// The bytes received but not consumed.
+    /// Returns the bytes that were received but not consumed.
     pub(super) fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Receives until `len` bytes are buffered, or all that are left.
+    /// Receives until `len` bytes are buffered, or until the end of the body.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -81,22 +82,23 @@ impl<'a> Input<'a> {
         Ok(self.buffered())
     }
 
-    /// Whether all bytes are received and consumed. Reads from the source to find out.
+    /// Whether all bytes were received and consumed. May read from the source to find out.
     pub(super) fn is_at_end(&mut self) -> io::Result<bool> {
         Ok(self.peek(1)?.is_empty())
     }
 
-    /// The cause of the first error, if there was one.
+    /// Returns the cause of the first error, if there was one.
     pub(super) fn take_failure(&mut self) -> Option<VerifyError> {
         self.failure.take()
     }
 
-    /// Stops hashing: the caller hashes the same bytes. No byte may have been consumed.
+    /// Turns hashing off, for a caller that hashes the same bytes. No byte may have been consumed.
     pub(super) fn without_hash(&mut self) {
         self.hasher = None;
     }
 
-    /// SHA-256 of the received bytes; `None` after [`without_hash`](Self::without_hash).
+    /// Returns the SHA-256 of the received bytes; `None` after
+    /// [`without_hash`](Self::without_hash).
     pub(super) fn into_digest(self) -> Option<[u8; 32]> {
         self.hasher.map(|hasher| hasher.finalize().into())
     }
@@ -133,8 +135,8 @@ impl<'a> Input<'a> {
         self.check_overhead()
     }
 
-    /// Refuses a body that is much longer than its content, such as one of empty zstd frames: these
-    /// bytes would be stored, and no other limit counts them.
+    /// Refuses a body that is much longer than its content, such as a sequence of empty zstd
+    /// frames: its bytes would be stored, and no other limit would count them.
     fn check_overhead(&mut self) -> io::Result<()> {
         let len_max = self
             .content_len
@@ -153,7 +155,7 @@ impl<'a> Input<'a> {
     fn fail(&mut self, failure: VerifyError) -> io::Error {
         self.has_failed = true;
         self.failure = Some(failure);
-        // Not the kind of the original: decompressors take some kinds for the end of the input.
+        // Not of the original kind: decompressors interpret some kinds as the end of the input.
         io::Error::other("the upload failed")
     }
 }

@@ -1,28 +1,28 @@
-//! [`Builder`]: the listing of a NAR, compressed while it grows.
+//! [`Builder`]: builds and compresses the listing of a NAR.
 
 use std::io::Write;
 
 use samovar_nix::nar::{Event, Listing};
 use zstd::stream::write::Encoder;
 
-/// Maximum number of entries.
+/// Maximum number of entries in a listing.
 const ENTRIES_MAX: u32 = 2_000_000;
 
 /// Maximum length of the compressed listing, in bytes.
 const COMPRESSED_LEN_MAX: usize = 8 << 20;
 
-/// Length of the text at which it moves to the encoder. Shorter listings, which are most, cost no
+/// Length of the text at which compression starts, in bytes. Most listings are shorter and need no
 /// streaming encoder.
 const PENDING_LEN: usize = 64 << 10;
 
 const LEVEL: i32 = 3;
 
-/// Window of the encoder, as a power of two: with 1 MiB it takes less than 4 MiB of memory.
+/// Window of the encoder, as a power of two. With 1 MiB, it needs less than 4 MiB of memory.
 const WINDOW_LOG: u32 = 20;
 
-/// Builds a listing from the events of a NAR, within bounded memory.
+/// Builds a listing from the parts of a NAR, in bounded memory.
 pub(super) struct Builder {
-    /// `None` once a bound is exceeded.
+    /// `None` once a limit is exceeded.
     listing: Option<Listing>,
     encoder: Option<Encoder<'static, Vec<u8>>>,
     entries: u32,
@@ -45,7 +45,7 @@ impl Builder {
         }
     }
 
-    /// Adds an event. Without effect once a bound is exceeded.
+    /// Adds a part of the NAR. Has no effect once a limit is exceeded.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         if self.try_event(event).is_none() {
             self.listing = None;
@@ -74,7 +74,7 @@ impl Builder {
         (encoder.get_ref().len() <= self.compressed_len_max).then_some(())
     }
 
-    /// Ends the NAR and returns the compressed listing, unless a bound was exceeded.
+    /// Ends the NAR. Returns the compressed listing, or `None` if a limit was exceeded.
     pub(super) fn finish(self) -> Option<Vec<u8>> {
         let rest = self.listing?.finish().ok()?;
         let compressed = match self.encoder {

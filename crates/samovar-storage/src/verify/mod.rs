@@ -1,4 +1,4 @@
-//! Verification of an uploaded NAR in one pass.
+//! Verifies an uploaded NAR in one pass.
 //!
 //! [`verify`] copies the body of an upload from a [`Read`] to a [`Write`] while it decompresses it,
 //! checks the NAR inside and computes both hashes. Memory use does not depend on the length of the
@@ -12,7 +12,7 @@
 //! * no limit is exceeded, and the body is not much longer than the NAR.
 //!
 //! Clients decompress with other libraries, and a file that only this server can decompress would
-//! be useless. `decompress` adds checks where a library is known to be more lenient than theirs.
+//! be useless to them. Where a library here is known to be more lenient, `decompress` adds checks.
 
 mod content;
 mod decompress;
@@ -34,7 +34,7 @@ use input::Input;
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
 
-/// Start of the formats that Nix uploads under the suffix `.nar`. None of them starts like a NAR.
+/// First bytes of the formats that Nix uploads under the suffix `.nar`. No NAR starts with them.
 const MAGICS: [(&[u8], Compression); 6] = [
     (b"\x1f\x8b", Compression::Gzip),
     (b"\x1f\x9d", Compression::Compress),
@@ -44,22 +44,22 @@ const MAGICS: [(&[u8], Compression); 6] = [
     (b"LRZI", Compression::Lrzip),
 ];
 
-/// Length of the longest of [`MAGICS`].
+/// Length of the longest entry of [`MAGICS`], in bytes.
 const MAGIC_LEN: usize = 4;
 
-/// Limits of an upload. The window of Brotli is limited by its format, to 16 MiB.
+/// Limits of an upload. The format of Brotli limits its window to 16 MiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum length of the NAR, in bytes. 64 GiB by default.
+    /// Maximum length of the NAR, in bytes; 64 GiB by default.
     pub nar_size_max: u64,
-    /// Maximum ratio of the NAR's length to that of the body received so far. 1000 by default.
+    /// Maximum ratio of the NAR's length to the number of bytes received so far; 1000 by default.
     pub ratio_max: u64,
-    /// Length of the NAR up to which `ratio_max` does not apply, in bytes. 16 MiB by default.
+    /// Length of the NAR in bytes up to which `ratio_max` does not apply; 16 MiB by default.
     pub ratio_free_len: u64,
-    /// Maximum window of a zstd frame, as a power of two. 27 (128 MiB) by default, the maximum that
+    /// Maximum window of a zstd frame, as a power of two; 27 (128 MiB) by default, the maximum that
     /// Nix decodes.
     pub zstd_window_log_max: u32,
-    /// Maximum dictionary of xz and lzip, in bytes. 64 MiB by default, that of `xz -9`.
+    /// Maximum dictionary of xz and lzip, in bytes; 64 MiB by default, that of `xz -9`.
     pub lzma_dictionary_max: u32,
 }
 
@@ -80,8 +80,8 @@ impl Default for Limits {
 pub struct Verified {
     /// Length of the body, in bytes.
     pub file_size: u64,
-    /// Compression of the body. Decides over [`FileName::compression`]: Nix uploads gzip under the
-    /// suffix `.nar` as well, so there it is detected.
+    /// Compression of the body. It may differ from [`FileName::compression`]: Nix uploads gzip
+    /// under the suffix `.nar`, where it is detected.
     pub compression: Compression,
     /// Hash of the NAR.
     pub nar_hash: NarHash,
@@ -98,8 +98,8 @@ pub struct Verified {
 
 /// Copies the body of an upload from `source` to `out` and verifies it.
 ///
-/// `source` is read to its end. `out` gets each piece as it is received; it is neither flushed nor
-/// synced. After an error its contents are worthless.
+/// Reads `source` to its end. Each piece is written to `out` as it is received; `out` is neither
+/// flushed nor synced. After an error, the contents of `out` are useless.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ pub fn verify(
         Err(error) => return Err(input.take_failure().unwrap_or(VerifyError::Source(error))),
     };
     if compression == Compression::None {
-        // The file is the NAR: one hash is enough.
+        // The uncompressed file is the NAR itself, so it is hashed only once.
         input.without_hash();
     }
     let mut decompressor = Decompressor::new(input, compression, limits)?;
@@ -160,7 +160,7 @@ pub fn verify(
     })
 }
 
-/// The compression of the input, from that in its name and its first bytes.
+/// Determines the compression of the input from its file name and its first bytes.
 fn detect(input: &mut Input<'_>, named: Compression) -> io::Result<Compression> {
     if named != Compression::None {
         return Ok(named);

@@ -1,5 +1,5 @@
-//! Every accepted body is complete and has the hashes that are returned; everything else is refused
-//! with the cause.
+//! A body is accepted only if it is complete, and the returned hashes are right; any other body is
+//! refused with the reason.
 
 mod failures;
 mod formats;
@@ -27,7 +27,7 @@ const COMPRESSIONS: [Compression; 8] = [
     Compression::Zstd,
 ];
 
-/// A NAR of one file.
+/// Makes a NAR of one file.
 fn file_nar(contents: &[u8]) -> Vec<u8> {
     let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
     encoder.begin(&mut nar).unwrap();
@@ -39,7 +39,7 @@ fn file_nar(contents: &[u8]) -> Vec<u8> {
     nar
 }
 
-/// A NAR of a directory with a file of each of `contents`, and a symbolic link.
+/// Makes a NAR of a directory with one file for each of `contents`, and a symbolic link.
 fn directory_nar(contents: &[&[u8]]) -> Vec<u8> {
     let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
     encoder.begin(&mut nar).unwrap();
@@ -61,18 +61,18 @@ fn directory_nar(contents: &[&[u8]]) -> Vec<u8> {
     nar
 }
 
-/// A NAR of about 900 bytes.
+/// Makes a NAR of about 900 bytes.
 fn small_nar() -> Vec<u8> {
     directory_nar(&[b"contents of a file", b"#!/bin/sh\nexit 0\n"])
 }
 
-/// A NAR of several pieces: text, noise and zeros.
+/// Makes a NAR of several pieces: text, noise and zeros.
 fn large_nar() -> Vec<u8> {
     let text = "It is a truth universally acknowledged. ".repeat(9_001);
     directory_nar(&[text.as_bytes(), b"", &noise(150_001), &[0; 300_000]])
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that cannot be compressed.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -134,7 +134,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// The right name of a body.
+/// Returns the file name that matches a body.
 fn name_of(compression: Compression, body: &[u8]) -> FileName {
     let suffix = match compression {
         Compression::None => ".nar",
@@ -151,7 +151,7 @@ fn name_of(compression: Compression, body: &[u8]) -> FileName {
     FileName::parse(format!("{hash}{suffix}").as_bytes()).unwrap()
 }
 
-/// Verifies a body under its right name.
+/// Verifies a body under the file name that matches it.
 fn run(compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
     run_within(&Limits::default(), compression, body)
 }
@@ -178,7 +178,7 @@ fn run_within(limits: &Limits, compression: Compression, body: &[u8]) -> Result<
     }
 }
 
-/// Checks that a body is accepted, and what is returned for it.
+/// Checks that a body is accepted, and that the returned hashes and lengths are right.
 #[track_caller]
 fn check(compression: Compression, body: &[u8], nar: &[u8]) -> Verified {
     let verified = run(compression, body).unwrap();
@@ -197,7 +197,7 @@ fn listing_of(mut nar: &[u8]) -> String {
     listing.finish().unwrap()
 }
 
-/// Reads at most `lens` bytes a call, cycling through them.
+/// A reader that returns at most `lens` bytes per call, cycling through that list.
 struct ShortReads<'a> {
     bytes: &'a [u8],
     lens: Vec<usize>,
@@ -268,7 +268,7 @@ fn file_names_are_read_strictly() {
         &format!("{}.nar", &HASH[1..]),
         &format!("{}.nar", HASH.to_uppercase()),
         &format!("{}.nar", HASH.replace('f', "e")),
-        // 52 digits have 260 bits: the first digit may be 0 or 1.
+        // 52 digits have 260 bits, 4 more than the hash: the first digit must be 0 or 1.
         &format!("2{}.nar", &HASH[1..]),
         &format!("sha256:{HASH}.nar"),
         &format!(

@@ -1,7 +1,7 @@
-//! Brotli. It has no header and no checksum.
+//! Decompresses Brotli, a format without header and checksum.
 //!
-//! Large windows (more than 16 MiB), an extension of the format that clients do not accept, are
-//! refused.
+//! Large windows (more than 16 MiB) are refused. They are an extension of the format that clients
+//! do not accept.
 
 use std::io::{self, BufRead};
 
@@ -14,7 +14,8 @@ type State = BrotliState<HeapAlloc<u8>, HeapAlloc<u32>, HeapAlloc<HuffmanCode>>;
 pub(super) struct Reader<'a> {
     input: Input<'a>,
     state: Box<State>,
-    /// Whether the last call filled its output: then there is more without more input.
+    /// Whether the last call filled its output. Then the decoder has more output without more
+    /// input.
     is_full: bool,
     is_done: bool,
 }
@@ -41,7 +42,7 @@ impl<'a> Reader<'a> {
         self.input
     }
 
-    /// Decompresses into `out`; 0 is the end of the input.
+    /// Decompresses into `out`. Returns 0 at the end of the input.
     pub(super) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let (mut out_len, mut out_left) = (0, out.len());
         while out_len == 0 {

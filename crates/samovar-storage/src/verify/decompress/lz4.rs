@@ -1,7 +1,7 @@
-//! LZ4: one frame, neither legacy nor skippable.
+//! Decompresses LZ4: one frame, neither legacy nor skippable.
 //!
-//! `lz4_flex` takes an input that ends between two blocks for a complete frame. So [`Framing`]
-//! follows the lengths in the frame and knows whether the end mark was there.
+//! If an input ends between two blocks, `lz4_flex` accepts the frame as complete. So [`Framing`]
+//! follows the lengths in the frame, to know whether its end mark was there.
 
 use std::io::{self, Read};
 
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         self.decoder.into_inner().input
     }
 
-    /// Decompresses into `out`; 0 is the end of the input.
+    /// Decompresses into `out`. Returns 0 at the end of the input.
     pub(super) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.decoder.get_ref().framing.is_done() {
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
                     }))
                 };
             }
-            // 0 is the end of the frame, an empty block, or the end of the input.
+            // 0 means the end of the frame, an empty block, or the end of the input.
             let len = self.decoder.read(out)?;
             if len > 0 {
                 return Ok(len);
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The input, whose framing is followed.
+/// The input; its framing is followed while the decoder reads it.
 struct Source<'a> {
     input: Input<'a>,
     framing: Framing,
@@ -83,7 +83,8 @@ enum Part {
     Header,
     /// Length of a block; 0 is the end mark.
     BlockLen,
-    /// Bytes of no interest. Then a block's length follows, or the end.
+    /// Bytes to skip. After them comes another block's length or, if `is_last`, the end of the
+    /// frame.
     Skip {
         len: u64,
         is_last: bool,
@@ -94,7 +95,7 @@ enum Part {
 /// Follows the lengths in a frame. The decoder checks everything else.
 struct Framing {
     part: Part,
-    /// Start of the current part. 5 bytes of a header are enough.
+    /// The first bytes of the current part. Of a header, 5 bytes are needed.
     bytes: [u8; 5],
     /// Length of the current part so far.
     len: usize,
@@ -166,7 +167,7 @@ impl Framing {
                 } else {
                     let has_checksum = self.has(FLAG_BLOCK_CHECKSUM);
                     let checksum_len = if has_checksum { 4 } else { 0 };
-                    // The highest bit marks a block that is not compressed.
+                    // The highest bit marks an uncompressed block.
                     self.skip(u64::from(word & !(1 << 31)) + checksum_len, false);
                 }
             }

@@ -1,4 +1,4 @@
-//! lzip: one or several members.
+//! Decompresses lzip files of one or several members.
 
 use std::io::{self, BufRead};
 
@@ -6,14 +6,16 @@ use lzma_rust2::{Action, LzipStream, Status};
 
 use super::{Input, Limits, Refusal, truncated};
 
-/// Memory that the library adds to the dictionary for its limit, in KiB.
+/// Memory in KiB that the library needs in addition to the dictionary, and counts against its
+/// limit.
 const OVERHEAD_KIB: u32 = 38;
 
 pub(super) struct Reader<'a> {
     input: Input<'a>,
     stream: LzipStream,
     dictionary_max: u32,
-    /// Whether the last call filled its output: then there may be more without more input.
+    /// Whether the last call filled its output. Then the decoder may have more output without more
+    /// input.
     is_full: bool,
     is_done: bool,
 }
@@ -39,7 +41,7 @@ impl<'a> Reader<'a> {
         self.input
     }
 
-    /// Decompresses into `out`; 0 is the end of the input.
+    /// Decompresses into `out`. Returns 0 at the end of the input.
     pub(super) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.is_done {
             return Ok(0);
@@ -66,7 +68,7 @@ impl<'a> Reader<'a> {
             self.is_full = result.bytes_produced == out.len();
             if result.status == Status::StreamEnd {
                 self.is_done = true;
-                // A member that follows would have been decoded.
+                // Another valid member would have been decoded, so these bytes are not one.
                 if !self.stream.unused_input().is_empty() || !self.input.is_at_end()? {
                     return Err(io::Error::other(Refusal::BytesAfterStream {
                         format: "lzip",

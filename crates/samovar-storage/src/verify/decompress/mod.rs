@@ -1,4 +1,4 @@
-//! [`Decompressor`]: the content of a compressed [`Input`], piece by piece.
+//! [`Decompressor`]: returns the content of a compressed [`Input`] piece by piece.
 
 mod brotli;
 mod lz4;
@@ -15,15 +15,15 @@ use samovar_nix::narinfo::Compression;
 use super::input::Input;
 use super::{Limits, Refusal};
 
-/// Maximum length of a piece, in bytes: a block of zstd.
+/// Maximum length of a piece, in bytes. It is the block size of zstd.
 const PIECE_LEN: usize = 128 << 10;
 
-/// Decompresses an input as one stream, or as several of the same format one after another.
+/// Decompresses an input: one stream, or several streams of the same format in a row.
 pub(super) struct Decompressor<'a> {
     codec: Codec<'a>,
     compression: Compression,
     piece: Box<[u8]>,
-    /// Length of the last piece of an uncompressed input, still in its buffer.
+    /// For uncompressed input: length of the last piece, which is still in the input's buffer.
     given_len: usize,
 }
 
@@ -79,11 +79,11 @@ impl<'a> Decompressor<'a> {
         })
     }
 
-    /// The next piece of the content; empty at the end.
+    /// Returns the next piece of the content; an empty one at the end.
     ///
     /// # Errors
     ///
-    /// Those of the input and of the decompressor; [`refusal`](Self::refusal) explains the latter.
+    /// Errors of the input and of the decompressor. [`refusal`](Self::refusal) explains the latter.
     pub(super) fn next(&mut self) -> io::Result<&[u8]> {
         let len = match &mut self.codec {
             Codec::None(input) => {
@@ -117,7 +117,7 @@ impl<'a> Decompressor<'a> {
         }
     }
 
-    /// The input, and the index of frames if the input was zstd.
+    /// Returns the input, and the index of frames if the input was zstd.
     pub(super) fn into_parts(self) -> (Input<'a>, Option<Vec<u8>>) {
         match self.codec {
             Codec::None(input) => (input, None),
@@ -131,7 +131,7 @@ impl<'a> Decompressor<'a> {
         }
     }
 
-    /// Explains an error of [`next`](Self::next) that is not the input's.
+    /// Converts an error of [`next`](Self::next) that is not the input's into a refusal.
     pub(super) fn refusal(&mut self, error: io::Error) -> Refusal {
         let format = self.compression.name();
         let file_size = self.input().received();
@@ -148,7 +148,7 @@ impl<'a> Decompressor<'a> {
     }
 }
 
-/// The error of a decompressor that needs bytes after the end of the input.
+/// Makes the error of a decompressor that needs more bytes although the input has ended.
 fn truncated() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }

@@ -1,8 +1,10 @@
-//! xz: one or several streams of LZMA2 blocks, without filters and without padding between streams.
+//! Decompresses xz: one or several streams of LZMA2 blocks, without filters and without padding
+//! between streams.
 //!
-//! `lzma-rust2` decodes and compares checksums, but neither the sizes in block headers nor the
-//! records of the index nor the length of the index. Clients do compare them, and would fail on a
-//! file that was accepted here. So [`Framing`] follows the structure of the input and checks these.
+//! `lzma-rust2` decodes the data and compares checksums. But it checks neither the sizes in block
+//! headers, nor the records of the index, nor the length of the index. Clients check these, and
+//! would fail on a file that was accepted here. So [`Framing`] follows the structure of the input
+//! and checks them.
 
 use std::io::{self, Read};
 
@@ -31,7 +33,7 @@ impl<'a> Reader<'a> {
         self.decoder.into_inner().input
     }
 
-    /// Decompresses into `out`; 0 is the end of the input.
+    /// Decompresses into `out`. Returns 0 at the end of the input.
     pub(super) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.decoder.read(out)
     }
@@ -53,21 +55,21 @@ impl Read for Source<'_> {
 
 const MAGIC: &[u8] = b"\xfd7zXZ\0";
 
-/// Length of the header of a stream, and of its footer.
+/// Length of a stream's header, and of its footer, in bytes.
 const STREAM_HEADER_LEN: usize = 12;
 
-/// Greatest length of the header of a block.
+/// Maximum length of a block's header, in bytes.
 const BLOCK_HEADER_LEN_MAX: usize = 1024;
 
 const FLAG_COMPRESSED_SIZE: u8 = 0x40;
 const FLAG_UNCOMPRESSED_SIZE: u8 = 0x80;
-/// Number of filters less one, and reserved bits.
+/// Mask for the number of filters minus one, and the reserved bits.
 const FLAGS_OF_FILTERS: u8 = 0x3f;
 
-/// Identifier of the filter LZMA2, and the length of its properties.
+/// Identifier of the LZMA2 filter, and the length of its properties.
 const LZMA2: [u8; 2] = [0x21, 1];
 
-/// Greatest value of LZMA2's properties.
+/// Maximum value of LZMA2's properties.
 const LZMA2_PROPERTIES_MAX: u8 = 40;
 
 /// A part of a stream.
@@ -76,31 +78,31 @@ enum Part {
     StreamHeader,
     /// The header of a block, or the byte that starts the index.
     BlockHeader,
-    /// Control byte and lengths of a chunk of LZMA2.
+    /// Control byte and lengths of an LZMA2 chunk.
     Chunk,
-    /// The data of a chunk, still to come, in bytes.
+    /// The data of a chunk; contains the number of bytes left.
     ChunkData(u64),
-    /// Padding and checksum after the last chunk, still to come, in bytes.
+    /// Padding and checksum after the last chunk; contains the number of bytes left.
     BlockEnd(u64),
     /// A number of the index.
     IndexNumber,
-    /// Padding and checksum of the index, still to come, in bytes.
+    /// Padding and checksum of the index; contains the number of bytes left.
     IndexEnd(u64),
     StreamFooter,
 }
 
-/// Checks the sizes of the blocks of a stream against those in its headers and its index.
+/// Checks that the sizes of the blocks agree with those in block headers and index.
 struct Framing {
     dictionary_max: u32,
     part: Part,
-    /// The current part so far; empty while data is skipped.
+    /// The bytes of the current part so far; empty while data is skipped.
     bytes: Vec<u8>,
-    /// Whether a stream precedes the current one.
+    /// Whether the current stream is the first one.
     is_first: bool,
     /// Length of the checksum of each block.
     check_len: u64,
     block: Block,
-    /// The records of the index that the blocks require.
+    /// The index records that the blocks so far require.
     required: Records,
     index: Index,
 }
@@ -109,26 +111,27 @@ struct Framing {
 #[derive(Default)]
 struct Block {
     header_len: u64,
-    /// Sizes in the header.
+    /// Sizes stated in the block's header.
     stated_compressed: Option<u64>,
     stated_uncompressed: Option<u64>,
-    /// Sizes so far.
+    /// Sizes counted so far.
     compressed: u64,
     uncompressed: u64,
 }
 
-/// The index so far.
+/// The index as read so far.
 #[derive(Default)]
 struct Index {
     len: u64,
-    /// Number of records that it states; unknown before the first number.
+    /// Number of records that the index states; `None` before that was read.
     count: Option<u64>,
-    /// First number of a record whose second one follows.
+    /// First number of a record, if its second number is still missing.
     unpadded: Option<u64>,
     records: Records,
 }
 
-/// Number and hash of a sequence of records: blocks are not limited in number, memory is.
+/// Number and hash of a sequence of records. The records are not stored, because their number is
+/// not limited.
 #[derive(Default)]
 struct Records {
     count: u64,
@@ -186,7 +189,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Advances after one more byte of a part that is collected.
+    /// Advances by one more byte of a part whose bytes are collected.
     fn step(&mut self) -> io::Result<()> {
         let bytes = self.bytes.as_slice();
         match self.part {
@@ -340,7 +343,7 @@ impl Framing {
     }
 }
 
-/// Removes up to `left` bytes from the front of `bytes`; returns what is left of `left`.
+/// Removes up to `left` bytes from the front of `bytes`. Returns how many remain to be removed.
 fn skip(bytes: &mut &[u8], left: u64) -> u64 {
     let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
     *bytes = bytes.get(len..).unwrap_or_default();
@@ -379,7 +382,7 @@ fn block(header: &[u8], dictionary_max: u32) -> io::Result<Block> {
     })
 }
 
-/// Length of the dictionary in bytes, from LZMA2's properties.
+/// Computes the length of the dictionary in bytes from LZMA2's properties.
 fn dictionary_len(properties: u8) -> Option<u64> {
     match properties {
         0..LZMA2_PROPERTIES_MAX => Some(u64::from(2 | (properties & 1)) << (properties / 2 + 11)),
@@ -388,7 +391,8 @@ fn dictionary_len(properties: u8) -> Option<u64> {
     }
 }
 
-/// Removes a number from the front of `bytes`: 1 to 9 bytes, 7 bits each, the lowest first.
+/// Removes a multibyte integer from the front of `bytes`: 1 to 9 bytes with 7 bits each, the lowest
+/// bits first.
 fn number(bytes: &mut &[u8]) -> io::Result<u64> {
     let mut number = 0;
     for shift in (0..63).step_by(7) {
@@ -407,7 +411,7 @@ fn number(bytes: &mut &[u8]) -> io::Result<u64> {
     Err(corrupt("invalid number in a header or the index"))
 }
 
-/// Length of the checksum of this type, in bytes. The decoder knows which types are supported.
+/// Returns the length of a checksum of this type, in bytes. The decoder refuses unsupported types.
 const fn check_len(check: u8) -> u64 {
     match check {
         1 => 4,
@@ -417,7 +421,7 @@ const fn check_len(check: u8) -> u64 {
     }
 }
 
-/// Length of the padding after `len` bytes: up to the next multiple of four.
+/// Returns the length of the padding after `len` bytes, to the next multiple of four.
 const fn padding(len: u64) -> u64 {
     len.wrapping_neg() % 4
 }

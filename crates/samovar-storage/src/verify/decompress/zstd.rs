@@ -1,4 +1,4 @@
-//! zstd, with the index of frames.
+//! Decompresses zstd, and builds the index of its frames.
 
 use std::io::{self, BufRead};
 
@@ -7,18 +7,19 @@ use ::zstd::stream::raw::{DParameter, Decoder, Operation};
 use super::super::frames::Frames;
 use super::{Input, Limits, Refusal, truncated};
 
-/// Message of the library for a window that is larger than allowed.
+/// The library's message for a window that exceeds the limit.
 const WINDOW_MESSAGE: &str = "Frame requires too much memory for decoding";
 
 pub(super) struct Reader<'a> {
     input: Input<'a>,
-    /// The error of creating the decoder becomes that of the first read.
+    /// The decoder. If it could not be created, the first read returns the error.
     decoder: io::Result<Decoder<'static>>,
     window_log_max: u32,
-    /// Whether the last call filled its output: then there may be more without more input.
+    /// Whether the last call filled its output. Then the decoder may have more output without more
+    /// input.
     is_full: bool,
     in_frame: bool,
-    /// Compressed and content length of the current frame so far.
+    /// Compressed length and content length of the current frame so far.
     frame: (u64, u64),
     frames: Frames,
 }
@@ -35,7 +36,7 @@ impl<'a> Reader<'a> {
             decoder,
             window_log_max,
             is_full: false,
-            // An empty input is no stream: it is cut short.
+            // True from the start: an empty input is an incomplete stream.
             in_frame: true,
             frame: (0, 0),
             frames: Frames::new(),
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         (self.input, self.frames.finish())
     }
 
-    /// Decompresses into `out`; 0 is the end of the input.
+    /// Decompresses into `out`. Returns 0 at the end of the input.
     pub(super) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let decoder = match &mut self.decoder {
             Ok(decoder) => decoder,

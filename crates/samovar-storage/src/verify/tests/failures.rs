@@ -1,4 +1,4 @@
-//! Bodies that are damaged, and sources and sinks that fail.
+//! Damaged bodies are refused, and errors of source and sink are returned unchanged.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn truncation_at_every_byte_is_refused() {
                 matches!(refusal, Refusal::Truncated { .. } | Refusal::NotANar(_)),
                 "{compression:?} {len} {refusal:?}"
             );
-            // The stream is whole, its NAR is not: a compressor was stopped.
+            // Only an uncompressed or empty body may be refused as an incomplete NAR instead.
             if matches!(refusal, Refusal::NotANar(_)) {
                 assert!(
                     compression == Compression::None || len == 0,
@@ -38,7 +38,8 @@ fn truncation_of_a_large_body_is_refused() {
     }
 }
 
-/// Under the name of the whole body: whatever a decompressor ignores, the hash finds.
+/// The name is that of the undamaged body. If a decompressor ignores the damage, the hash reveals
+/// it.
 #[test]
 fn every_flipped_byte_is_refused() {
     let nar = small_nar();
@@ -59,8 +60,8 @@ fn every_flipped_byte_is_refused() {
     }
 }
 
-/// Under the name of the changed body: only the formats can find it. No panic, no endless loop, and
-/// what is accepted is what was compressed.
+/// The name is that of the damaged body, so only the formats can detect the damage. There must be
+/// no panic and no endless loop, and an accepted body must have the original content.
 #[test]
 fn flipped_bytes_that_are_accepted_change_nothing() {
     let nar = small_nar();
@@ -147,12 +148,12 @@ fn another_hash_than_the_name_states_is_refused() {
     assert!(sentence.contains(&nixbase32::encode(&found)), "{sentence}");
 }
 
-/// An error of its own type, as a server has one for clients that went away.
+/// An error type of its own, such as a server has for clients that disconnect.
 #[derive(Debug, thiserror::Error)]
 #[error("client went away after {0} bytes")]
 struct WentAway(usize);
 
-/// Gives some bytes, then fails.
+/// A reader that returns some bytes and then fails.
 struct Failing<'a> {
     bytes: &'a [u8],
     kind: io::ErrorKind,
@@ -204,7 +205,7 @@ fn errors_of_the_source_are_passed_through() {
     }
 }
 
-/// Takes some bytes, then fails.
+/// A writer that accepts some bytes and then fails.
 struct Full {
     left: usize,
     kind: io::ErrorKind,

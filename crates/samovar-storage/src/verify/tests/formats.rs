@@ -1,4 +1,4 @@
-//! Each compression, from the encoders of Rust crates.
+//! Each format is decoded, as the encoders of Rust crates write it.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn every_compression_round_trips() {
     }
 }
 
-/// Nix gives no suffix to what it compresses by gzip.
+/// Nix uploads gzip under the plain suffix `.nar`.
 #[test]
 fn gzip_is_detected_under_the_plain_suffix() {
     let nar = large_nar();
@@ -44,7 +44,7 @@ fn another_compression_than_the_suffix_states_is_refused() {
     let nar = small_nar();
     for stated in COMPRESSIONS {
         for used in COMPRESSIONS {
-            // Detected: see above.
+            // Gzip is detected under the plain suffix; see above.
             let is_detected = stated == Compression::None && used == Compression::Gzip;
             if stated != used && !is_detected {
                 let refusal = run(stated, &compress(used, &nar)).unwrap_err();
@@ -99,8 +99,8 @@ fn one_byte_a_read_changes_nothing() {
     }
 }
 
-/// Streams of the same format one after another are one upload, as clients decode them; LZ4 and
-/// Brotli are one stream each.
+/// Several streams of the same format in a row are one upload, because clients decode them so. LZ4
+/// and Brotli uploads must have a single stream.
 #[test]
 fn concatenated_streams_are_decoded() {
     let nar = large_nar();
@@ -150,7 +150,7 @@ fn zstd_frames_are_indexed() {
         expected.extend([frame.len() as u64, content.len() as u64]);
         body.extend(frame);
         if number % 2 == 0 {
-            // A skippable frame, as a seek table is.
+            // A skippable frame, which may for example contain a seek table.
             let data = noise(number * 70_000);
             body.extend(0x184d_2a5e_u32.to_le_bytes());
             body.extend(u32::try_from(data.len()).unwrap().to_le_bytes());

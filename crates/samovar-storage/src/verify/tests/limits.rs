@@ -1,4 +1,4 @@
-//! Each limit, at its value and one past it.
+//! Each limit accepts its own value and refuses the next one.
 
 use super::*;
 use crate::verify::listing::Builder;
@@ -21,7 +21,7 @@ fn nar_size_is_limited() {
     }
 }
 
-/// Counts the bytes that are read.
+/// A reader that counts the bytes that are read.
 struct Counted<'a>(&'a [u8], usize);
 
 impl Read for Counted<'_> {
@@ -77,7 +77,7 @@ fn ratio_is_limited() {
     }
 }
 
-/// A NAR's start and zeros without end are refused soon after the ratio counts.
+/// The start of a NAR followed by endless zeros is refused soon after the ratio limit applies.
 #[test]
 fn a_bomb_is_refused() {
     const LEN: u64 = 1 << 28;
@@ -97,7 +97,7 @@ fn a_bomb_is_refused() {
     assert_eq!(refusal, Refusal::Ratio { ratio: 1000 });
 }
 
-/// A zstd stream of one frame with this window.
+/// Makes a zstd stream of one frame with this window.
 fn zstd_with_window(log: u32, content: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(log).unwrap();
@@ -150,7 +150,8 @@ fn xz_dictionary_is_limited() {
 fn lzip_dictionary_is_limited() {
     let nar = small_nar();
     let plain = compress(Compression::Lzip, &nar);
-    // Byte 5: the power of two, and sixteenths to subtract. 72 MiB follows 64 MiB.
+    // Byte 5 contains the power of two, and the sixteenths to subtract. The next size after 64 MiB
+    // is 72 MiB.
     for (limit, at_limit, past) in [(1 << 20, 20, 21 | 7 << 5), (64 << 20, 26, 27 | 7 << 5)] {
         let limits = Limits {
             lzma_dictionary_max: limit,
@@ -166,7 +167,7 @@ fn lzip_dictionary_is_limited() {
     }
 }
 
-/// Large windows are an extension: the first byte of the stream announces them.
+/// The first byte of a Brotli stream announces a large window, which is an extension of the format.
 #[test]
 fn brotli_large_window_is_refused() {
     let nar = small_nar();
@@ -184,7 +185,7 @@ fn brotli_large_window_is_refused() {
     ));
 }
 
-/// Bytes that decode to nothing would be stored without being counted.
+/// Bytes that decompress to nothing would be stored, but no other limit counts them.
 #[test]
 fn a_body_that_is_much_longer_than_its_nar_is_refused() {
     let nar = small_nar();
@@ -214,7 +215,7 @@ fn listing_is_limited() {
     };
     let listing = build(3_001, usize::MAX).unwrap();
     let text = zstd::decode_all(&listing[..]).unwrap();
-    // Long enough for the streaming encoder.
+    // The text must be long enough for the streaming encoder.
     assert!(text.len() > 2 * (64 << 10), "{}", text.len());
     assert_eq!(String::from_utf8(text).unwrap(), listing_of(&nar));
     assert_eq!(build(3_000, usize::MAX), None);

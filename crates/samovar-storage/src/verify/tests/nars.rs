@@ -1,10 +1,10 @@
-//! NARs that are malformed.
+//! Malformed NARs are refused.
 
 use samovar_nix::nar::{DecodeErrorKind, NameError};
 
 use super::*;
 
-/// A NAR's framing of strings.
+/// Frames strings as a NAR does.
 fn strings(strings: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for string in strings {
@@ -15,7 +15,7 @@ fn strings(strings: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A directory with an empty file of each name.
+/// Makes a NAR of a directory with an empty file of each name.
 fn names(names: &[&[u8]]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = vec![b"nix-archive-1", b"(", b"type", b"directory"];
     for name in names {
@@ -69,14 +69,14 @@ fn lengths_near_the_greatest_number_are_refused() {
         let mut wrong = nar.clone();
         wrong[at..at + 8].copy_from_slice(&len.to_le_bytes());
         check_refused(&wrong, Some(DecodeErrorKind::TooLong));
-        // The length of every other string.
+        // Each earlier group of eight bytes, the lengths of all other strings included.
         for at in (0..at).step_by(8) {
             let mut wrong = nar.clone();
             wrong[at..at + 8].copy_from_slice(&len.to_le_bytes());
             check_refused(&wrong, None);
         }
     }
-    // The contents may be that long, but the limit is lower.
+    // The format allows contents of this length, but the limit is lower.
     let mut wrong = nar;
     wrong[at..at + 8].copy_from_slice(&(1_u64 << 61).to_le_bytes());
     let limit = Limits::default().nar_size_max;

@@ -1,10 +1,12 @@
-//! Each compression, against the programs that are installed: their libraries are the clients'.
+//! The installed compression programs agree with this server; they use the same libraries as
+//! clients.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Runs a program as a filter: whether it succeeded, and its output. `None` if it is not installed.
+/// Runs a program as a filter. Returns whether it succeeded, and its output; `None` if the program
+/// is not installed.
 pub(super) fn run_program(
     program: &str,
     arguments: &[&str],
@@ -19,7 +21,7 @@ pub(super) fn run_program(
         .ok()?;
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // A program that finds a fault stops reading.
+        // The write fails if the program finds an error and stops reading.
         scope.spawn(move || stdin.write_all(input).is_ok());
         child.wait_with_output().unwrap()
     });
@@ -71,7 +73,7 @@ fn output_of_programs_is_accepted() {
     }
 }
 
-/// Filters are not what clients send, and decode in more than one way.
+/// Clients send no xz filters, and decoders do not agree about them.
 #[test]
 fn xz_filters_are_refused() {
     let nar = large_nar();
@@ -84,8 +86,8 @@ fn xz_filters_are_refused() {
     }
 }
 
-/// A file that is accepted here and fails at clients would make a path unusable for all who share
-/// it.
+/// If a file is accepted here and fails at clients, the path is unusable for all clients of the
+/// cache.
 #[test]
 fn changed_files_that_are_accepted_are_accepted_by_programs() {
     let nar = small_nar();

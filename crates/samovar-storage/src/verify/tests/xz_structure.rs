@@ -1,9 +1,9 @@
-//! The structure of xz files with right checksums and wrong sizes, which the decoder accepts.
+//! Xz files with right checksums and wrong sizes are refused, although the decoder accepts them.
 
 use super::programs::run_program;
 use super::*;
 
-/// One thing that is wrong.
+/// The fault in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -68,7 +68,7 @@ fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// An xz file of two blocks, not compressed, each of two chunks.
+/// Makes an xz file of two uncompressed blocks with two chunks each.
 fn xz(content: &[u8], fault: Fault) -> Vec<u8> {
     let mut file = b"\xfd7zXZ\0".to_vec();
     let flags = [0, 1];
