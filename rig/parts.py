@@ -16,12 +16,12 @@ from started import free_port, say
 RIG = pathlib.Path(__file__).resolve().parent
 ROOT = RIG.parent
 LOCUST = "locust==2.47.0"
-# Open files of one Locust process.
+# Maximum number of users in one Locust process, because each needs a descriptor.
 USERS_OF_A_PROCESS = 10_000
 # Descriptors of the kettles server that are not connections.
 FILES = 256
 RULES = ["recording.yml", "alerts.yml", "use.yml", "kettles.yml"]
-# The collectors of 2017, and pressure.
+# Collectors of node_exporter: those of the 2017 study, and pressure.
 COLLECTORS = [
     "conntrack", "cpu", "diskstats", "entropy", "filefd", "filesystem", "loadavg", "meminfo", "netdev",
     "netstat", "pressure", "stat", "time", "vmstat",
@@ -57,7 +57,7 @@ def start_kettles(rig, arguments, mode="serve"):
         command += ["--processes", arguments.server_processes]
     child = rig.serve("server", "kettles", at, command)
     if arguments.server_processes > 1:
-        # Each process prints its own address, and so does its replacement.
+        # Each process prints its own address, and a restarted process prints it again.
         def alone():
             return re.findall(r"alone: http://(.*)/metrics", child.log.read_text())
 
@@ -82,7 +82,7 @@ def start_cache(rig, arguments):
         command += ["--scrub", "1000000"]
     if str(arguments.store) != "/":
         command += ["--store", f"local?root={arguments.store}"]
-    # Without the caller's Nix settings.
+    # Removes the caller's Nix settings.
     env = {name: "" for name in os.environ if name.startswith("NIX_")}
     child = rig.serve("server", "samovar", admin, command, env=env)
     url = f"http://127.0.0.1:{at}"
@@ -113,7 +113,7 @@ def start_exporters(rig, arguments):
     if binary := shutil.which("prometheus-node-exporter"):
         at = port(arguments, "node")
         command = [binary, f"--web.listen-address=127.0.0.1:{at}", "--collector.disable-defaults"]
-        # It excludes the loopback unless another exclusion is given.
+        # By default, the exporter excludes the loopback interface.
         command += ["--collector.netdev.device-exclude=^$"]
         command += [f"--collector.{name}" for name in COLLECTORS]
         rig.serve("node-exporter", "node", at, command)

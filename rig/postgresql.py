@@ -10,9 +10,9 @@ import tempfile
 
 from started import owner_of, say, write_owner
 
-# The exporter has no wait events.
+# Queries for wait events, which the exporter does not export by itself.
 QUERIES = pathlib.Path(__file__).parent / "prometheus/postgresql.yml"
-# Prefix of its folders, and the file in each that names the owner.
+# Prefix of the servers' folders, and the file in each with the owning rig.
 PREFIX = "rig-postgresql-"
 OWNER = "owner"
 # PostgreSQL refuses to run as root.
@@ -38,7 +38,7 @@ def remove_orphans():
             is_mine = owner.lstat().st_uid == os.geteuid() and not folder.is_symlink()
         except OSError:
             continue
-        # Its PostgreSQL was stopped too, which takes a moment.
+        # Its PostgreSQL is still stopping.
         if is_mine and owner_of(owner) is None and not in_use(folder):
             say(f"removing {folder}, left by a rig that was killed")
             shutil.rmtree(folder, ignore_errors=True)
@@ -87,7 +87,7 @@ def start_exporter(rig, url, at):
     binary = shutil.which("prometheus-postgres-exporter")
     if not binary:
         return say("no metrics of PostgreSQL: prometheus-postgres-exporter is not installed")
-    # Its library requires TLS by default.
+    # The exporter's library requires TLS by default.
     if "sslmode=" not in url:
         url += ("&" if re.search(r"\?.", url) else "?") + "sslmode=disable"
     command = [

@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 
 PR_SET_PDEATHSIG = 1
-# Time a program has to stop.
+# Time limit for a program to stop.
 END_S = 15
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 LIBC = ctypes.CDLL(None)
@@ -94,7 +94,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 say(f"{self.name} did not stop in time and is killed")
         try:
-            # The whole process group.
+            # Signals the whole process group.
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -184,7 +184,7 @@ class Rig:
         return self
 
     def __exit__(self, *_):
-        # A second Ctrl-C is reported afterwards.
+        # A second Ctrl-C takes effect after the programs were stopped.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for child in reversed(self.children):
             child.end()

@@ -11,11 +11,11 @@ import postgresql
 from started import Rig, say
 
 STEP_S = 12
-# Connections shared by the kettles; with more, connections would be measured.
+# Number of connections, which the kettles share; with more, the cost of connections would dominate.
 CONNECTIONS = 1000
-# Turns per second at the start; doubled until the server is saturated.
+# Turns per second of the first step; each further step doubles it until the server is saturated.
 FIRST = 125
-# Below this share of the offered load the server is saturated.
+# The server is saturated if it completes less than this share of the offered load.
 KEPT_UP = 0.95
 # Window of the rates in the table: half a step.
 INTERVAL = "6s"

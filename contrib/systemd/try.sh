@@ -1,10 +1,10 @@
 #!/bin/bash
-# Tries the Debian package under a real systemd, in namespaces of its own: nothing of this machine
-# is changed, its files are seen through an overlay. Needs root, systemd and nix-bin.
+# Tests the Debian package under a real systemd, in separate namespaces. It uses this machine's files
+# through an overlay and changes none of them. Needs root, systemd and nix-bin.
 #
 #   cargo run -p xtask -- deb /tmp/deb && contrib/systemd/try.sh /tmp/deb/samovar_*.deb
 #
-# Says "all is well", or what is not.
+# Prints "all is well", or the first failure.
 set -eu
 package=$(realpath "$1")
 dir=$(mktemp -d)
@@ -12,7 +12,7 @@ trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/layers" "$dir/root" "$dir/out"
 cp "$package" "$dir/out/package.deb"
 
-# The first process: a machine with a store, and what is to be looked at as its only aim.
+# Script of the first process: sets up a machine with a store, whose only target is the test.
 cat > "$dir/boot" <<'X'
 set -eu
 cd "$1"
@@ -72,7 +72,7 @@ export HOME=/root
 fails() { echo "FAILED: $*"; exit 1; }
 get() { curl -sS -f -m 20 "http://localhost:5000/$1"; }
 main() { systemctl show samovar.service -p MainPID --value; }
-# Until a command succeeds.
+# Retries a command for 30 s, until it succeeds.
 soon() { for _ in $(seq 150); do "$@" && return; sleep 0.2; done; fails "$*"; }
 is_other() { [ "$(main)" != "$1" ] && [ "$(main)" != 0 ]; }
 signed() { get "$hash.narinfo" | grep -q "^Sig: $1:"; }
@@ -116,7 +116,7 @@ for _ in 1 2 3; do
     before=$(main)
     systemctl kill -s USR2 --kill-who=main samovar.service
     soon is_other "$before"
-    # The one before ends when its answers are sent.
+    # The old process ends after it has sent its responses.
     soon test ! -e "/proc/$before"
 done
 systemctl restart samovar.service
@@ -154,7 +154,7 @@ for _ in $(seq 300); do
     [ ! -e "$dir/out/done" ] && kill -0 $machine 2> /dev/null || break
     sleep 0.5
 done
-# All in it ends with this.
+# Kills the first process of the namespace, which ends all others in it.
 kill -KILL $machine 2> /dev/null || true
 wait $machine 2> /dev/null || true
 cat "$dir/out/said" 2> /dev/null || cat "$dir/out/boot"
