@@ -1,5 +1,5 @@
-//! Narinfos are prefetched, so paths that were never requested are answered even while the database
-//! is locked.
+//! The server prefetches narinfos: it can answer requests for paths that no client has requested
+//! before, even while the database is locked.
 
 mod support;
 mod support_process;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
 use support_process::{Connection, Process, Shell, sqlite};
 
-/// A lock in rollback mode blocks all readers, but does not mean that anything was committed.
+/// Uses a lock in rollback mode: it blocks all readers, but does not mean that anything was
+/// committed.
 #[test]
 fn paths_that_nobody_asked_for_are_ready() {
     let store = OwnStore::new();
@@ -22,12 +23,12 @@ fn paths_that_nobody_asked_for_are_ready() {
     let mut command = nix_serve();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    // None of these answers can come from the database: it is locked during the requests.
+    // None of these responses can come from the database, which is locked during the requests.
     let ready = |path: &str| {
         let url = format!("/{}.narinfo", hash_part(path));
         eventually("it is made ahead", || {
-            // Leave the lock free for a while, or prefetching never reads the database: its thread
-            // probes it every 250 ms.
+            // Leave the lock free for a while: prefetching tries the database every 250 ms, and
+            // must find it unlocked.
             std::thread::sleep(Duration::from_millis(600));
             let holder = Shell::open(&store.database(), "begin exclusive;");
             let reply = Connection::connect(addr).get(&url);
@@ -37,8 +38,8 @@ fn paths_that_nobody_asked_for_are_ready() {
         });
     };
     ready(&before);
-    // Nix switches the database to WAL mode, and an open reader would keep it there. So wait until
-    // the server is idle and has no transaction open.
+    // Nix switches the database to WAL mode, which an open reader would prevent. So wait until the
+    // server is idle and has no transaction open.
     eventually("the server sleeps, and holds no lock", || {
         server.signal("STOP");
         let is_free = sqlite_says(&store.database(), "begin exclusive; select 1;") == "1";

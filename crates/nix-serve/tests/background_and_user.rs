@@ -1,4 +1,4 @@
-//! The PID file, going to the background and changing the user work as documented.
+//! The server writes its PID file, goes to the background and changes its user as documented.
 
 mod support;
 mod support_process;
@@ -30,7 +30,7 @@ fn a_pid_file_lives_as_long_as_the_server() {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     assert!(!Path::new(&pid).exists());
-    // A PID file left by a dead server is replaced.
+    // A PID file left by a process that has died is replaced.
     fs::write(&pid, format!("{number}\n")).unwrap();
     let (mut server, _) = serve_sample(&["-pid", &pid]);
     assert_eq!(
@@ -64,7 +64,8 @@ fn in_the_background_when_the_command_returns() {
             "--error-log",
             &log,
         ]);
-        // Returns only when no process has its standard streams open any more.
+        // Returns only after every process has closed its standard streams, the background process
+        // too.
         let ending = ends(&mut command);
         assert_eq!(
             (ending.code, ending.errors.as_str()),

@@ -1,5 +1,5 @@
-//! A bulk query returns the same narinfos as single requests, in the documented order, and is
-//! either complete or visibly truncated.
+//! A bulk query returns the same narinfos as single requests, in the documented order. Its response
+//! is either complete or visibly truncated.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use support::client::{Client, succeeds};
 use support::{OwnStore, hash_part, key_pair, local, nix_serve, sample, sample_list, sample_root};
 use support_process::{Connection, Process, Response, serve_sample, sqlite};
 
-/// The record of one path in a bulk answer.
+/// The record of one path in the response to a bulk query.
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
     Path(String, String),
@@ -29,7 +29,7 @@ impl Record {
     }
 }
 
-/// Parses an answer strictly by `docs/bulk-queries.md`.
+/// Parses a response strictly by `docs/bulk-queries.md`.
 #[track_caller]
 fn records(text: &str) -> Vec<Record> {
     let (first, mut rest) = text.split_once('\n').unwrap();
@@ -83,7 +83,7 @@ fn closure(addr: SocketAddr, path: &str) -> Vec<Record> {
     records(&reply.text())
 }
 
-/// Compares each record with the answer to a single request.
+/// Compares each record with the response to a single request.
 #[track_caller]
 fn check_single(addr: SocketAddr, records: &[Record]) {
     let mut connection = Connection::connect(addr);
@@ -137,7 +137,7 @@ fn many_at_once_are_what_single_requests_say_in_the_order_asked() {
         paths.push(paths[0].clone());
         paths.extend([sample("signed"), sample("ca"), sample("self_reference")]);
         let expected: Vec<_> = paths.iter().map(|path| hash_part(path)).collect();
-        // The second answer comes from memory.
+        // The second response comes from memory.
         for _ in 0..2 {
             let records = bulk(addr, &lines(&paths));
             let found: Vec<_> = records.iter().map(Record::hash_part).collect();
@@ -234,7 +234,8 @@ fn a_closure_is_what_nix_says_references_first() {
     Connection::connect(addr).get_and_head(&url, &[]);
 }
 
-/// Only large closures are answered with 503 for a retry.
+/// The limit of concurrent bulk queries, beyond which the server sends 503, applies to large
+/// closures only.
 #[test]
 fn small_closures_are_answered_however_many_are_asked_for_at_once() {
     let (_server, addr) = serve_sample(&[]);
@@ -271,7 +272,7 @@ fn both_are_there_over_http_2_and_under_a_prefix() {
     assert_eq!(post(addr, "/narinfos", &paths).status, 405);
 }
 
-/// Inserts rows as Nix writes them, without files: path `n` refers to itself and to the twenty
+/// Inserts rows as Nix does, without files. Path `n` refers to itself and to the twenty paths
 /// before it.
 fn ladder(store: &OwnStore, count: u32) {
     let path = |number: &str| format!("printf('/nix/store/%032d-ladder-%d', {number}, {number})");
@@ -310,7 +311,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
             .head
             .starts_with("HTTP/1.1 200 ")
     );
-    // The rest of the answer is longer than the socket buffers, and the deleted path comes last.
+    // The rest of the response is longer than the socket buffers, and the deleted path comes last.
     sqlite(
         &store.database(),
         &format!("pragma foreign_keys = 1; delete from ValidPaths where id = {COUNT}"),
@@ -320,7 +321,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
     assert!(!is_orderly);
     assert!(!rest.contains("\nend "));
     assert!(rest.contains("narinfos 1 20000\n"));
-    // Closures that are still valid are answered.
+    // Closures without the deleted path are still served.
     assert_eq!(closure(addr, &ladder_path(COUNT - 1)).len(), 19_999);
 }
 
@@ -358,7 +359,7 @@ fn a_database_that_fails_on_the_way_breaks_the_answer_off() {
     assert_eq!(bulk(addr, &body).len(), 20_000);
 }
 
-/// A bulk answer reflects the database at the time of the request.
+/// The response to a bulk query reflects the database at the time of the request.
 #[test]
 fn a_commit_is_seen_by_the_next_request() {
     let store = OwnStore::new();

@@ -1,5 +1,5 @@
 //! A real Nix client that checks signatures accepts closures signed with the server's key, and
-//! refuses them with any other.
+//! refuses closures signed with another key.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::Stdio;
 use support::client::{Client, fails, succeeds, wait};
 use support::{ServerProcess, key_pair, local, nix_serve, sample, sample_list, sample_root};
 
-/// A server of the sample store that signs with the key in `secret`.
+/// Starts a server of the sample store that signs with the key in `secret`.
 fn signing_server(secret: &Path) -> ServerProcess {
     ServerProcess::start(
         nix_serve()
@@ -53,8 +53,8 @@ fn the_right_key_among_several_is_enough() {
     assert_eq!(client.closure(&sample("kinds")), [sample("kinds")]);
 }
 
-/// Copies a path that is not content-addressed, so that only a signature can vouch for it, and
-/// expects a refusal.
+/// Copies a path that is not content-addressed, which only a signature can authenticate, and checks
+/// that the client refuses it.
 #[track_caller]
 fn refused(server: &ServerProcess, client: &Client, keys: &str) {
     let path = sample("no_references");
@@ -72,7 +72,8 @@ fn another_key_is_refused() {
     refused(&signing_server(&secret), &client, &other);
 }
 
-/// A rotated key has the same name and other bytes: a matching name must not be enough.
+/// After a key was replaced by another of the same name, signatures of the other key are refused: a
+/// matching name is not enough.
 #[test]
 fn another_key_of_the_same_name_is_refused() {
     let client = Client::new();
@@ -97,7 +98,7 @@ fn an_unsigned_cache_is_refused() {
     refused(&server, &client, &public);
 }
 
-/// Without a signing key of its own, the server passes on the signatures in the store.
+/// A server without a signing key passes on the signatures in the store.
 #[test]
 fn a_stored_signature_is_passed_on() {
     let client = Client::new();
@@ -113,7 +114,7 @@ fn an_absent_path_is_reported_as_absent() {
     for absent in [sample("absent"), sample("not_valid")] {
         let error = fails(&mut client.copy(&server.url(), "", std::slice::from_ref(&absent)));
         assert!(error.contains(&absent), "{error}");
-        // The path is absent, not broken, so the client does not retry.
+        // To the client the path is absent, not broken, so it does not retry.
         assert!(!error.contains("unable to download"), "{error}");
     }
 }

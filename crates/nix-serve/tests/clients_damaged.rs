@@ -1,5 +1,5 @@
-//! A real client falls through to the next cache when a path is damaged, and a path that Nix has
-//! repaired is served again at once.
+//! When a path is damaged, a real client gets it from the next cache. After Nix has repaired the
+//! path, the server serves it again at once.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use testkit::http1::Connection;
 
 const FILE_LEN: usize = 2 << 20;
 
-/// Creates a store with one path, the same in every call.
+/// Creates a store with one path. Each call creates the same path.
 fn store() -> (OwnStore, String) {
     let store = OwnStore::new();
     let path = store.add_file("file", &vec![b'x'; FILE_LEN]);
@@ -39,7 +39,7 @@ fn a_client_gets_it_from_the_next_cache() {
     let damaged = ServerProcess::of_store(damaged_store.root());
     let right = ServerProcess::of_store(right_store.root());
     let urls = format!("{} {}", damaged.url(), right.url());
-    // The first client discovers the damage, the second finds the path quarantined.
+    // The first client discovers the damage; the second finds the path already quarantined.
     for round in 0..2 {
         let client = Client::new();
         let mut realise = client.realise(&urls, "", &path);
@@ -70,7 +70,8 @@ fn what_nix_has_repaired_is_served_at_once() {
         damage(&store.real(&path));
         let mut connection = Connection::connect(server.addr);
         connection.begin("GET", &url, &[]);
-        // Paths verified before are hashed again, because the inode of their root has changed.
+        // A repair gives the root of the path another inode, so its files are hashed again although
+        // they were verified before.
         assert!(connection.body(|_| ()).is_err(), "{repair:?}");
         eventually("it is kept out", || server.narinfo(&path).status == 404);
         let mut command = client.command("nix-store");

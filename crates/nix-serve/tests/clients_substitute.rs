@@ -1,4 +1,4 @@
-//! Real Nix clients substitute from the server and query it like any other binary cache.
+//! Real Nix clients can query the server and substitute from it, as with any other binary cache.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use support::{
 };
 use testkit::http1::Connection;
 
-/// A client, and a server of the sample store that signs with a key the client trusts.
+/// A server of the sample store with a signing key, and a client that trusts the key.
 struct Scene {
     client: Client,
     server: ServerProcess,
@@ -39,7 +39,7 @@ impl Scene {
         }
     }
 
-    /// Runs `nix` with these arguments; `URL` stands for the cache.
+    /// Runs `nix` with these arguments, in which `URL` stands for the cache.
     #[track_caller]
     fn nix(&self, arguments: &[&str]) -> String {
         let mut command = self.client.command("nix");
@@ -51,7 +51,7 @@ impl Scene {
         succeeds(&mut command)
     }
 
-    /// Waits for a request with this prefix in the access log.
+    /// Waits until the access log has a request with this prefix.
     #[track_caller]
     fn was_asked(&self, request: &str) {
         let file = self.client.dir().join("access");
@@ -113,7 +113,7 @@ fn a_substitute_without_a_trusted_signature_is_not_taken() {
     assert!(!scene.client.real(&path).exists());
 }
 
-/// After a plain 404 the client asks the next cache, without a warning or a delay.
+/// After a plain 404 the client tries the next cache, without a warning or a delay.
 #[test]
 fn an_absent_path_falls_through_to_the_next_cache() {
     let scene = Scene::new();
@@ -145,7 +145,7 @@ fn path_info_tells_size_references_and_signature() {
     assert!(info["closureSize"].as_u64() > info["narSize"].as_u64());
     let signature = info["signatures"][0].as_str().unwrap();
     assert!(signature.starts_with("ours-1:"));
-    // The client sends HEAD first, to check for existence.
+    // The client first sends HEAD, to check whether the path exists.
     scene.was_asked(&format!("HEAD /{}.narinfo", hash_part(&path)));
     scene.was_asked(&format!("GET /{}.narinfo", hash_part(&path)));
 
@@ -177,7 +177,7 @@ fn ls_and_cat_look_into_a_path() {
         "{long}"
     );
     assert!(long.contains("./link-relative -> program\n"), "{long}");
-    // The client computes the same listing from the NAR.
+    // The client has computed the same listing from the NAR.
     let path = sample("built");
     let json = scene.nix(&["store", "ls", "--json", "-R", "--store", "URL", &path]);
     let ours = scene.server.get(&format!("/{}.ls", hash_part(&path)));
@@ -231,8 +231,8 @@ fn verify_finds_contents_and_signatures_good() {
     assert!(error.contains("is untrusted"), "{error}");
 }
 
-/// Nix clients do this for every path named on the command line. A body after HEAD would be parsed
-/// as the next response head.
+/// Nix clients send HEAD and then GET for each path on the command line. If the server sent a body
+/// after HEAD, they would parse it as the next response head.
 #[test]
 fn head_then_get_on_one_connection() {
     let scene = Scene::new();
@@ -262,8 +262,8 @@ fn head_then_get_on_one_connection() {
     }
 }
 
-/// The output path of a content-addressed derivation is known only from its realisation, so the
-/// client requests that.
+/// A client requests realisations: only they tell it the output path of a content-addressed
+/// derivation.
 #[test]
 fn a_content_addressed_derivation_is_substituted() {
     let scene = Scene::new();
@@ -276,13 +276,13 @@ fn a_content_addressed_derivation_is_substituted() {
         .args(["--option", "substituters", &scene.server.url()])
         .args(["--option", "trusted-public-keys", &scene.public])
         .args(["--realise", &drv, "--option", "max-jobs", "0"]);
-    // The realisation itself carries no signature of the server.
+    // Do not require signatures: the realisation itself is not signed by the server.
     let printed = succeeds(fetch.args(["--option", "require-sigs", "false"]));
     assert_eq!(printed.trim(), output);
     assert!(scene.client.real(&output).exists());
     assert!(scene.client.real(&drv).exists());
 
-    // The client caches the realisation byte for byte.
+    // The client's cache keeps the realisation byte for byte.
     let cache = scene.client.dir().join("kept");
     let mut copy = scene.client.command_with("nix", features);
     copy.args(["copy", "--no-check-sigs", "--from"])

@@ -1,5 +1,5 @@
-//! Setting the system clock hours forward or back disturbs no connection, download or time limit,
-//! and answers carry the new time.
+//! If the system clock is set hours forward or back, no connection, download or time limit is
+//! affected, and later responses carry the new time.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,8 +21,8 @@ use support_process::{Connection, Process, at, set_mode};
 const BIG_LEN: usize = 48 << 20;
 const INFO: &str = "/nix-cache-info";
 
-/// The preloaded library that shifts the realtime clock. The monotonic clock is unaffected, as on a
-/// real machine.
+/// Finds the library to preload that shifts the realtime clock. The monotonic clock is unaffected,
+/// as on a real machine.
 fn library() -> Option<String> {
     let found = Command::new("sh")
         .args([
@@ -39,7 +39,7 @@ fn library() -> Option<String> {
     path
 }
 
-/// Sets the clock of every process that reads `file`.
+/// Sets the clock of every process that reads its offset from `file`.
 fn set_clock(file: &Path, offset: &str) {
     let next = file.with_extension("next");
     fs::write(&next, offset).unwrap();
@@ -88,7 +88,7 @@ fn nobody_notices_that_the_clock_is_set() {
     let mut left: usize = len.lines().next().unwrap().parse().unwrap();
     for offset in ["+5h", "-5h", "+12000d", "-9000d", "+0"] {
         set_clock(&clock, offset);
-        // The same connection sees the new time: it was not closed as idle.
+        // The same connection gets the new time: the server has not closed it as idle.
         eventually("the clock is set", || {
             let now = date(&mut kept);
             let is_set = now[..22] != before[..22];
@@ -98,7 +98,8 @@ fn nobody_notices_that_the_clock_is_set() {
             is_set
         });
         left -= download.take_bytes(4 << 20).len();
-        // Certificate expiry is judged by the new time; the certificate is served all the same.
+        // The expiry of the certificate is checked against the new time. An expired certificate is
+        // still served.
         server.signal("HUP");
         server.wait_for("the certificate was reloaded");
         if offset == "+12000d" {

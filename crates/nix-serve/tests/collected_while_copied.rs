@@ -1,9 +1,9 @@
-//! No client receives a wrong NAR while the garbage collector runs continuously.
+//! No client receives a wrong NAR while the garbage collector runs all the time.
 //!
-//! With GC leases every announced NAR is there, complete. Without them a path may be collected at
-//! any time, and the answer then is an error or visibly truncated.
+//! With GC leases every announced NAR can be downloaded completely. Without them a path may be
+//! collected at any time; the response is then an error or visibly truncated.
 //!
-//! Runs for some seconds; `SAMOVAR_GC_SECONDS` sets a longer time. The counters are printed.
+//! Runs for some seconds; `SAMOVAR_GC_SECONDS` sets a longer time. Prints counters of the outcomes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "what was counted is for who reads it")]
@@ -27,8 +27,8 @@ use support::{
 };
 use testkit::http1::Connection;
 
-/// Longer than any client takes from narinfo to NAR, yet short enough that announced paths are
-/// collected before the test ends.
+/// Lease time: longer than any client takes from narinfo to NAR, yet short enough that announced
+/// paths are collected before the test ends.
 const HOLD_TIME: Duration = Duration::from_secs(4);
 
 /// Number of recent paths that clients choose from.
@@ -39,7 +39,7 @@ fn run_time() -> Duration {
     Duration::from_secs(seconds.map_or(7, |text| text.parse().unwrap()))
 }
 
-/// Counters of all outcomes.
+/// Counts the outcomes of all actions.
 #[derive(Debug, Default)]
 struct Tally {
     collection_count: AtomicU64,
@@ -47,12 +47,14 @@ struct Tally {
     narinfo_count: AtomicU64,
     whole_count: AtomicU64,
     copied_count: AtomicU64,
-    /// `nix copy` failed: the path was collected before its narinfo was requested.
+    /// Number of failures of `nix copy` because the path was collected before its narinfo was
+    /// requested.
     refused_count: AtomicU64,
-    /// A NAR was absent although its narinfo had been answered.
+    /// Number of NARs that were absent although their narinfo had been served.
     missing_count: AtomicU64,
     cut_count: AtomicU64,
-    /// `nix copy` failed: the path was collected after its narinfo was answered.
+    /// Number of failures of `nix copy` because the path was collected after its narinfo was
+    /// served.
     failed_count: AtomicU64,
 }
 
@@ -65,7 +67,7 @@ impl Tally {
         count.load(Ordering::SeqCst)
     }
 
-    /// Whether enough happened for the test to mean anything; a busy machine takes longer.
+    /// Returns whether enough has happened for a meaningful test; a busy machine takes longer.
     fn is_enough(&self) -> bool {
         let needed = [
             &self.deleted_count,
@@ -81,7 +83,7 @@ struct Scene {
     store: OwnStore,
     addr: SocketAddr,
     added_count: AtomicU64,
-    /// Newest last.
+    /// Paths in order of creation: the newest comes last.
     paths: Mutex<Vec<String>>,
     tally: Tally,
     is_over: AtomicBool,
@@ -122,7 +124,7 @@ impl Scene {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Picks one of the paths, collected ones included.
+    /// Picks a path at random, collected ones included.
     fn any_path(&self, random: &mut Random) -> Option<String> {
         let paths = self.paths();
         // Prefer paths that still exist.
@@ -131,8 +133,8 @@ impl Scene {
         paths.get(index).cloned()
     }
 
-    /// Adds small files (sent from memory), trees (sent from files) and paths longer than sockets
-    /// and buffers hold.
+    /// Adds paths of three kinds: small files, which are sent from memory; trees, which are sent
+    /// from files; and paths longer than sockets and buffers hold.
     fn build(&self, mut number: u64) {
         let dir = tempfile::tempdir().unwrap();
         while self.goes_on() {
@@ -169,7 +171,7 @@ impl Scene {
     fn collect(&self) {
         let mut collected_at = 0;
         while self.goes_on() {
-            // Wait until clients have had a chance to find some of the paths.
+            // Wait, so that clients get a chance to request some of the paths.
             let added_count = Tally::of(&self.added_count);
             if added_count == collected_at {
                 std::thread::sleep(Duration::from_millis(5));
@@ -183,7 +185,7 @@ impl Scene {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{text}");
             Tally::add(&self.tally.collection_count);
-            // A deleted path must be absent from this moment on.
+            // From this moment on, a deleted path must be absent.
             for line in text.lines() {
                 let Some(path) = line.strip_prefix("deleting '") else {
                     continue;
@@ -227,7 +229,7 @@ impl Scene {
                 }
                 continue;
             }
-            // The failure came before the first byte was sent.
+            // A failure before the first byte of the NAR is a 503.
             if head.status == 503 {
                 Tally::add(&self.tally.cut_count);
                 continue;
@@ -237,7 +239,7 @@ impl Scene {
             let collections = Tally::of(&self.tally.collection_count) + 2;
             let waits = random.below(3) == 0;
             let result = connection.body(|piece| {
-                // A NAR longer than the socket buffers waits for this client while a collection
+                // A NAR longer than the socket buffers waits for this client, while a collection
                 // starts and ends.
                 while waits
                     && self.goes_on()
@@ -260,7 +262,7 @@ impl Scene {
         }
     }
 
-    /// Copies with a real Nix client.
+    /// Copies a path with a real Nix client.
     fn copy(&self, mut random: Random) {
         let client = Client::new();
         while self.goes_on() {
@@ -278,7 +280,7 @@ impl Scene {
             if output.status.success() {
                 Tally::add(&self.tally.copied_count);
             } else {
-                // The client reports the absence at the narinfo or later.
+                // The client reports that the path is absent, at the narinfo or later.
                 let texts = ["is not valid", "no substituter that can build it"];
                 if texts.iter().any(|text| error.contains(text)) {
                     Tally::add(&self.tally.refused_count);
@@ -287,12 +289,13 @@ impl Scene {
                     Tally::add(&self.tally.failed_count);
                 }
             }
-            // Reset the client: it caches narinfos, and does not copy a path it already has.
+            // Reset the client: it caches narinfos, and does not copy a path that it already has.
             fs::remove_dir_all(client.dir().join("cache")).ok();
         }
     }
 
-    /// Runs everything concurrently; returns the counters that the server logs when it ends.
+    /// Runs builders, collector and clients concurrently. Returns the counters that the server logs
+    /// when it ends.
     fn run(&self, server: ServerProcess) -> HashMap<String, u64> {
         let scene = self;
         std::thread::scope(|scope| {
@@ -335,7 +338,7 @@ impl Scene {
     }
 }
 
-/// Runs `run`; a panic in it ends the other threads too.
+/// Calls `run`; if it panics, ends the other threads too.
 fn stops(scene: &Scene, run: impl FnOnce()) {
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -357,7 +360,7 @@ fn tree(path: &Path, number: u64, file_count: u64, file_len: usize) {
     }
 }
 
-/// Encodes in Nix's base-32.
+/// Encodes a digest in Nix's base-32.
 fn base32(digest: &[u8]) -> String {
     let alphabet = b"0123456789abcdfghijklmnpqrsvwxyz";
     let digit = |index: usize| {
@@ -369,7 +372,7 @@ fn base32(digest: &[u8]) -> String {
     (0..52).rev().map(digit).collect()
 }
 
-/// A generator of the same sequence in each run.
+/// A pseudo-random generator with the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -397,7 +400,8 @@ fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
     let tally = &scene.tally;
     let broken = [&tally.missing_count, &tally.cut_count, &tally.failed_count];
     let broken_count: u64 = broken.map(Tally::of).iter().sum();
-    // No client waits long: a lease that the daemon was too slow to give is skipped, and counted.
+    // A lease that the daemon was too slow to give is skipped and counted, so that no client waits
+    // long.
     let unheld = number(&counted, "narinfo_unleased") + number(&counted, "nar_unleased");
     assert!(broken_count <= unheld, "{broken_count} of {unheld}");
     assert!(number(&counted, "path_collected") <= unheld);
@@ -409,8 +413,8 @@ fn without_a_daemon_an_answer_is_right_or_visibly_cut() {
     let (scene, server) = Scene::new("off");
     let counted = scene.run(server);
     let tally = &scene.tally;
-    // Every truncated answer is counted, including those of real clients, which do not report
-    // theirs.
+    // The server counts every truncated response, including those to real clients, which are not in
+    // the test's counts.
     let (failed, cut) = (number(&counted, "body_failed"), Tally::of(&tally.cut_count));
     let copies = [
         &tally.copied_count,

@@ -1,4 +1,5 @@
-//! The built binary answers options that start no server, such as `--help`, and refuses wrong ones.
+//! The built binary handles options that start no server, such as `--help`, and refuses invalid
+//! command lines.
 
 use std::process::{Command, Output};
 

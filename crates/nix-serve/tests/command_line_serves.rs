@@ -1,4 +1,4 @@
-//! Every form of command line that nix-serve or nix-serve-ng accepts starts the server with the
+//! The server accepts every form of command line that nix-serve or nix-serve-ng accepts, with the
 //! same meaning.
 
 #![expect(
@@ -27,8 +27,8 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Starts with a free port in place of `PORT`; retries with another if that one was taken
-/// meanwhile.
+/// Starts a server with a free port in place of `PORT`. Retries with another port if that one was
+/// taken meanwhile.
 #[track_caller]
 fn on_free_port(arguments: &[&str]) -> (Process, u16) {
     for _ in 0..20 {
@@ -114,7 +114,7 @@ fn extra_params_of_real_machines() {
     assert_eq!(server.count("storeDir"), 1);
 }
 
-/// The arguments that nix-serve's own wrapper and unit pass.
+/// The arguments that nix-serve's own wrapper and unit pass cause no warning.
 #[test]
 fn the_words_of_the_wrapper_are_no_news() {
     let (server, addr) = serve_sample(&["--preload-app", "-E", "deployment", "-s", "Starman"]);
@@ -222,7 +222,7 @@ fn a_unix_socket_by_each_of_its_options() {
         server.signal("TERM");
         assert_eq!(server.wait(), Some(0));
     }
-    // A bare word is a socket in the working directory.
+    // A word without a slash is a socket in the working directory.
     let mut command = of_sample();
     let server = Process::spawn(command.args(["--listen", "5000"]).current_dir(dir.path()));
     server.wait_for("on unix:5000");
@@ -352,11 +352,11 @@ fn a_head_that_does_not_come_to_its_end() {
     );
     assert!(start.elapsed() >= Duration::from_millis(900));
     connection.assert_closed();
-    // No time limit on a request head: it may be slow.
+    // Without a time limit, a slow request head is accepted.
     let (_server, addr) = serve_sample(&["--read-timeout", "0", "--keepalive-timeout", "1"]);
     let mut connection = Connection::connect(addr);
     connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
-    // Longer than the keep-alive timeout.
+    // Wait longer than the keep-alive timeout.
     let mut idle = Connection::connect(addr);
     assert_eq!(idle.get(INFO).status, 200);
     idle.assert_closed();

@@ -1,5 +1,5 @@
-//! A client that opens as many connections as it can does not lock out others, whether it stays
-//! silent, idles, sends endless request heads or reconnects without pause.
+//! A client that opens as many connections as it can does not prevent others from being served,
+//! whether it stays silent, idles, sends endless request heads or reconnects without pause.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,11 +22,12 @@ use support::{ServerProcess, eventually, hash_part, local, sample, sample_root};
 /// Descriptor limit of the server; half of it is for connections.
 const DESCRIPTORS: u64 = 1024;
 const CONNECTIONS: usize = 512;
-/// Source address of the floods; good clients use another one.
+/// Source address of the flood. Other clients use another address.
 const ATTACKER: [u8; 4] = [127, 0, 0, 66];
 const GOOD: [u8; 4] = [127, 0, 0, 7];
 const ASKED: usize = 100;
-/// Good clients may be slower than alone by this factor, plus a constant: other processes run too.
+/// Clients during the flood may be slower than without it by this factor, plus a constant: other
+/// processes run too.
 const FACTOR: u32 = 10;
 const SLACK: Duration = Duration::from_millis(100);
 
@@ -35,7 +36,7 @@ fn start() -> ServerProcess {
     ServerProcess::start(with_descriptors(DESCRIPTORS).args(["--store", &store]))
 }
 
-/// Connects, sends a request, and returns the start of the answer.
+/// Connects, sends a request, and returns the start of the response.
 fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = connect_from(GOOD, addr)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -46,7 +47,8 @@ fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Returns the 99th percentile of the time per connect and request; every request must be answered.
+/// Connects and sends a request many times; every request must be answered. Returns the 99th
+/// percentile of the times.
 #[track_caller]
 fn good_clients(addr: SocketAddr) -> Duration {
     let path = format!("/{}.narinfo", hash_part(&sample("tree")));
@@ -67,7 +69,7 @@ fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
     let beside = good_clients(addr);
     println!("{what}: p99 {alone:?} alone, {beside:?} beside");
     assert!(beside <= alone * FACTOR + SLACK, "{beside:?} {what}");
-    // Connections were evicted, and no more than needed.
+    // The server has evicted some connections, but no more than needed.
     let closed = held.iter().filter(|stream| has_news(stream)).count();
     assert!(
         (1..=2 * ASKED).contains(&closed),
@@ -100,7 +102,7 @@ fn whoever_holds_all_connections_keeps_nobody_out() {
     assert!(counts.contains(" connection_evicted="), "{counts}");
 }
 
-/// Opens and closes, or resets, connections as fast as possible.
+/// Clients are served although others open and close, or reset, connections as fast as possible.
 #[test]
 fn knocking_without_end_keeps_nobody_out() {
     let server = start();
@@ -113,7 +115,7 @@ fn knocking_without_end_keeps_nobody_out() {
             scope.spawn(|| {
                 let mut held = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    // Each stays open for a while, so that the limit is always reached.
+                    // Keep each connection open for a while, so that the limit is always reached.
                     held.extend(connect_from(ATTACKER, addr));
                     if held.len() > CONNECTIONS {
                         held.clear();
@@ -133,7 +135,7 @@ fn knocking_without_end_keeps_nobody_out() {
         (beside, cpu)
     });
     println!("knocking: p99 {alone:?} alone, {beside:?} beside; {cpu:?} of CPU each");
-    // When flood and server share the cores, one turn of the scheduler can take a second.
+    // If flood and server share the cores, the scheduler can delay a client by a second.
     assert!(beside <= alone * FACTOR + 10 * SLACK, "{beside:?}");
     eventually("nothing is left of it", || descriptor_count(pid) <= before);
 }

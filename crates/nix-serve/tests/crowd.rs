@@ -1,4 +1,4 @@
-//! Ten thousand idle clients and five hundred that do not read cost a documented amount of memory
+//! Ten thousand idle clients and five hundred that do not read cost no more memory than documented,
 //! and do not delay others. `CROWD=1` runs the full size, which needs 12,000 descriptors; the
 //! default is a tenth.
 
@@ -18,16 +18,17 @@ use testkit::http1::Connection;
 
 const ASKED: usize = 2000;
 
-/// Memory limit per idle connection in bytes, its cached narinfo included.
+/// Maximum memory per idle connection, bytes, including a cached narinfo.
 const RESTING_LEN: u64 = 2 * 1024;
-/// Memory limit per client that does not read.
+/// Maximum memory per client that does not read, bytes.
 const READER_LEN: u64 = 64 * 1024;
-/// Memory limit per idle HTTP/2 connection, its windows and header tables included.
+/// Maximum memory per idle HTTP/2 connection, bytes, including its windows and header tables.
 const RESTING_HTTP2_LEN: u64 = 24 * 1024;
-/// Allocator overhead, and the fixed memory budget for bodies in flight.
+/// Memory in addition: overhead of the allocator, and the fixed budget for bodies in flight.
 const REST_LEN: u64 = 64 << 20;
 
-/// Counts open sockets. Workers keep their connections to the database open.
+/// Counts the open sockets of a process. Other descriptors do not count: workers keep their
+/// connections to the database open.
 fn socket_count(pid: u32) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = descriptors
@@ -38,7 +39,7 @@ fn socket_count(pid: u32) -> usize {
         .count()
 }
 
-/// Returns the time that each of many requests took on one connection.
+/// Sends many requests on one connection; returns the time of each.
 #[track_caller]
 fn good_client(addr: SocketAddr, path: &str) -> Duration {
     let mut connection = Connection::connect(addr);
@@ -66,7 +67,7 @@ fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
     let server = ServerProcess::of_store(store.root());
     let pid = server.child.id();
     let sockets = socket_count(pid);
-    // The NAR is verified now, and sent by sendfile; the narinfo is in memory.
+    // The NAR is verified by now and sent by sendfile; the narinfo is in memory.
     assert!(server.get(&nar).is_complete);
     let alone = good_client(server.addr, &narinfo);
     eventually("its connection is closed", || socket_count(pid) == sockets);
@@ -101,7 +102,7 @@ fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
     eventually("nothing is left of them", || socket_count(pid) <= sockets);
 }
 
-/// Sends the HTTP/2 preface without settings; returns when the server's settings begin.
+/// Sends the HTTP/2 preface without settings; returns once the server's settings arrive.
 fn connect_http2(addr: SocketAddr) -> TcpStream {
     let mut stream = connect(addr);
     stream

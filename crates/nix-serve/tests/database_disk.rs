@@ -1,5 +1,5 @@
-//! When the disk of the database hangs or fails, I/O threads go on, answers that need no store are
-//! sent, and all other requests get 503, soon without waiting.
+//! When the disk of the database hangs or fails, the server still answers all requests that do not
+//! need the store. All others get 503, and after a moment without waiting.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,10 +22,10 @@ use support::{OwnStore, eventually, hash_part, local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, RECOVERED, nar};
 use support_process::{Connection, Process, sqlite};
 
-/// More than the number of workers.
+/// Number of clients, more than there are workers.
 const CLIENTS: usize = 100;
 
-/// A server whose database is on a disk of its own.
+/// A server whose database is on a separate disk.
 struct OnDisk {
     server: Process,
     addr: SocketAddr,
@@ -39,7 +39,8 @@ impl OnDisk {
     fn start(arguments: &[&str]) -> Option<Self> {
         let store = OwnStore::new();
         let paths = ["asked", "unasked"].map(|name| store.add_file(name, name.as_bytes()));
-        // This file system does not support the shared memory of a WAL index.
+        // This file system does not support the shared memory of a WAL index, so do not use WAL
+        // mode.
         sqlite(&store.database(), "pragma journal_mode = delete");
         let db = store.database().parent().unwrap().to_owned();
         let shown = db.with_extension("shown");
@@ -71,7 +72,7 @@ impl OnDisk {
         support_process::once(self.addr, url).status
     }
 
-    /// One URL of each kind that needs the database.
+    /// Returns one URL of each kind that needs the database.
     fn urls(&self) -> [String; 4] {
         [
             format!("/{}.narinfo", hash_part(&self.paths[0])),
@@ -134,11 +135,11 @@ fn a_disk_that_hangs() {
         times.last().unwrap()
     );
     assert!(times[times.len() * 99 / 100] < Duration::from_millis(100));
-    // A client that sends no request head still times out.
+    // A client that sends an incomplete request head still times out.
     let (answer, _) = slow_head.rest();
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "));
     assert!(hung.elapsed() < Duration::from_secs(10));
-    // From then on no request waits.
+    // Once the server has detected the failure, requests get 503 without waiting.
     eventually("it is known", || {
         let start = Instant::now();
         let mut connection = Connection::connect(subject.addr);

@@ -1,5 +1,5 @@
-//! An unreadable database yields 503 until it is back, and never a 404 for a valid path, which
-//! clients would cache for an hour.
+//! While the database is unreadable, the server responds with 503. It never responds with 404 for a
+//! valid path, which clients would cache for an hour.
 
 mod support;
 mod support_database;
@@ -112,7 +112,7 @@ fn made_unreadable() {
     subject.recovers("not readable for this user");
 }
 
-/// A malformed row affects only its own path, and is not answered as absence.
+/// A malformed row affects only its own path, and does not make it look absent.
 #[test]
 fn a_damaged_row_is_no_absence() {
     let subject = Subject::start("wal");
@@ -134,7 +134,7 @@ fn a_damaged_row_is_no_absence() {
     }
 }
 
-/// A backup is restored: another file appears under the same name.
+/// When a backup is restored, so that another file appears under the same name, no request fails.
 #[test]
 fn another_database_takes_its_place_without_a_gap() {
     let subject = Subject::start("wal");

@@ -1,5 +1,5 @@
-//! While the database is locked, answers known to be current are sent, all others are 503 at once,
-//! and service resumes as soon as the lock is gone.
+//! While the database is locked, the server sends responses that are certainly current and 503 for
+//! all others, at once. It recovers as soon as the lock is gone.
 
 mod support;
 mod support_database;
@@ -16,7 +16,8 @@ use testkit::sqlite::SETTINGS;
 
 const CLIENTS: usize = 200;
 
-/// Checks the answers while another process has the database locked.
+/// Checks the responses while another process has the database locked: the narinfo of a requested
+/// path and the absence of another are known, a path that was never requested gets 503.
 #[track_caller]
 fn tells_what_it_knows(subject: &Subject) {
     let mut connection = Connection::connect(subject.addr);
@@ -57,7 +58,7 @@ fn as_nobody() {
     subject.recovers("locked by another process");
 }
 
-/// Another process commits while it has the lock: cached answers are stale afterwards.
+/// A process that has the lock commits: cached responses are stale afterwards.
 #[test]
 fn what_was_committed_under_the_lock_is_known_afterwards() {
     let subject = Subject::start("truncate");
@@ -92,7 +93,8 @@ fn with_a_wal_nobody_waits_for_a_writer() {
     assert_eq!(subject.server.count(FAILED), 0);
 }
 
-/// In WAL mode a process gets an exclusive lock only if it opens the database first.
+/// A server that starts while the database has an exclusive lock responds with 503 until the lock
+/// is gone. In WAL mode a process gets such a lock only if it opens the database first.
 #[test]
 fn a_server_that_comes_second() {
     let store = public_store();
@@ -119,8 +121,9 @@ fn a_server_that_comes_second() {
     );
 }
 
-/// Commits follow one another, each waiting for the disk. Readers find the lock free only for
-/// moments, which SQLite's busy handler, sleeping between tries, never hits.
+/// The server reads the database although commits follow one another, each waiting for the disk.
+/// The lock is free only for moments between them, which SQLite's own busy handler never meets, as
+/// it sleeps between attempts.
 #[test]
 fn a_busy_writer_in_rollback_mode() {
     let subject = Subject::start("truncate");
@@ -177,7 +180,7 @@ fn a_busy_writer_in_rollback_mode() {
     );
 }
 
-/// Only one request at a time waits for the lock; for the others a 503 costs as much as a miss.
+/// Only one request at a time waits for the lock; the others get 503 as fast as a miss.
 #[test]
 fn many_clients_of_a_locked_database() {
     let subject = Subject::start("truncate");
@@ -213,7 +216,7 @@ fn many_clients_of_a_locked_database() {
         times.last().unwrap()
     );
     assert!(p99 < Duration::from_millis(250), "{p99:?}");
-    // A probe waits for half a second, and starts a tenth of a second after the previous one.
+    // A probe waits for half a second, and the next one starts a tenth of a second later.
     let probes = start.elapsed().as_millis() / 600 + 1;
     assert!(slow <= usize::try_from(2 * probes).unwrap(), "{slow}");
     assert_eq!(subject.server.count(FAILED), 1);

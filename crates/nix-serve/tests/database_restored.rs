@@ -1,5 +1,5 @@
-//! Within a second of restoring an older database, paths added since then are absent and stay so,
-//! and paths in both are served.
+//! Within a second of restoring an older database, paths added after the backup are absent and stay
+//! so, and paths in both databases are served.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,14 +22,14 @@ use support_process::{
     refuses_to_start, sqlite,
 };
 
-/// How the backup is put in place.
+/// How the backup replaces the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Rename,
     Copy,
 }
 
-/// A server whose database was backed up before `later` was added.
+/// A server, and a backup of its database from before the path `later` was added.
 struct Restored {
     subject: Subject,
     later: String,
@@ -38,18 +38,18 @@ struct Restored {
 
 impl Restored {
     fn start(journal_mode: &str, command: Command) -> Self {
-        // Another process keeps the database open, as an unprivileged server needs.
+        // Another process keeps the database open, which an unprivileged server needs.
         let subject = Subject::start_held(journal_mode, command);
         let database = subject.database();
         let later = format!("/nix/store/{}-later", "l0".repeat(16));
         cp_tree(&subject, &subject.asked, &later);
         make_public(subject.store.root());
-        // The server checks the files ten times a second and reopens them after a change.
+        // The server checks the files ten times per second, and reopens them after a change.
         std::thread::sleep(Duration::from_millis(300));
         sqlite(&database, "pragma wal_checkpoint(truncate)");
         let backup = subject.store.root().join("backup");
         cp(&database, &backup);
-        // Without Nix, which would change the journal mode.
+        // Insert the row without Nix, which would change the journal mode.
         let asked = &subject.asked;
         sqlite(
             &database,
@@ -84,13 +84,13 @@ impl Restored {
 
     fn remove_wal(&self) {
         for suffix in ["-wal", "-shm"] {
-            // This file is absent in rollback mode.
+            // Ignore errors: the file is absent in rollback mode.
             fs::remove_file(beside(&self.subject.database(), suffix)).ok();
         }
     }
 
-    /// Requests deleted and valid paths until all answers are right and stay so. Returns how long
-    /// old answers lasted, and the total time.
+    /// Requests deleted and valid paths until all responses are right, and checks that they stay
+    /// so. Reports how long stale responses lasted, and the total time.
     #[track_caller]
     fn comes_right(&self, what: &str) {
         let subject = &self.subject;
@@ -155,7 +155,7 @@ fn with_all_due_care() {
         for journal_mode in ["wal", "truncate"] {
             for way in [Way::Rename, Way::Copy] {
                 let restored = Restored::start(journal_mode, command());
-                // No Nix process is running, and its WAL is gone.
+                // No Nix process is running, and the WAL is empty or gone.
                 sqlite(
                     &restored.subject.database(),
                     "pragma wal_checkpoint(truncate)",
@@ -164,7 +164,7 @@ fn with_all_due_care() {
                 if journal_mode == "wal" && who == "nobody" {
                     restored.remove_wal();
                 }
-                // Nix is started again at the end.
+                // Nix starts again at the end.
                 let _holder = Shell::open(
                     &restored.subject.database(),
                     "begin; select count(*) from Refs;",
@@ -176,8 +176,9 @@ fn with_all_due_care() {
     });
 }
 
-/// The server keeps the WAL alive when Nix ends, so an operator who restores a backup may overlook
-/// it. SQLite's mixture of the two is not served.
+/// A backup is restored, but the WAL of the old database is left beside it: the server has kept it
+/// alive after Nix ended, so operators may overlook it. The server does not serve SQLite's mixture
+/// of the two.
 #[test]
 fn beside_the_wal_of_before() {
     everybody(|command, who| {
@@ -190,7 +191,7 @@ fn beside_the_wal_of_before() {
                     .len()
                     > 0
             );
-            // The server checks it ten times a second.
+            // Wait until the server has checked the files, which it does ten times per second.
             std::thread::sleep(Duration::from_millis(300));
             restored.restore(way);
             let start = Instant::now();
@@ -223,16 +224,16 @@ fn beside_the_wal_of_before() {
     });
 }
 
-/// SQLite reads pages from the WAL if they are there, and then does not notice that the file is not
-/// a database. A server started in this state took the WAL as belonging to the garbage, and refused
-/// the restored database.
+/// A server refuses to start on a file that is not a database, even if a WAL lies beside it. SQLite
+/// reads pages from the WAL if they are there, and does not notice. The server would then take the
+/// WAL for one of the garbage, and refuse the restored database.
 #[test]
 fn what_is_no_database_is_none_beside_a_wal() {
     let store = public_store();
     let path = store.add_file("here", b"here");
     let (database, aside) = (store.database(), store.root().join("aside"));
     sqlite(&database, "pragma journal_mode = wal");
-    // The first page, which holds the names of the tables.
+    // Put the first page, which holds the names of the tables, into the WAL.
     let _holder = Shell::open(
         &database,
         "pragma user_version = 7; begin; select count(*) from ValidPaths;",
@@ -249,7 +250,7 @@ fn what_is_no_database_is_none_beside_a_wal() {
     assert_eq!(once(addr, &url).status, 200);
 }
 
-/// A checkpoint, which moves rows from the WAL to the database, is not taken for a restore.
+/// A checkpoint, which moves rows from the WAL to the database, is not mistaken for a restore.
 #[test]
 fn a_checkpoint_is_no_restore() {
     let subject = Subject::start("wal");

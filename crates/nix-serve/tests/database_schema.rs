@@ -1,5 +1,5 @@
-//! The server checks for the columns it reads, not the schema number: if they exist it serves and
-//! warns, otherwise no path is denied.
+//! A database with an unknown schema number is served, with a warning, if it has the columns that
+//! the server reads. If not, the server responds with 503, never with 404.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,12 +16,12 @@ use support_process::{Process, public_store, refuses_to_start, sqlite};
 
 const REMARK: &str = "but 10 is supported";
 
-/// Changes that a newer Nix might make.
+/// Changes to the schema that a newer Nix might make.
 const ADDITIONS: &str = "alter table ValidPaths add column provenance text; \
     create table Signatures (id integer primary key, path integer, text); \
     create index IndexOfIt on ValidPaths(hash);";
 
-/// Starts with this content of `db/schema`; returns the log lines.
+/// Starts a server with this content of `db/schema`; returns its log lines.
 fn starts_with(schema: Option<&str>) -> Vec<String> {
     let store = public_store();
     let path = store.add_file("a", b"a");
@@ -65,7 +65,7 @@ fn a_migration_while_it_runs() {
         let absent = format!("/{}.narinfo", "z".repeat(32));
         assert_eq!(subject.ask(&absent).status, 404);
     };
-    // In the order Nix uses: the tables in one transaction, then the file.
+    // Change the tables in one transaction and then the file, as Nix does.
     sqlite(
         &subject.database(),
         &format!("begin exclusive; {ADDITIONS} commit;"),
@@ -79,7 +79,7 @@ fn a_migration_while_it_runs() {
     });
     asks(&subject);
     assert_eq!(subject.server.count(REMARK), 1);
-    // A migration that removes a column the server reads.
+    // A migration that renames a column which the server reads.
     let rename = |from: &str, to: &str| {
         let sql = format!("alter table ValidPaths rename column {from} to {to}");
         sqlite(&subject.database(), &sql);
@@ -121,7 +121,7 @@ fn without_what_is_read_it_does_not_start() {
     );
 }
 
-/// A schema that Nix 2.8 understands and the server does not.
+/// A schema that Nix 2.8 can read but the server cannot: the server needs the daemon.
 #[test]
 fn the_daemon_answers_instead() {
     let store = public_store();

@@ -1,5 +1,6 @@
-//! A read-only server answers in every state its database can get into at run time, through the
-//! daemon if needed, or returns 503 and logs the fix. `starting.rs` tests the states at start.
+//! In every state that the database can get into, a server without write permission serves, through
+//! the daemon if needed, or responds with 503 and logs how to fix it. `starting.rs` tests the
+//! states at start.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +20,8 @@ use support_process::{
     Connection, Process, PublicBinary, Shell, is_root, make_public, public_store, sqlite,
 };
 
-/// The server as the user nobody, and as root.
+/// Returns binaries to run as the user nobody (true) and as root (false); none if the tests do not
+/// run as root.
 fn everybody() -> Vec<(PublicBinary, bool)> {
     match is_root() {
         true => [true, false]
@@ -40,7 +42,7 @@ fn absent() -> String {
     format!("/{}.narinfo", "z".repeat(32))
 }
 
-/// Requests one URL of each kind while the daemon is used as fallback.
+/// Checks one URL of each kind, while the server uses the daemon.
 #[track_caller]
 fn serves_all(subject: &Subject) {
     let mut connection = Connection::connect(subject.addr);
@@ -51,7 +53,8 @@ fn serves_all(subject: &Subject) {
     assert_eq!(connection.get(&absent()).status, 404);
 }
 
-/// Files beside the database are deleted, or a crashed Nix process was the last to have it open.
+/// The WAL index disappears: files beside the database are deleted, or the last Nix process to have
+/// it open has crashed.
 #[test]
 fn the_wal_index_goes_missing() {
     for who in everybody() {
@@ -61,7 +64,7 @@ fn the_wal_index_goes_missing() {
                 fs::remove_file(beside(&subject.database(), suffix)).unwrap();
             }
             if !who.1 {
-                // Root creates a new one.
+                // A server that runs as root creates a new one.
                 eventually("it goes on", || {
                     subject.ask(&nar(&subject.unasked)).status == 200
                 });
@@ -89,7 +92,8 @@ fn the_daemon_stands_in_while_the_wal_index_is_missing() {
         for suffix in ["-wal", "-shm"] {
             fs::remove_file(beside(&subject.database(), suffix)).unwrap();
         }
-        // Once the daemon has the database open, the server reads it directly again.
+        // As soon as the daemon has the database open, the server reads the database directly
+        // again.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
             serves_all(&subject);
@@ -100,7 +104,8 @@ fn the_daemon_stands_in_while_the_wal_index_is_missing() {
     }
 }
 
-/// Nix creates a missing database. The daemon would do so too, and then deny every path.
+/// While the database is missing, the server does not ask the daemon: that would create an empty
+/// database, as Nix does, and report every path as absent.
 #[test]
 fn the_daemon_is_not_asked_where_the_database_is_gone() {
     for who in everybody() {
@@ -118,21 +123,21 @@ fn the_daemon_is_not_asked_where_the_database_is_gone() {
     }
 }
 
-/// A Nix process dies during a commit. Only a process that may write can roll back the half in the
-/// file.
+/// A Nix process dies during a commit. Only a process with write permission can roll back the
+/// half-written transaction.
 #[test]
 fn a_commit_broke_off() {
     for who in everybody() {
         let mut subject = Subject::start_as("truncate", command(&who));
         break_off(&subject.database());
         subject.suffers();
-        // Nix would also change the journal mode.
+        // Roll back with SQLite, because Nix would also change the journal mode.
         sqlite(&subject.database(), "select count(*) from ValidPaths");
         subject.recovers("has to be rolled back; any Nix command");
     }
 }
 
-/// Leaves the file with pages of a transaction that was never finished.
+/// Leaves pages of an unfinished transaction in the file.
 fn break_off(database: &Path) {
     let mut child = Command::new("sqlite3")
         .arg(database)
@@ -158,7 +163,8 @@ fn break_off(database: &Path) {
     assert!(journal.len() > 0);
 }
 
-/// The state that Nix 2.22 and newer leaves: no process has the database open, and the WAL files
+/// The state that Nix 2.22 and later leave: no process has the database open, and its WAL files
+/// exist.
 /// exist.
 #[test]
 fn idle_with_wal_files() {

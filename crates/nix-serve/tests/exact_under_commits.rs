@@ -1,5 +1,5 @@
-//! However another process changes the database, the next answer is current, even while the catalog
-//! is loading and at hundreds of commits a second.
+//! However another process changes the database, the next response is current, even while the
+//! catalog is loading and at hundreds of commits per second.
 
 #![allow(
     clippy::allow_attributes,
@@ -17,14 +17,14 @@ use testkit::sqlite::{SETTINGS, Shell};
 
 const PATH_COUNT: u64 = 5;
 const STEP_COUNT: u64 = 600;
-/// Enough paths for the catalog to be loaded by its own thread.
+/// Number of paths, enough for the catalog to be loaded by its own thread.
 const OTHER_COUNT: u64 = 6000;
 const BASE_32: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// Expected rows: content and signature of each path.
+/// The expected rows: content and signature of each path.
 type Model = BTreeMap<u64, (u64, Option<u64>)>;
 
-/// A generator of the same sequence in each run.
+/// A pseudo-random generator with the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -55,7 +55,7 @@ fn nar_size(content: u64) -> u64 {
 }
 
 fn signature(number: u64) -> String {
-    // 64 bytes, the last of which holds the low bits of the number.
+    // A signature of 64 bytes, whose last bytes hold the low bits of the number.
     format!(
         "test-1:{}{}==",
         "A".repeat(85),
@@ -130,7 +130,7 @@ fn the_next_answer_is_the_truth() {
         .collect();
     writer.run(&format!("begin; {others} commit;"));
     let server = ServerProcess::of_store(store.root());
-    // Usually served by two threads.
+    // Several connections are usually served by two threads.
     let mut connections = [(); 4].map(|()| Connection::connect(server.addr));
     let mut model = Model::new();
     let mut random = Random(1);

@@ -1,5 +1,6 @@
-//! A fleet of clients on an open-loop schedule gets right answers: bursts of narinfo requests,
-//! mostly misses, and whole closures, each NAR as long as announced.
+//! A fleet of clients gets right responses. They send requests on a fixed schedule, without waiting
+//! for responses: bursts of narinfo requests, mostly for absent paths, and whole closures. Each NAR
+//! is as long as announced.
 
 mod support;
 
@@ -44,7 +45,7 @@ fn a_fleet_is_answered_rightly() {
     assert_eq!(count("cache-info"), clients);
     assert_eq!(count("narinfo") + count("absent"), 50 * clients);
     assert!(count("absent") > 20 * clients && count("narinfo") > 20 * clients);
-    // Closures have from one to hundreds of paths; the last ones are aborted when the run ends.
+    // A closure has from one path to hundreds. The last ones are aborted when the run ends.
     assert!(count("closure") > clients, "{}", count("closure"));
     assert!(count("nar") * 10 > count("closure") * 9, "{}", count("nar"));
 }

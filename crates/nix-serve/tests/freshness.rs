@@ -1,4 +1,4 @@
-//! Every answer reflects the store at the time of the request; no cached answer is stale.
+//! Every response reflects the store at the time of the request; no cached response is stale.
 
 mod support;
 
@@ -28,7 +28,8 @@ fn an_added_path_is_found_by_the_next_request() {
     }
 }
 
-/// The first requests are misses; none may be cached once the path exists.
+/// The first requests are for absent paths. That they are absent must not be cached once they
+/// exist.
 #[test]
 fn a_miss_is_not_remembered() {
     let (store, elsewhere) = (OwnStore::new(), OwnStore::new());
@@ -36,7 +37,7 @@ fn a_miss_is_not_remembered() {
     let mut connection = Connection::connect(server.addr);
     for number in 0..10 {
         let (name, content) = (format!("file-{number}"), format!("later {number}"));
-        // The path has the same name here.
+        // The path gets the same name in this store.
         let path = elsewhere.add_file(&name, content.as_bytes());
         let urls = [
             narinfo_url(&path),
@@ -69,7 +70,7 @@ fn a_deleted_path_is_absent_at_once() {
         let nar_url = server.nar_url(&path);
         let listing_url = format!("/{}.ls", hash_part(&path));
         for url in [&narinfo_url(&path), &nar_url, &listing_url] {
-            // Request twice: the second answer comes from the cache.
+            // Request twice: the second response comes from a cache.
             assert_eq!(connection.get(url).status, 200, "{url}");
             assert_eq!(connection.get(url).status, 200, "{url}");
         }
@@ -85,8 +86,9 @@ fn a_deleted_path_is_absent_at_once() {
     }
 }
 
-/// A path is built again with other content, as by a build that is not reproducible. Requests with
-/// the hash that clients cached must fail with a clear message.
+/// A path is built again with other contents, as by a build that is not reproducible. The new
+/// narinfo is served at once, and requests with the old NAR hash, which clients have cached, fail
+/// with a clear message.
 #[test]
 fn a_recreated_path_has_its_new_hash_at_once() {
     let store = OwnStore::new();
@@ -97,7 +99,7 @@ fn a_recreated_path_has_its_new_hash_at_once() {
     assert_eq!(connection.get(&narinfo_url(&path)).status, 200);
     for round in 0..5 {
         store.run("nix-store", &["--delete", &path]);
-        // Same length as the first: only the hash differs.
+        // The contents have the same length as before, so only the hash differs.
         std::fs::write(store.real(&path), format!("next{round}")).unwrap();
         store.register(&path);
         let narinfo = connection.get(&narinfo_url(&path));
@@ -115,7 +117,7 @@ fn a_recreated_path_has_its_new_hash_at_once() {
     }
 }
 
-/// Signatures are added later: metadata changes, files do not.
+/// Signatures are added later. This changes the metadata, but no files.
 #[test]
 fn an_added_signature_is_served_at_once() {
     let store = OwnStore::new();
@@ -133,9 +135,9 @@ fn an_added_signature_is_served_at_once() {
     );
 }
 
-/// A backup is restored, or a store moved into place, while the server runs. Only this change may
-/// take a moment to be seen: checking the file name on each request would cost more than the
-/// answer.
+/// A backup is restored, or a store is moved into place, while the server runs. Only this change
+/// may take a moment to be noticed: checking the file name on each request would cost more than the
+/// response.
 #[test]
 fn another_database_is_noticed() {
     let (store, other) = (OwnStore::new(), OwnStore::new());

@@ -1,5 +1,5 @@
-//! With a daemon, announced paths and paths being sent are leased against garbage collection, and
-//! no request waits for a daemon that does not answer.
+//! With a daemon, the server leases announced paths, and paths that are being sent, against garbage
+//! collection. No request waits for a daemon that does not respond.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn serve(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     ServerProcess::start(command.args(["--verbose"]).args(arguments))
 }
 
-/// Serves with a daemon that has answered.
+/// Starts a server and waits until it leases paths.
 fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     let server = serve(store, arguments);
     let first = store.add_file("first", b"first");
@@ -38,7 +38,7 @@ fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     server
 }
 
-/// Waits for a line that may have been logged before the server was ready.
+/// Waits for a log line, which may have been written before the server was ready.
 fn sees(server: &mut ServerProcess, part: &str) -> String {
     let seen = server.lines().into_iter().find(|line| line.contains(part));
     seen.unwrap_or_else(|| server.wait_for(part))
@@ -48,7 +48,7 @@ fn collect(store: &OwnStore) {
     store.run("nix-store", &["--gc"]);
 }
 
-/// Adds a tree of many files, which are opened one after another.
+/// Adds a tree of many files. A download opens them one after another.
 fn add_tree(store: &OwnStore, name: &str, file_count: usize, file_len: usize) -> String {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join(name);
@@ -64,7 +64,7 @@ fn nar_of(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// Returns a counter that the server logs when it ends.
+/// Returns a counter from the log line that the server writes when it ends.
 fn counted(server: ServerProcess, name: &str) -> u64 {
     let log = server.whole_log();
     let line = log.iter().rfind(|line| line.contains("counted since"));
@@ -91,7 +91,7 @@ fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
         assert!(nar.status == 200 && nar.is_complete, "{}", nar.head);
     }
     assert_eq!(server.narinfo(&silent).status, 404);
-    // Its NAR was being sent a moment ago, so the lease may last twice its time.
+    // Its NAR was just being sent, so the lease may last twice its configured time.
     eventually("it is collected", || {
         collect(&store);
         !store.real(&announced).exists()
@@ -111,12 +111,12 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
     let other = store.add_file("other", b"other");
     assert_eq!(server.narinfo(&other).status, 200);
     let mut connection = Connection::connect(server.addr);
-    // Its narinfo was never requested.
+    // Request the NAR only: its narinfo was never requested.
     connection.begin("GET", &nar_of(&tree), &[]);
     let mut has_waited = false;
     let mut nar = Vec::new();
     let result = connection.body(|piece| {
-        // Most of the answer is unsent: the server waits for this client.
+        // Most of the response is unsent: the server waits for this client.
         if !std::mem::replace(&mut has_waited, true) {
             let started = Instant::now();
             while started.elapsed() < 3 * HOLD_TIME {
@@ -133,7 +133,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
         .arg(store.real(&tree))
         .output();
     assert!(nar == dump.unwrap().stdout);
-    // Once the NAR is sent, nothing leases it.
+    // After the NAR is sent, the path is no longer leased.
     eventually("it is collected", || {
         collect(&store);
         !store.real(&tree).exists()
@@ -194,8 +194,8 @@ fn nothing_is_held_where_it_is_off() {
     assert_eq!(counted(server, "path_leased"), 0);
 }
 
-/// A machine may start server and daemon together; most machines without a daemon should get no
-/// warning.
+/// A daemon that starts after the server is used as soon as it runs, because a machine may start
+/// both at the same time. Most machines without a daemon get no warning.
 #[test]
 fn a_daemon_that_comes_later_is_found() {
     let store = OwnStore::new();
@@ -213,7 +213,7 @@ fn a_daemon_that_comes_later_is_found() {
     server.wait_for("paths are leased against garbage collection again");
     assert_eq!(server.narinfo(&path).status, 200);
     assert!(roots(&store).contains(&path));
-    // A daemon that never existed is not logged.
+    // A daemon that has never run causes no log line.
     let told = server
         .lines()
         .into_iter()
@@ -243,7 +243,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
         assert_eq!(server.get(&nar_of(&path)).status, 200);
         daemons.push(NixDaemon::start(&store));
         server.wait_for("paths are leased against");
-        // Paths in flight are leased again, and paths announced now are too.
+        // Paths that are being sent are leased again, and newly announced paths too.
         eventually("held again", || roots(&store).contains(&tree));
         assert_eq!(server.narinfo(&path).status, 200);
         collect(&store);
@@ -253,7 +253,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
     assert_eq!(counted(server, "leases_failed"), 1);
 }
 
-/// The collector or the disk keeps the daemon busy with one path.
+/// No request waits if the collector or the disk keeps the daemon busy with one path.
 #[test]
 fn nobody_waits_for_a_daemon_that_does_not_answer() {
     let store = OwnStore::new();
@@ -269,10 +269,10 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
         assert_eq!(server.narinfo(path).status, 200);
     }
     assert!(server.get(&nar_of(&large)).is_complete);
-    // Each would have waited for 200 ms.
+    // If each request waited, it would wait for 200 ms.
     assert!(started.elapsed() < Duration::from_secs(3), "{started:?}");
     daemon.signal_children("CONT");
-    // The leases were requested, though no request waited for them.
+    // The server has requested the leases, although no request has waited for them.
     eventually("all are held", || {
         paths.iter().all(|path| roots(&store).contains(path))
     });
@@ -281,7 +281,7 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
     assert_eq!(counted(server, "narinfo_unleased"), 20);
 }
 
-/// The socket may belong to the daemon of another store.
+/// Leases of a daemon count only if it serves the same store: its socket may belong to another one.
 #[test]
 fn a_daemon_of_another_store_is_not_believed() {
     let (store, other) = (OwnStore::new(), OwnStore::new());
@@ -296,7 +296,8 @@ fn a_daemon_of_another_store_is_not_believed() {
     assert!(roots(&other).is_empty());
 }
 
-/// Each connection costs the daemon a process, so retries back off.
+/// The server retries with back-off if a daemon closes each connection at once, because each costs
+/// the daemon a process.
 #[test]
 fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
     const COUNT: usize = 4;
@@ -311,10 +312,10 @@ fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
         let (mut stream, _) = listener.accept().unwrap();
         accepted.push(Instant::now());
         stream.write_all(&greeting.concat()).unwrap();
-        // Read the whole handshake, so that closing sends no reset.
+        // Read the whole handshake: otherwise closing the socket would send a reset.
         stream.read_exact(&mut [0; 32]).unwrap();
     }
-    // Back-off of 250 ms, 500 ms and 1 s.
+    // The pauses are 250 ms, 500 ms and 1 s.
     let time = accepted[COUNT - 1] - accepted[0];
     assert!(time >= Duration::from_secs(1), "{time:?}");
     sees(&mut server, "cannot be leased");

@@ -1,4 +1,4 @@
-//! No header field of a request can appear in an answer, forge a log line or send control
+//! No header field of a request can appear in a response, forge a log line, or send control
 //! characters to a terminal that shows the log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -13,12 +13,12 @@ use support::{eventually, hash_part, sample};
 use support_process::{Connection, at, serve_sample};
 
 const INFO: &str = "/nix-cache-info";
-/// Part of every field value; must be in no answer.
+/// Part of every field value. Must not appear in any response.
 const CANARY: &str = "c4nary";
 /// Length limit of a request head (README, Limits).
 const HEAD_LEN_MAX: usize = 16 * 1024;
 
-/// Valid field values that try to break out of their place in a log line.
+/// Valid field values that try to break out of their field in a log line.
 const LEGAL: &[&[u8]] = &[
     b"c4nary",
     b"c4nary\" 200 0 \"-\" \"-",
@@ -40,7 +40,7 @@ const LEGAL: &[&[u8]] = &[
     b"file:///etc/c4nary",
 ];
 
-/// Invalid field values: the request is refused.
+/// Invalid field values. The server must refuse the request.
 const ILLEGAL: &[&[u8]] = &[
     b"c4nary\x1b[2J\x1b]0;c4nary\x07",
     b"c4nary\0",
@@ -51,7 +51,7 @@ const ILLEGAL: &[&[u8]] = &[
     b"c4nary\x08\x08",
 ];
 
-/// Fields that a server might interpret.
+/// Names of fields that a server might interpret.
 const NAMES: &[&str] = &[
     "User-Agent",
     "Referer",
@@ -80,7 +80,7 @@ const NAMES: &[&str] = &[
     "c4nary",
 ];
 
-/// A line of the combined log format, parsed by its grammar alone.
+/// A line of the combined log format, parsed strictly by the format's grammar.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     client: String,
@@ -91,7 +91,7 @@ struct Line {
     user_agent: Vec<u8>,
 }
 
-/// How a field value appears in the log; `-` if the field is absent.
+/// Returns the log's form of a field value; `-` if the field is absent.
 fn logged(value: Option<&[u8]>) -> Vec<u8> {
     value.unwrap_or(b"-").to_vec()
 }
@@ -204,7 +204,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
                 user_agent: logged(of("User-Agent")),
             });
         }
-        // A refused request logs only the refusal, and leaves the lines before it intact.
+        // For a refused request only the refusal is logged. Lines before it stay intact.
         for value in ILLEGAL {
             refused_count += 1;
             let mut refused = Connection::connect(addr);
@@ -219,7 +219,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
             assert!(!said.contains(CANARY), "{said}");
         }
     }
-    // The logged client is a forwarded address if valid, else the peer.
+    // The logged client is the forwarded address if that is valid, else the peer.
     for (value, client) in [
         ("192.0.2.1", "192.0.2.1"),
         ("2001:DB8::1, 192.0.2.1", "2001:db8::1"),
@@ -305,8 +305,8 @@ fn no_host_comes_back_and_only_hosts_are_hosts() {
     }
 }
 
-/// At full log level the error log is plain text, and quotes nothing of a request but its request
-/// line.
+/// Even at the highest log level, the error log is plain text and quotes nothing of a request but
+/// its request line.
 #[test]
 fn an_error_log_is_text() {
     let (mut server, addr) = serve_sample(&["--log-format", "debug"]);

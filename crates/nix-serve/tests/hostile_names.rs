@@ -1,5 +1,5 @@
-//! Files with any name that the file system allows, and links to any target, are served bit for
-//! bit, listed as valid JSON, and leave no trace in a log.
+//! Files with any name that the file system allows, and links to any target, are served bit for bit
+//! and listed as valid JSON, and their names appear in no log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,10 +20,10 @@ use support::client::{Client, succeeds};
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve};
 use support_process::{Connection, Process, at, set_mode};
 
-/// Part of names, contents and link targets; must be in no log.
+/// Part of names, contents and link targets. Must not appear in any log.
 const CANARY: &str = "c4nary";
 
-/// File names that a file system allows.
+/// Returns file names that a file system allows.
 fn names() -> Vec<Vec<u8>> {
     let texts = [
         "...",
@@ -84,14 +84,14 @@ fn names() -> Vec<Vec<u8>> {
         "\u{1f600}",
     ];
     let mut names: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-    // The longest name, of bytes that take six characters each in JSON.
+    // The longest name, made of bytes that take six characters each in JSON.
     names.push(vec![1; 255]);
     names.push(vec![b'x'; 255]);
     names
 }
 
 /// Names that are not UTF-8. Two of them in one directory could get the same name in a listing
-/// (docs/decisions/0007-listing-names.md), so each gets a directory of its own.
+/// (docs/decisions/0007-listing-names.md), so each gets a separate directory.
 const NO_TEXT: [&[u8]; 7] = [
     b"\xff",
     b"c4nary\x80",
@@ -106,7 +106,7 @@ fn name(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// Creates a file, a directory and a link of every name.
+/// Creates a file, a directory and a link for each name.
 fn write_tree(root: &Path) {
     for (index, bytes) in names().iter().enumerate() {
         write_node(root, bytes, index % 2 == 0);
@@ -130,7 +130,8 @@ fn write_node(root: &Path, bytes: &[u8], is_executable: bool) {
     symlink(name(bytes), root.join("links").join(name(bytes))).unwrap();
 }
 
-/// The expected listing of a tree, from the file system alone; files lack their offset.
+/// Builds the expected listing of a tree from the file system alone, without the offsets of the
+/// files.
 fn expected(path: &Path) -> Value {
     let metadata = path.symlink_metadata().unwrap();
     let text = |text: OsString| String::from_utf8_lossy(&text.into_vec()).into_owned();
@@ -151,7 +152,7 @@ fn expected(path: &Path) -> Value {
     node
 }
 
-/// Removes the offsets from a listing; returns where it places the files in the NAR, in NAR order.
+/// Removes the offsets from a listing. Returns where the files are in the NAR, in NAR order.
 fn take_offsets(node: &mut Value, places: &mut Vec<(usize, usize)>) {
     let node = node.as_object_mut().unwrap();
     if let Some(offset) = node.remove("narOffset") {
@@ -200,7 +201,7 @@ fn every_name_that_a_file_may_have() {
     let mut connection = Connection::connect(addr);
     let hash = hash_part(&path);
     let nar = dump(&store, &real);
-    // By a walk first, then from the NAR cache or the plan.
+    // The first listing comes from a walk, the others from the NAR cache or the plan.
     for _ in 0..3 {
         let reply = connection.get(&format!("/nar/{hash}.nar"));
         assert!(reply.status == 200 && reply.body == nar);
@@ -215,10 +216,10 @@ fn every_name_that_a_file_may_have() {
         assert_eq!(listing["root"], expected(&real));
         assert!(places.len() > 2 * names().len());
         for (start, size) in places {
-            // In a NAR the size of a file precedes its contents.
+            // In a NAR, the size of a file precedes its contents.
             assert_eq!(nar[start - 8..start], (size as u64).to_le_bytes());
         }
-        // No control characters, so the listing is safe in logs and browsers.
+        // A listing without control characters is safe in logs and browsers.
         assert!(!reply.body.iter().any(|byte| *byte < b' '));
         assert_eq!(reply.header("content-type"), Some("application/json"));
     }
@@ -234,7 +235,7 @@ fn every_name_that_a_file_may_have() {
     assert!(!lines.contains(CANARY) && lines.contains(hash), "{lines}");
 }
 
-/// Every name that Nix accepts for a store path is served.
+/// A path is served whatever name Nix accepts for it.
 #[test]
 fn every_name_that_a_path_may_have() {
     let long = "n".repeat(211);
@@ -293,7 +294,7 @@ fn every_name_that_a_path_may_have() {
         let nar = connection.get(&format!("/nar/{hash}.nar"));
         assert!(nar.body == dump(&store, &store.real(path)));
         assert_eq!(connection.get(&format!("/{hash}.ls")).status, 200);
-        // It was never built, but may have a log.
+        // A path that was never built may still have a log.
         let drvs = store
             .root()
             .join("nix/var/log/nix/drvs")
@@ -310,7 +311,7 @@ fn every_name_that_a_path_may_have() {
             let is_served = reply.status == 200 && reply.text() == base_name;
             assert_eq!(is_served, is_log, "{target} {reply:?}");
         }
-        // In a bulk query, also by its base name and hash part.
+        // A bulk query finds it by its full path, its base name and its hash part.
         let body = format!("{path}\n{base_name}\n{hash}\n");
         let len = format!("Content-Length: {}", body.len());
         connection.send_request("POST", "/narinfos", &[&len]);
@@ -332,7 +333,7 @@ fn every_name_that_a_path_may_have() {
         let paths: BTreeSet<&str> = paths.map(|path| path["path"].as_str().unwrap()).collect();
         assert_eq!(paths, added.iter().map(String::as_str).collect());
     }
-    // Each request has one line in the access log, also those with no valid path.
+    // The access log has one line per request, also for requests without a valid path.
     let before = fs::read_to_string(&log).unwrap().lines().count();
     for name in illegal {
         let target: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();

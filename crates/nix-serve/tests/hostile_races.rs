@@ -1,5 +1,5 @@
-//! While an attacker keeps changing the files of a store, every complete NAR is the registered one,
-//! nothing outside of the store is sent, and no request hangs.
+//! While an attacker keeps changing the files of a store, every complete NAR equals the registered
+//! one, nothing outside of the store is sent, and no request hangs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "says how often what happened")]
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use support::{hash_part, output};
 use support_hostile::{Hostile, canary, fetch, fetch_settled, holds_canary, may};
 
-/// Makes the trees larger than a mebibyte: smaller ones get no plan.
+/// Length of a file, bytes. Makes the trees larger than a mebibyte: smaller ones get no plan.
 const FILE_LEN: usize = 12_000;
 
-/// Duration of each attack.
+/// Minimum duration of each attack.
 const TIME: Duration = Duration::from_millis(1200);
 
-/// Counts of answers by outcome.
+/// Counts responses by outcome.
 #[derive(Debug, Default)]
 struct Tally {
     whole: AtomicUsize,
@@ -38,13 +38,13 @@ impl Tally {
     }
 }
 
-/// A replacement of something in the tree.
+/// A replacement of a file or directory in the tree.
 struct Harm<'a> {
     what: &'a str,
-    /// Path in the tree; empty for the tree itself.
+    /// Path in the tree; empty for the root.
     place: &'a str,
-    /// Creates the replacement at the path given; the second path is the directory outside. Returns
-    /// `false` if this machine cannot create it.
+    /// Creates the replacement at the first path; the second is a directory outside of the store.
+    /// Returns `false` if this machine cannot create it.
     make: &'a dyn Fn(&Path, &Path) -> bool,
 }
 
@@ -79,21 +79,21 @@ fn ask(hostile: &Hostile, hash: &str, nar: &[u8], tally: &Tally, is_over: &Atomi
     }
 }
 
-/// Repeats the attack for a while under client load, then restores everything.
+/// Repeats the attack for a while under load by clients, then restores the tree.
 fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sync)) -> usize {
     let (is_over, tally) = (AtomicBool::new(false), Tally::default());
     let mut count = 0;
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // A client that fails ends the test at once.
+                // If a client fails, end the test at once.
                 let over = OnDrop(&is_over);
                 ask(hostile, hash_part(path), nar, &tally, &is_over);
                 drop(over);
             });
         }
         let start = Instant::now();
-        // A busy machine takes longer to do enough.
+        // Continue until enough has happened, which takes longer on a busy machine.
         let is_enough = |count| count >= 5 && start.elapsed() >= TIME;
         while !is_enough(count) && !is_over.load(Ordering::Acquire) {
             once();
@@ -115,7 +115,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// A store with a tree that takes a while to send, and is read from its files each time.
+/// Creates a store with a tree that takes a while to send and is read from its files each time.
 fn of_tree() -> (Hostile, String) {
     let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
         let dir = tempfile::tempdir().unwrap();
@@ -132,14 +132,14 @@ fn of_tree() -> (Hostile, String) {
     (hostile, path)
 }
 
-/// Swaps each target with its replacement, continuously.
+/// Attacks by swapping each target with its replacement, again and again.
 #[track_caller]
 fn swapped(harms: &[Harm<'_>]) {
     let (hostile, path) = of_tree();
     let real = hostile.store.real(&path);
     let nar = hostile.store.dump(&real);
     let (elsewhere, _) = canary(&hostile.store, FILE_LEN);
-    // The whole tree again, with other contents.
+    // The whole tree, with other contents.
     output(
         Command::new("cp")
             .arg("-a")
@@ -234,14 +234,15 @@ fn files_that_grow_and_shrink_and_others_beside_them() {
         for len in [10, 1 << 30, 100] {
             changed.set_len(len).unwrap();
         }
-        // The replacement never has the right length and wrong contents at once.
+        // The file never has the right length and wrong contents at the same time.
         fs::write(&other, vec![b'x'; FILE_LEN]).unwrap();
-        // Without a rename over the file, for which some file systems wait for the disk.
+        // Remove the file first: some file systems wait for the disk when a file is renamed over
+        // another.
         fs::remove_file(&file).unwrap();
         fs::rename(&other, &file).unwrap();
     });
     assert!(harmed > 0, "nothing was hit");
-    // Changes the order of directory entries, and whether the kernel returns one twice.
+    // This attack changes the order of directory entries, and may make the kernel return one twice.
     while_harmed(&hostile, &path, &nar, &|| {
         let names: Vec<_> = (0..50)
             .map(|number| real.join(format!("d15/new{number}")))

@@ -1,5 +1,5 @@
-//! Trees of extreme depth, width or length are served with bounded memory and do not delay other
-//! requests.
+//! The server sends trees of extreme depth, width or length in bounded memory, without delaying
+//! other requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,10 +20,10 @@ use support::{hash_part, output};
 use support_hostile::{Hostile, fetch};
 use testkit::http1::Connection;
 
-/// Depth in nested directories: twice as many as `PATH_MAX` has bytes.
+/// Depth in nested directories: twice the number of bytes of `PATH_MAX`.
 const DEPTH: usize = 8192;
 
-/// Entries of one directory; an environment variable raises it.
+/// Number of entries in one directory. An environment variable raises it.
 const WIDTH: usize = 10_000;
 const WIDTH_VARIABLE: &str = "SAMOVAR_TEST_ENTRIES";
 
@@ -33,7 +33,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes, when dropped, a tree that is too deep for `fs::remove_dir_all`.
+/// A tree that is removed on drop, although too deep for `fs::remove_dir_all`.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -74,7 +74,8 @@ fn deep_nar() -> Vec<u8> {
     nar
 }
 
-/// Nix can neither create nor read such a tree: its paths exceed `PATH_MAX`.
+/// A tree can be served although its paths exceed `PATH_MAX`, so that Nix can neither create nor
+/// read it.
 #[test]
 fn deeper_than_a_path_is_long() {
     let nar = deep_nar();
@@ -112,7 +113,7 @@ fn a_directory_of_very_many_entries() {
         fs::create_dir(&real).unwrap();
         for number in 0..width {
             let name = real.join(number.to_string());
-            // Hard links are cheaper to create; a file may have some 65,000.
+            // Hard links are cheaper to create than files, but a file can have only some 65,000.
             match number % 60_000 {
                 0 => fs::write(name, "").unwrap(),
                 nth => fs::hard_link(real.join((number - nth).to_string()), name).unwrap(),
@@ -129,7 +130,7 @@ fn a_directory_of_very_many_entries() {
         println!("{width} entries in {:?}", start.elapsed());
         assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
     }
-    // Three downloads at once.
+    // Download the tree three times at once.
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -139,12 +140,13 @@ fn a_directory_of_very_many_entries() {
         }
     });
     let (_, used) = hostile.end();
-    // The plan, and 40 bytes plus the name for each entry of a directory being walked.
+    // Memory for the plan, and 40 bytes plus the name for each entry of the directory being walked,
+    // in KiB.
     let bound = (32 << 10) + 4 * width as u64 * 150 / 1024;
     assert!(used.memory_kb < bound, "{used:?}");
 }
 
-/// The contents are a hole; the registration has an arbitrary hash.
+/// A sparse file of one tebibyte is served, registered with an arbitrary hash.
 #[test]
 fn a_file_of_a_tebibyte() {
     let mut encoder = Encoder::new();
@@ -155,7 +157,7 @@ fn a_file_of_a_tebibyte() {
     encoder.end_file(&mut framing).unwrap();
     let nar_size = encoder.finish().unwrap();
     let (hostile, paths) = Hostile::new(|store| {
-        // Registered with the right size, and with sizes that are far off.
+        // The file is registered with the right size, and with sizes that are far off.
         [("5", nar_size), ("6", 100_000), ("7", 1000)].map(|(digit, size)| {
             let path = format!("/nix/store/{}-long", digit.repeat(32));
             let file = fs::File::create(store.real(&path)).unwrap();
@@ -168,7 +170,7 @@ fn a_file_of_a_tebibyte() {
     let mut connection = Connection::connect(hostile.addr);
     let answer = connection.begin("GET", &url(&paths[0]), &[]);
     assert_eq!((answer.status, answer.content_length()), (200, nar_size));
-    // Read the start of the NAR only.
+    // Read only the start of the NAR.
     let mut bytes = vec![0; 64 << 20];
     connection.read_exact(&mut bytes).unwrap();
     assert!(bytes.starts_with(&start) && bytes[start.len()..].iter().all(|byte| *byte == 0));

@@ -1,5 +1,5 @@
-//! Whatever replaces a store path, or a file in one, a client gets the registered contents or a
-//! visible failure; nothing outside of the store is read, and other requests are not delayed.
+//! If a store path, or a file in one, is replaced in any way, a client gets the registered contents
+//! or a visible failure. Nothing outside of the store is read, and other requests are not delayed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,8 +19,8 @@ use support_process::{
     Process, PublicBinary, is_root, make_public, once, public_store, set_mode, sqlite,
 };
 
-/// A replacement: creates it at the path given, where nothing is left. Returns `false` if this
-/// machine cannot create it.
+/// A replacement, with its name. The function creates it at the given path, where nothing exists
+/// any more, and returns `false` if this machine cannot create it.
 type Put = (&'static str, fn(&Path, &Path) -> bool);
 
 fn mknod(at: &Path, words: &[&str]) -> bool {
@@ -77,7 +77,7 @@ fn remove(at: &Path) {
     output(Command::new("rm").arg("-rf").arg(at));
 }
 
-/// Requests a path's files in every way.
+/// Requests a path's files in every possible way.
 #[track_caller]
 fn ask_for_all(hostile: &Hostile, path: &str, nar: &[u8], what: &str) {
     let hash = hash_part(path);
@@ -107,13 +107,13 @@ fn ask_for_all(hostile: &Hostile, path: &str, nar: &[u8], what: &str) {
     if range.status == 206 && range.is_complete {
         assert!(range.body == nar[half..], "{what}");
     }
-    // The narinfo comes from the database, until the files are found damaged.
+    // The narinfo comes from the database, so it is served until the files are found damaged.
     let narinfo = fetch(hostile.addr, "GET", &format!("/{hash}.narinfo"), "");
     assert!(matches!(narinfo.status, 200 | 404 | 503), "{what}");
 }
 
-/// Puts each replacement in one place of a path, before and after the path was served well. Only
-/// trees of a mebibyte or more get a plan; smaller ones are walked each time.
+/// Puts each replacement at one place in a path, before and after the path was served correctly.
+/// Only trees of a mebibyte or more get a plan; smaller ones are walked each time.
 #[track_caller]
 fn everything_at(file_len: usize, place: &str) {
     let (hostile, (path, elsewhere)) = Hostile::with(&["--nar-cache-size", "0"], |store| {
@@ -138,7 +138,7 @@ fn everything_at(file_len: usize, place: &str) {
                 let hash = hash_part(&path);
                 let good = fetch_settled(hostile.addr, &format!("/nar/{hash}.nar"));
                 assert!(good.is_complete && good.body == nar, "before {what}");
-                // From here on the server has a plan of the tree, and reads no directory.
+                // From here on the server has a plan of the tree, so it reads no directory.
                 let listing = fetch(hostile.addr, "GET", &format!("/{hash}.ls"), "");
                 assert!(
                     listing.status == 200 && listing.is_complete,
@@ -185,7 +185,7 @@ fn in_the_place_of_a_file() {
     everything_at(400_000, "m/file");
 }
 
-/// A symbolic link is served as its target text, and never followed.
+/// A symbolic link that leads out of the store is served as its target text, and never followed.
 #[test]
 fn links_that_lead_out_are_text() {
     let (hostile, paths) = Hostile::new(|store| {
@@ -224,7 +224,7 @@ fn links_that_lead_out_are_text() {
     hostile.end();
 }
 
-/// Mode bits that a NAR cannot express, and hard links, change nothing.
+/// Mode bits that a NAR cannot hold, and hard links, do not affect the NAR.
 #[test]
 fn modes_and_hard_links() {
     let (hostile, path) = Hostile::new(|store| {
@@ -253,7 +253,7 @@ fn modes_and_hard_links() {
     hostile.end();
 }
 
-/// An unprivileged server, and a tree that only its owner may read.
+/// An unprivileged server refuses a tree that only its owner may read, without calling it damaged.
 #[test]
 fn what_may_not_be_read() {
     if !is_root() {
@@ -266,7 +266,7 @@ fn what_may_not_be_read() {
     fs::create_dir_all(tree.join("m")).unwrap();
     fs::write(tree.join("m/file"), vec![b'x'; 70_000]).unwrap();
     let tree = store.add(&tree);
-    // In WAL mode the database needs files beside it that an unprivileged server cannot create.
+    // In WAL mode the database would need files that an unprivileged server cannot create.
     sqlite(&store.database(), "pragma journal_mode = delete");
     make_public(store.root());
     let binary = PublicBinary::new();
@@ -295,11 +295,11 @@ fn what_may_not_be_read() {
         assert!(outcome.status == 200 && outcome.is_complete, "{place}");
     }
     server.wait_for("cannot be served");
-    // Missing rights are not damage for the operator to repair.
+    // Missing permissions are not damage that the operator should repair.
     assert_eq!(server.count("--repair"), 0);
 }
 
-/// File systems mounted inside a path: the contents count, wherever they are.
+/// Files of a file system that is mounted inside a path are served if their contents are right.
 #[test]
 fn a_mount_point_in_a_path() {
     let (hostile, path) = Hostile::new(|store| {
@@ -337,7 +337,7 @@ fn a_mount_point_in_a_path() {
     hostile.end();
 }
 
-/// A log is a regular file in the log directory; a symbolic link out of it is not followed.
+/// A log must be a regular file in the log directory: a symbolic link out of it is not followed.
 #[test]
 fn logs_are_files() {
     let (hostile, names) = Hostile::new(|store| {
@@ -356,7 +356,7 @@ fn logs_are_files() {
                     names.push((name, *what));
                 }
             }
-            // The layout of logs in very old stores.
+            // In very old stores, logs have this layout.
             let name = format!("{}-{number}.drv", "1".repeat(32));
             if put(&drvs.join(&name), &elsewhere) {
                 names.push((name, *what));

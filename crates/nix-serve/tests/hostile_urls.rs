@@ -1,5 +1,5 @@
-//! No request target, however it is encoded, reaches a file outside of the store's paths, is echoed
-//! in an answer, or affects the next request on the connection.
+//! However a request target is encoded, it reaches no file outside of the store's paths, is not
+//! repeated in a response, and does not affect the next request on the connection.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,12 +23,12 @@ const MISSES: [&str; 3] = [
     "File not found.\n",
     "Incorrect NAR hash. Maybe the path has been recreated.\n",
 ];
-/// Part of every request; must be in no answer.
+/// Part of every request. Must not appear in any response.
 const CANARY: &str = "c4nary";
-/// Length limit of a target (README, Limits).
+/// Maximum length of a target, bytes (README, Limits).
 const TARGET_LEN_MAX: usize = 8192;
 
-/// Text put before, into, after and in place of each path segment.
+/// Texts that are put before, into, after and in place of each path segment.
 const SNIPPETS: &str = r#"
     ../ ./ .. . ... ....// / // \ ..\ %2e%2e%2f %2e%2e/ %2E%2e%2F ..%2f ..%5c %2f %2F%2f
     %252e%252e%252f %25 %2525 %c0%ae%c0%ae/ %c0%af %e0%80%ae %f0%80%80%af %uff0e%u002e %00
@@ -47,13 +47,13 @@ fn snippets() -> impl Iterator<Item = &'static [u8]> {
     words.chain(BYTES.split(|byte| *byte == b'|'))
 }
 
-/// The URLs of one path, and their answers.
+/// The URLs of one path, and the expected responses.
 struct Subject {
     /// Hash part, NAR hash, and the base name of a derivation with a log.
     names: [(&'static str, String); 3],
-    /// Bodies by decoded path.
+    /// Bodies of responses by decoded path.
     known: HashMap<Vec<u8>, Vec<u8>>,
-    /// harmonia's URL form: the path, and the query it requires.
+    /// harmonia's form of the URL: the path, and the query that it requires.
     by_query: (Vec<u8>, Vec<u8>),
 }
 
@@ -66,7 +66,7 @@ const ROUTES: &[&str] = &[
     "/log/{D}",
     "/closure/{H}",
 ];
-/// Well-formed hash parts and names that do not exist.
+/// Well-formed hash parts and names of paths that do not exist.
 const ABSENT: &[&str] = &[
     "/realisations/sha256:{0}!out.doi",
     "/build-trace-v2/{D}/none.doi",
@@ -107,7 +107,7 @@ impl Subject {
         names.fold(filled, |filled, (name, value)| filled.replace(name, value))
     }
 
-    /// Builds every route with every snippet at every place.
+    /// Builds targets: each route with each snippet at each position.
     fn targets(&self) -> Vec<Vec<u8>> {
         let harmonias = "/nar/{N}.nar?hash={H}";
         let routes = ROUTES
@@ -163,7 +163,7 @@ impl Subject {
         targets
     }
 
-    /// The expected answer, computed in another way than the server does.
+    /// Computes the expected response in another way than the server does.
     fn due(&self, target: &[u8]) -> Due<'_> {
         let is_sound = target
             .iter()
@@ -171,7 +171,7 @@ impl Subject {
         if !is_sound {
             return Due::Refusal;
         }
-        // The absolute form, with the host of these requests.
+        // The absolute form of a target is valid with the host of these requests.
         let target = target.strip_prefix(b"http://a").unwrap_or(target);
         if !target.starts_with(b"/") {
             return Due::Refusal;
@@ -209,11 +209,11 @@ enum Due<'a> {
     Body(&'a [u8]),
     Miss,
     OnlyPost,
-    /// 4xx, and the connection is closed.
+    /// Status 4xx, and the server closes the connection.
     Refusal,
 }
 
-/// Percent-decodes once.
+/// Percent-decodes a path once.
 fn decode(path: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::new();
     let mut rest = path;
@@ -233,7 +233,7 @@ fn decode(path: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Sends the target with a valid request right behind it; returns the answer if it is well-formed.
+/// Sends the target with a valid request right after it. Returns the response if it is well-formed.
 #[track_caller]
 fn ask(
     connection: &mut Option<Connection>,
@@ -254,8 +254,8 @@ fn ask(
         .header("content-length")
         .map(|len| len.parse().unwrap());
     if reply.header("connection") == Some("close") {
-        // Nothing is answered after a refusal. An unparsable request has no HEAD semantics, so a
-        // body follows.
+        // Nothing is sent after a refusal. A request that cannot be parsed is not treated as HEAD,
+        // so a body follows.
         reply.body = open.rest().0;
         assert_eq!(Some(reply.body.len()), len, "{}", shown());
         *connection = None;
@@ -278,7 +278,7 @@ fn ask(
     reply
 }
 
-/// Checks that an error has one of the fixed texts.
+/// Checks that the text of an error is one of the fixed texts.
 #[track_caller]
 fn check_refusal(reply: &Response, status: u16) {
     assert_eq!(
@@ -289,7 +289,7 @@ fn check_refusal(reply: &Response, status: u16) {
     assert!(reply.body.len() < 100, "{reply:?}");
 }
 
-/// CPU time that a process has used, in seconds.
+/// Returns the CPU time that a process has used, in seconds.
 fn cpu(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -300,7 +300,7 @@ fn cpu(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Ends a server and checks its log: no panic, and no line that any client could trigger.
+/// Ends a server and checks its log: no panic, and no line that clients could trigger at will.
 #[track_caller]
 fn ends_quietly(mut server: Process) {
     server.signal("TERM");
@@ -363,7 +363,7 @@ fn every_method_on_every_target() {
     let long = "A".repeat(200);
     let tokens = "POST PUT DELETE OPTIONS PATCH TRACE PROPFIND get GeT M-SEARCH G%45T ".to_owned();
     let tokens = tokens + &long;
-    // Methods that are not tokens, and CONNECT.
+    // Methods with invalid characters, and CONNECT.
     let others = "GET\0 G\x1b[2JT G\u{c9}T  GE\"T GET\t CONNECT".split(' ');
     let mut connection = None;
     for target in targets.iter().step_by(20).chain([&b"/narinfos".to_vec()]) {
@@ -496,7 +496,7 @@ fn hostile_lists_of_paths() {
     ] {
         for (before, at) in [("", 1), (&*format!("{hash}\n"), 2)] {
             let reply = post(&[before.as_bytes(), line, b"\n", hash.as_bytes()].concat());
-            // The log has the position of the error, not the bytes.
+            // The log contains the position of the error, but not the bytes.
             let said = format!(
                 "Line {at} is neither a hash part nor a base name nor a path of this store.\n"
             );
@@ -512,7 +512,7 @@ fn hostile_lists_of_paths() {
     let reply = post(repeated(100_000).as_bytes());
     assert!(reply.status == 200 && reply.text().ends_with("end 100000 0 0\n"));
     assert_eq!(post(repeated(100_001).as_bytes()).status, 413);
-    // Longer than any body that is read.
+    // Longer than any body that the server reads.
     let len = (16 << 20) + 1;
     connection.send(
         format!("POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n").as_bytes(),
@@ -521,7 +521,7 @@ fn hostile_lists_of_paths() {
     ends_quietly(server);
 }
 
-/// By strace: the server looks up no file of this machine but those of the store.
+/// The server opens and looks up no files except those of the store, as recorded by strace.
 #[test]
 fn nothing_outside_of_the_store_is_looked_at() {
     let dir = tempfile::tempdir().unwrap();
@@ -580,9 +580,9 @@ fn nothing_outside_of_the_store_is_looked_at() {
         let name = String::from_utf8(name).unwrap();
         let is_plain = !name.split('/').any(|part| matches!(part, "." | ".."));
         let is_below = is_plain && Path::new(&name).starts_with(root.join("nix"));
-        // A name relative to an open directory.
+        // The name is relative to an open directory.
         let is_child = !name.contains('/') && name != ".." && !line.contains("AT_FDCWD");
-        // SQLite checks each parent of the database for links.
+        // SQLite checks whether a parent of the database is a link.
         let is_above = root.starts_with(&name);
         assert!(is_below || is_child || is_above, "{name:?} in {line}");
         count += 1;

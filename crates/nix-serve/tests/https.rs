@@ -1,5 +1,5 @@
-//! Real clients substitute over HTTPS, configured in the syntax of starman or nix-serve-ng, and a
-//! renewed certificate is picked up meanwhile.
+//! Real clients substitute over HTTPS, with a server configured in the syntax of starman or
+//! nix-serve-ng. A renewed certificate takes effect while the server runs.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ impl Certificates {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // A subject other than the default of rcgen, or its certificates would look self-signed.
+        // Use another subject than rcgen's default, or the certificates would look self-signed.
         params
             .distinguished_name
             .push(rcgen::DnType::CommonName, "authority");
@@ -46,7 +46,7 @@ impl Certificates {
         self.dir.path().join(name)
     }
 
-    /// Writes a new pair to the files.
+    /// Writes a new certificate and key to the files.
     fn renew(&self, serial: u64) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.serial_number = Some(serial.into());
@@ -58,7 +58,7 @@ impl Certificates {
         fs::set_permissions(self.path("key"), secret).unwrap();
     }
 
-    /// The server's command with these files.
+    /// Returns the command of a server that uses these files.
     fn server(&self) -> Command {
         let mut command = of_sample();
         command
@@ -79,7 +79,7 @@ impl Certificates {
         command
     }
 
-    /// The serial number of the certificate that a new connection gets.
+    /// Returns the serial number of the certificate that a new connection gets.
     fn shown(&self, addr: SocketAddr) -> String {
         let mut command = self.curl(addr);
         let output = finish(command.args(["-v", "--no-sessionid"]));
@@ -111,7 +111,7 @@ fn a_closure_is_substituted_over_https() {
     assert_eq!(succeeds(&mut realise).trim(), top);
     assert!(client.real(&top).exists());
 
-    // A client that does not trust the CA copies nothing.
+    // A client that does not trust the CA must not copy anything.
     let stranger = Client::new();
     let mut realise = stranger.realise(&url, &public, &top);
     realise.env("NIX_SSL_CERT_FILE", Certificates::new().path("authority"));
@@ -141,7 +141,7 @@ fn every_spelling_encrypts() {
         assert!(line.contains(" on https://127.0.0.1:"), "{line}");
         let info = output(&mut certificates.curl(server.addr));
         assert!(info.starts_with("StoreDir: "), "{info}");
-        // A plain HTTP request gets no contents.
+        // A plain HTTP request must not get any contents.
         let clear = raw(
             server.addr,
             b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -173,7 +173,7 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
     let certificates = Certificates::new();
     let mut server = ServerProcess::start(&mut certificates.server());
     assert_eq!(certificates.shown(server.addr), "serial=01");
-    // A connection whose handshake is in progress; it ends with the old certificate or the new one.
+    // A handshake in progress during the reload completes with the old certificate or the new one.
     let mut open = TcpStream::connect(server.addr).unwrap();
     open.write_all(b"\x16\x03").unwrap();
 
@@ -193,7 +193,7 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
     assert_eq!(still_open, std::io::ErrorKind::WouldBlock);
 }
 
-/// Only root may read the key, and the server serves as another user.
+/// The key is read while the server still runs as root, even if it then serves as another user.
 #[test]
 fn the_key_is_read_before_rights_are_given_up() {
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! A server killed in the middle of its work leaves nothing that prevents the next start, and of
-//! two servers started on one address exactly one serves.
+//! A killed server leaves nothing behind that prevents the next start. Of two servers started on
+//! one address, exactly one serves.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use support::{PATIENCE, eventually, hash_part, of_sample, sample};
 use support_process::{Connection, Process, at, refuses_to_start};
 
-/// Number of repetitions; an environment variable raises it.
+/// Returns the number of repetitions, which the environment variable `name` can raise.
 fn count(name: &str, default: usize) -> usize {
     let number = std::env::var(name).ok();
     number.map_or(default, |text| text.parse().unwrap())
@@ -32,8 +32,8 @@ fn sample_server(listen: &[&str]) -> Command {
     command
 }
 
-/// Returns a free port on a loopback address derived from the PID, which no other process binds or
-/// connects from.
+/// Returns a free port on a loopback address derived from the PID, so that no other process uses
+/// it.
 fn free_address() -> String {
     let [_, first, second, third] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, first | 64, second, third | 1);
@@ -41,7 +41,8 @@ fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Sends one request. `None` if no complete answer came, else whether it was the right one.
+/// Sends one request. Returns `None` without a complete response, else whether the response was
+/// right.
 fn ask(stream: &mut (impl Read + Write), path: &str, expected: &[u8]) -> Option<bool> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
@@ -51,7 +52,7 @@ fn ask(stream: &mut (impl Read + Write), path: &str, expected: &[u8]) -> Option<
     let len = String::from_utf8_lossy(&bytes[..body])
         .lines()
         .find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
-    // An answer truncated by the kill is recognizable.
+    // A response truncated by the kill is shorter than announced.
     (len == Some(bytes.len() - body)).then_some(&bytes[body..] == expected)
 }
 
@@ -135,7 +136,8 @@ fn killed_and_started_again_and_again_under_load() {
     );
 }
 
-/// The second server fails with one line, and the first is not affected.
+/// A second server on the same address, socket or PID file fails with one line, and does not affect
+/// the first.
 #[test]
 fn the_second_server_at_a_place_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,14 +172,14 @@ fn the_second_server_at_a_place_is_refused() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Starts two at the same moment: one must serve, and the other exit with one line.
+/// Starts two servers at the same moment: one must serve, and the other must exit with one line.
 fn race(rounds: usize, mut servers: impl FnMut() -> [Command; 2]) {
     for round in 0..rounds {
         let mut pair = servers().map(|mut command| Process::spawn(&mut command));
         eventually("one has been refused", || {
             pair.iter_mut().any(|server| !server.is_alive())
         });
-        // Exactly one has exited, and logged why.
+        // Exactly one server has exited, and logged why.
         let loser = usize::from(pair[0].is_alive());
         let [first, second] = &mut pair;
         let (winner, loser) = match loser {
@@ -230,7 +232,7 @@ fn of_two_that_start_at_once_one_gets_the_pid_file() {
     });
 }
 
-/// A lock that another process keeps on the directory delays a start but does not prevent it.
+/// If another process keeps the directory locked, the start is delayed but succeeds.
 #[test]
 fn a_directory_that_is_locked_by_somebody_else() {
     let dir = tempfile::tempdir().unwrap();

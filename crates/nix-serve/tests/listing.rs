@@ -1,4 +1,4 @@
-//! Listings describe the NAR: each file can be cut out of it at the offset and size listed.
+//! A listing describes the NAR: each file can be cut out of the NAR by its listed offset and size.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,11 +15,11 @@ use support::client::{Client, succeeds};
 use support::{ServerProcess, hash_part, sample, sample_list, sample_root};
 use testkit::http1::Connection;
 
-/// A directory whose only entry is a directory `d`, as in the deep trees.
+/// Start of the listing of a directory whose only entry is a directory `d`, as in deep trees.
 const CHAIN_START: &str = "{\"type\":\"directory\",\"entries\":{\"d\":";
 const CHAIN_END: &str = "}}";
 
-/// The name as a listing encodes it.
+/// Returns the name as a listing encodes it.
 fn in_json(name: &OsString) -> String {
     name.to_string_lossy().into_owned()
 }
@@ -35,7 +35,8 @@ fn members(node: &Value) -> Vec<&str> {
     members
 }
 
-/// Compares a node with the file system, and files with their part of the NAR; counts files.
+/// Compares a node with the file system, and each file with its part of the NAR. Returns the number
+/// of files.
 fn check(node: &Value, real: &Path, nar: &[u8]) -> usize {
     let metadata = real.symlink_metadata().unwrap();
     if metadata.is_symlink() {
@@ -93,7 +94,7 @@ fn every_file_of_every_path_is_where_its_listing_says() {
         let mut root = root.strip_suffix('}').unwrap();
         let nar = connection.get(&format!("/nar/{}.nar", hash_part(&path)));
         let mut real = sample_root().join(path.trim_start_matches('/'));
-        // 64 nested directories exceed the recursion limit of serde_json.
+        // Skip the outer directories: 64 nested ones exceed the recursion limit of serde_json.
         while let Some(child) = root.strip_prefix(CHAIN_START) {
             root = child.strip_suffix(CHAIN_END).unwrap();
             assert_eq!(real.read_dir().unwrap().count(), 1);
@@ -105,7 +106,8 @@ fn every_file_of_every_path_is_where_its_listing_says() {
     assert!(file_count >= 1000, "{file_count}");
 }
 
-/// Fetches a file by its offset in the listing: the purpose of listings.
+/// A client can fetch a single file as a range of the NAR, at its offset in the listing. Listings
+/// exist for this.
 #[test]
 fn a_file_is_fetched_by_a_range() {
     let server = ServerProcess::of_store(&sample_root());
@@ -120,8 +122,8 @@ fn a_file_is_fetched_by_a_range() {
     assert_eq!((answer.status, &*answer.text()), (206, "123456789"));
 }
 
-/// Nix 2.8 can write a listing beside each narinfo. Ours has the same bytes, except for names and
-/// targets that are not UTF-8: Nix copies their bytes, which makes the file invalid JSON.
+/// A listing has the same bytes as the one that Nix 2.8 writes beside each narinfo, except for
+/// names and targets that are not UTF-8: Nix copies their bytes, which gives invalid JSON.
 #[test]
 fn listings_have_the_bytes_that_nix_writes() {
     let server = ServerProcess::of_store(&sample_root());
@@ -131,7 +133,7 @@ fn listings_have_the_bytes_that_nix_writes() {
         "file://{}?compression=none&write-nar-listing=true",
         cache.display()
     );
-    // Given a derivation, Nix copies its outputs, and not all of them were built.
+    // Leave out derivations: Nix would copy their outputs instead, and not all of them were built.
     let valid = sample_list("valid_paths").into_iter();
     let paths: Vec<String> = valid.filter(|path| !path.ends_with(".drv")).collect();
     let mut copy = client.command("nix");

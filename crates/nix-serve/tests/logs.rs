@@ -1,4 +1,4 @@
-//! Build logs are served in every storage format, by derivation or by output, and while they grow.
+//! Build logs are served in every storage format, by derivation or by output, even while they grow.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,11 +12,11 @@ use support::{OwnStore, hash_part, local, sample, sample_root};
 use support_process::{Connection, Process, serve_sample};
 
 const NO_PATH: &str = "No such path.\n";
-/// A hash part of no path.
+/// A hash part that no path has.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
-/// The log of a running build ends inside a bzip2 stream: everything that decodes is sent. The
-/// `bzip2` program holds the last block back.
+/// Returns the expected text of an incomplete log: the start of the whole text, as long as `sent`.
+/// That must be at least what `bzip2` decodes; the program holds the last block back.
 fn as_far_as_it_goes(sent: &[u8], file: &[u8]) -> Vec<u8> {
     let whole: String = (0..60_000)
         .map(|number| format!("compiling unit {number}\n"))
@@ -26,7 +26,7 @@ fn as_far_as_it_goes(sent: &[u8], file: &[u8]) -> Vec<u8> {
     whole.into_bytes()[..sent.len()].to_vec()
 }
 
-/// Decompresses with `bzip2`; a truncated file as far as possible.
+/// Decompresses with `bzip2`. Decompresses a truncated file as far as possible.
 fn bunzip(compressed: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log.bz2");
@@ -36,7 +36,7 @@ fn bunzip(compressed: &[u8]) -> Vec<u8> {
     command.output().unwrap().stdout
 }
 
-/// The log of a sample derivation as stored, and whether it is compressed.
+/// Returns the log of a sample derivation as stored, and whether it is compressed.
 fn log_file(drv: &str) -> (Vec<u8>, bool) {
     let base_name = drv.rsplit('/').next().unwrap();
     let drvs = sample_root().join("nix/var/log/nix/drvs");
@@ -119,16 +119,16 @@ fn the_log_of_an_output_is_that_of_its_deriver() {
     }
     let built = connection.get(&format!("/log/{}", base_name("built")));
     assert_eq!(built.text(), sample("built_log"));
-    // These were not built here; the deriver of one is not in the store.
+    // These paths were not built here. The deriver of one of them is not in the store.
     for key in ["tree", "deriver_gone"] {
         connection.check_text(&format!("/log/{}", base_name(key)), 404, NO_PATH);
     }
-    // The hash part is right, the name is not.
+    // A path with the right hash part but another name has no log.
     let wrong = format!("/log/{}-other", hash_part(&sample("built")));
     connection.check_text(&wrong, 404, NO_PATH);
 }
 
-/// The log of a running build is sent as far as written, and a later request gets more.
+/// The log of a running build is sent as far as it is written; a later request gets more.
 #[test]
 fn a_log_that_grows() {
     let store = OwnStore::new();

@@ -1,5 +1,5 @@
 //! The narinfo of a path with thousands of references is the same from memory and from the
-//! database, and a client that does not read it costs no copy of it.
+//! database. Sending it to a client that does not read costs no copy.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use support::client::succeeds;
 use support::{OwnStore, local, nix_serve};
 use support_process::{Connection, Process, sqlite};
 
-/// Path `n` refers to all paths with lower numbers.
+/// Creates a store of `count` paths, the last of which refers to all others.
 fn store_of(count: u32) -> OwnStore {
     let store = OwnStore::new();
     sqlite(
@@ -43,7 +43,8 @@ fn url(number: u32) -> String {
 
 #[test]
 fn it_is_the_same_each_time_and_over_http_2() {
-    // Short, just below and above what the I/O thread sends itself, and too long to be cached.
+    // Short; just below and above the length that the I/O thread sends itself; too long to be
+    // cached.
     for count in [2, 240, 260, 5000] {
         let store = store_of(count);
         let (_server, addr) = serve(&store);
@@ -65,7 +66,8 @@ fn it_is_the_same_each_time_and_over_http_2() {
     }
 }
 
-/// Ten peers with a zero window request 100 narinfos of 200 KB each: 200 MB if each were copied.
+/// Ten peers with a zero window request 100 narinfos of 200 KB each, which would be 200 MB if each
+/// were copied.
 #[test]
 fn peers_that_do_not_read_cost_no_copies() {
     const COUNT: u32 = 4000;
@@ -80,7 +82,7 @@ fn peers_that_do_not_read_cost_no_copies() {
             peer.set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
             peer.write_all(&asking(&url(COUNT))).unwrap();
-            // Only the heads arrive: the bodies have no window.
+            // Only response heads arrive: the window leaves no space for bodies.
             let mut head_count = 0;
             while head_count < 100 {
                 let mut frame = [0; 9];
@@ -100,12 +102,12 @@ fn peers_that_do_not_read_cost_no_copies() {
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 
-/// The preface with an initial window of 0, and 100 requests.
+/// Builds an HTTP/2 preface with an initial window of 0, and 100 requests.
 fn asking(url: &str) -> Vec<u8> {
     let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     frame(&mut out, SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     for stream in (1..200).step_by(2) {
-        // GET and http from the static table, and two literal fields without indexing.
+        // Two fields from the static table (GET, http), and two literal fields without indexing.
         let mut fields = vec![0x82, 0x86];
         for (name, value) in [(":path", url), (":authority", "x")] {
             fields.push(0);

@@ -1,6 +1,6 @@
-//! A server in a control group whose limit is slightly above its own budgets is never killed for
-//! lack of memory, whatever the load. `CROWD=1` quadruples the idle clients, slow readers and bulk
-//! queries.
+//! A server in a control group whose memory limit is slightly above the sum of its budgets is never
+//! killed for lack of memory, under any load. `CROWD=1` quadruples the idle clients, slow readers
+//! and bulk queries.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,11 +21,11 @@ use support::{OwnStore, ServerProcess, hash_part, local};
 use testkit::http1::Connection;
 
 const MIB: u64 = 1 << 20;
-/// Slightly above the sum of all budgets: see "Limits" in the README.
+/// Memory limit, slightly above the sum of all budgets: see "Limits" in the README.
 const LIMIT_LEN: u64 = 512 * MIB;
 const ASKED: usize = 500;
 
-/// Paths of each kind that takes memory.
+/// A store with paths of each kind whose download takes memory.
 struct Scene {
     store: OwnStore,
     long: String,
@@ -51,7 +51,7 @@ impl Scene {
     }
 }
 
-/// Creates hard links with long names.
+/// Fills a directory with hard links that have long names.
 fn fill(directory: &Path, count: usize, name_len: usize) {
     fs::create_dir_all(directory).unwrap();
     let first = directory.join("0");
@@ -75,7 +75,8 @@ fn nar(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// The 99th percentile of many requests for a narinfo on one connection.
+/// Requests a narinfo many times on one connection. Returns the 99th percentile of the response
+/// times.
 #[track_caller]
 fn good_client(addr: SocketAddr, path: &str) -> Duration {
     let mut connection = Connection::connect(addr);
@@ -99,7 +100,8 @@ fn everything_at_once_in_little_memory() {
         return;
     };
     let scene = Scene::new();
-    // On a disk: in tmpfs the NAR cache would count as memory that cannot be reclaimed.
+    // Use a directory on a disk: in tmpfs the NAR cache would count as memory that cannot be
+    // reclaimed.
     let kept = tempfile::tempdir_in("/var/tmp").unwrap();
     let mut command = group.nix_serve();
     command.args(["--store", &local(scene.store.root()), "--nar-cache"]);
@@ -115,7 +117,7 @@ fn everything_at_once_in_little_memory() {
     for path in &scene.trees {
         slow.extend(slow_readers(addr, 10, &nar(path)));
     }
-    // More bulk queries than there is capacity for.
+    // Send more bulk queries than the server has capacity for.
     let list = format!("{}\n", hash_part(&scene.long)).repeat(100_000);
     let lists: Vec<TcpStream> = (0..96 / part)
         .map(|_| {
@@ -126,7 +128,7 @@ fn everything_at_once_in_little_memory() {
         .collect();
     let beside = good_client(addr, &scene.long);
     let held = group.anonymous_len();
-    // A client that reads gets complete answers.
+    // A client that reads its responses gets them completely.
     for path in [&scene.trees[0], &scene.long, &scene.wide] {
         let answer = server.get(&nar(path));
         assert!(answer.status == 200 && answer.is_complete, "{path}");

@@ -1,5 +1,5 @@
-//! Metrics, health and status are correct, and stay available when the server is overloaded or its
-//! store is not.
+//! Metrics, health and status are correct. They remain available while the server is overloaded or
+//! its store is unavailable.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +56,7 @@ impl Watched {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
-    /// Returns all samples by name and labels.
+    /// Returns the values of all samples, by name and labels.
     #[track_caller]
     fn samples(&self) -> BTreeMap<String, f64> {
         let answer = self.get("/metrics");
@@ -90,7 +90,7 @@ fn promtool(arguments: &[&str], input: &[u8]) {
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "promtool {arguments:?}: {said}");
     if arguments == ["check", "metrics"] {
-        // Lint warnings, which do not change the exit code.
+        // Check for warnings too, as they do not change the exit code.
         assert_eq!(said, "");
     }
 }
@@ -111,14 +111,14 @@ fn figures_say_what_happened() {
     let path = &sample_list("closure")[0];
     let nar = server.get(&server.nar_url(path));
     assert!(nar.is_complete);
-    // An answer is counted after its last byte, which the client may have read a moment earlier.
+    // A response is counted after its last byte, which the client may have read a moment earlier.
     let count = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
     eventually("the NAR is counted", || {
         watched.samples().get(count) == Some(&1.0)
     });
     let samples = watched.samples();
     for (sample, expected) in [
-        // One more, for the URL of the NAR.
+        // One more narinfo request was made to get the URL of the NAR.
         (
             "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
             21.0,
@@ -190,7 +190,7 @@ fn promtool_finds_no_fault() {
     promtool(&["check", "metrics"], &answer.body);
 }
 
-/// Request data never becomes a label value.
+/// Data from requests never becomes the value of a label.
 #[test]
 fn labels_are_bounded() {
     let watched = Watched::of_sample();
@@ -236,7 +236,7 @@ fn status_says_what_is_asked_for() {
         format!("{}-{}", hash_part(often), top["name"].as_str().unwrap()),
         often.rsplit('/').next().unwrap()
     );
-    // One more, for the URL of the NAR.
+    // One more request was made to get the URL of the NAR.
     assert_eq!((&top["count"], &top["error"]), (&6.into(), &0.into()));
     assert_eq!(top["client_count"], 1);
     let missing = &status["top_missing"][0];
@@ -251,11 +251,11 @@ fn status_says_what_is_asked_for() {
     assert_eq!(status["server"]["is_ready"], true);
     let listener = status["server"]["listeners"][0].as_str().unwrap();
     assert_eq!(listener, watched.server.url());
-    // No signing key is configured.
+    // The status warns that no signing key is configured.
     assert!(status["warnings"].to_string().contains("no secret key"));
 }
 
-/// A download that the client does not read counts as in flight until it ends.
+/// A download that the client does not read counts as in progress until it ends.
 #[test]
 fn transfers_are_seen_on_their_way() {
     let store = OwnStore::new();
@@ -286,7 +286,7 @@ fn transfers_are_seen_on_their_way() {
     });
 }
 
-/// A status arrives at once, and then one per second.
+/// A live status connection gets a status at once, and then one per second.
 #[test]
 fn the_status_is_live() {
     let watched = Watched::of_sample();
@@ -308,7 +308,7 @@ fn the_status_is_live() {
     }) == 0
     {}
     assert!(times.len() < 10 && times.is_sorted(), "{times:?}");
-    // A page of another origin is refused, by whatever host name it asks.
+    // A page from another origin gets 403, whatever host name it uses for the server.
     let asks = |host: &str, origin: &str| {
         let head = format!(
             "GET /status/live HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n\
@@ -328,7 +328,7 @@ fn the_status_is_live() {
     assert_eq!(watched.get_as("/status.json", "evil.example").status, 403);
 }
 
-/// Live status connections leave capacity for a monitor.
+/// Live status connections leave capacity for a monitor that requests metrics.
 #[test]
 fn watchers_leave_room() {
     let watched = Watched::of_sample();
@@ -347,7 +347,7 @@ fn watchers_leave_room() {
     let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
     assert_eq!((count("101"), count("503")), (64, 236));
     assert_eq!(watched.get("/healthz").status, 200);
-    // A released slot can be used again.
+    // A closed connection frees its slot.
     drop(watchers);
     eventually("there is room again", || watch(0).1 == "101");
 }
@@ -366,7 +366,7 @@ fn readiness_follows_the_store() {
     eventually("it is not ready", || ready().status == 503);
     let reason = ready().text();
     assert!(reason.contains("the database does not exist"), "{reason}");
-    // The server is live though not ready.
+    // The server is live (`/healthz`), but not ready.
     assert_eq!(watched.get("/healthz").status, 200);
     watched.server.get(ABSENT);
     let errors = "samovar_store_errors_total{kind=\"unavailable\"}";
@@ -388,7 +388,7 @@ fn version_and_other_methods() {
                 Connection: close\r\n\r\n";
     assert_eq!(raw(watched.admin, post.as_bytes()).status, 405);
     assert_eq!(watched.get(ABSENT).status, 404);
-    // The public address has none of these.
+    // The public listener serves none of these.
     for path in [
         "/metrics",
         "/healthz",
@@ -400,7 +400,8 @@ fn version_and_other_methods() {
     }
 }
 
-/// Metrics are served while every worker hangs and the server accepts no more connections.
+/// The admin listener serves metrics while every worker is occupied and the server accepts no more
+/// connections.
 #[test]
 fn figures_are_there_when_the_server_is_full() {
     let store = OwnStore::new();
@@ -458,7 +459,7 @@ fn an_upgrade_takes_the_figures_along() {
         });
         pid_of_figures().unwrap()
     };
-    // Repeated: an ending process must not remove the socket of its successor.
+    // Repeat the upgrade: an ending process must not remove the socket of its successor.
     let mut newer = upgraded(first);
     assert_eq!(server.wait(), Some(0));
     for _ in 0..4 {
@@ -473,7 +474,7 @@ fn an_upgrade_takes_the_figures_along() {
     eventually("its socket is gone", || !socket.exists());
 }
 
-/// Alert rules fire exactly when they should.
+/// Alert rules fire exactly when they should, as tested by promtool.
 #[test]
 fn rules_do_what_they_say() {
     let rule = |name: &str| rig(&format!("prometheus/{name}.yml"));
@@ -483,8 +484,8 @@ fn rules_do_what_they_say() {
     promtool(&["test", "rules", test], b"");
 }
 
-/// Every metric and label used by a dashboard or a rule exists, and every metric is on the
-/// dashboard. (promtool above checks the syntax only.)
+/// Every metric and label in a dashboard or a rule exists, and every metric is on the dashboard.
+/// (promtool above checks only the syntax.)
 #[test]
 fn dashboards_ask_for_what_there_is() {
     let store = local(&sample_root());
@@ -541,7 +542,7 @@ fn dashboards_ask_for_what_there_is() {
     );
     let missing: Vec<_> = asked.difference(&there).collect();
     assert!(missing.is_empty(), "asked for and not there: {missing:?}");
-    // Metrics that repeat another one, or never change.
+    // These metrics repeat another one, or never change, so the dashboard need not show them.
     let elsewhere = |name: &&String| {
         name.ends_with("_sum")
             || name.ends_with("_seconds_count")
@@ -560,7 +561,7 @@ fn dashboards_ask_for_what_there_is() {
     assert!(shown_nowhere.is_empty(), "on no panel: {shown_nowhere:?}");
 }
 
-/// The names of metrics in an expression.
+/// Finds the names of metrics in an expression.
 fn metrics_in(expr: &str) -> Vec<String> {
     let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     expr.split(is_other)
@@ -575,7 +576,7 @@ fn rig(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// A metrics address that cannot be bound is a start error of one line.
+/// If the metrics address cannot be bound, the server does not start, and reports it in one line.
 #[test]
 fn an_address_in_use_is_said() {
     let watched = Watched::of_sample();

@@ -1,4 +1,4 @@
-//! Every NAR and narinfo of the sample store equals the output of the real Nix byte for byte.
+//! Every NAR and narinfo of the sample store equals the output of the real Nix, byte for byte.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +16,10 @@ use support::{
 };
 use testkit::http1::Connection;
 
-/// What Nix reports about a path.
+/// Data that Nix reports about a path.
 struct Registered {
     path: String,
-    /// In Nix's base-32.
+    /// NAR hash in Nix's base-32.
     nar_hash: String,
     nar_hash_hex: String,
     nar_size: u64,
@@ -28,7 +28,7 @@ struct Registered {
     signatures: Vec<String>,
 }
 
-/// Copies the sample's database, so that Nix may open it for writing.
+/// Copies the sample's database to a place where Nix may open it for writing.
 fn database_copy() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = ("nix/var/nix/db", dir.path().join("nix/var/nix/db"));
@@ -36,7 +36,7 @@ fn database_copy() -> tempfile::TempDir {
     std::fs::create_dir_all(dir.path().join("nix/store")).unwrap();
     for entry in std::fs::read_dir(sample_root().join(from)).unwrap() {
         let entry = entry.unwrap();
-        // SQLite rebuilds the WAL index; its data is all in the WAL.
+        // The WAL index need not be copied: SQLite rebuilds it from the WAL.
         if entry.file_name() != "db.sqlite-shm" {
             std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
@@ -50,7 +50,7 @@ fn on_copy(copy: &Path, program: &str) -> Command {
     command
 }
 
-/// All valid paths, as reported by Nix.
+/// Lists all valid paths as Nix reports them.
 fn registered(copy: &Path) -> Vec<Registered> {
     let json = output(on_copy(copy, "nix").args(["path-info", "--json", "--all"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -92,7 +92,7 @@ fn base_name(path: &str) -> &str {
     path.strip_prefix("/nix/store/").unwrap()
 }
 
-/// The narinfo as nix-serve writes it.
+/// Writes the narinfo as nix-serve does.
 fn expected_narinfo(info: &Registered, signatures: &[String]) -> String {
     let mut text = format!(
         "StorePath: {path}\nURL: nar/{hash_part}-{nar_hash}.nar\nCompression: none\n\
@@ -128,7 +128,7 @@ fn narinfos_are(server: &ServerProcess, infos: &[Registered], key_name: Option<&
         let signatures: Vec<String> = info.signatures.iter().filter(ours).cloned().collect();
         let expected = expected_narinfo(info, &signatures);
         let url = format!("/{}.narinfo", hash_part(&info.path));
-        // The second answer comes from a cache.
+        // The second response comes from a cache.
         for _ in 0..2 {
             let answer = connection.get(&url);
             assert_eq!(answer.status, 200, "{}", info.path);
@@ -147,7 +147,7 @@ fn every_narinfo_is_the_one_that_nix_serve_would_write() {
     narinfos_are(&server, &infos, None);
 }
 
-/// Ed25519 is deterministic: the server's signatures must equal those of the real Nix.
+/// The server's signatures equal those of the real Nix: Ed25519 is deterministic.
 #[test]
 fn every_signature_is_the_one_that_nix_makes() {
     let copy = database_copy();
@@ -238,12 +238,13 @@ fn odd_trees_equal_the_dump_of_their_files() {
         let dump = dump.output().unwrap();
         assert!(dump.status.success(), "{dump:?}");
         let answer = connection.get(&format!("/nar/{}.nar", hash_part(&path)));
-        // Not assert_eq, which would print ten megabytes.
+        // Do not use assert_eq, which would print ten megabytes.
         assert!(answer.body == dump.stdout, "{key} differs");
     }
 }
 
-/// A well-formed NAR hash that is not this path's gets nix-serve's error text.
+/// A request with a well-formed NAR hash that does not belong to the path gets nix-serve's error
+/// text.
 #[test]
 fn the_nar_hash_of_another_path_is_refused() {
     let copy = database_copy();

@@ -1,5 +1,5 @@
-//! The NAR cache stores the NAR of a tree of many small files in an unlinked file; its entries are
-//! bit-exact, never outlive the registration, and leave nothing on the disk.
+//! The NAR cache stores the NAR of a tree of many small files in an unlinked file. Its entries are
+//! bit-exact, do not outlive the registration, and leave nothing on the disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use std::process::Command;
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, output};
 use testkit::http1::Connection;
 
-/// A tree worth caching: small files, and more bytes than are sent from memory.
+/// Number of files of a tree that is worth caching: small files, but a NAR too long for memory.
 const FILE_COUNT: usize = 120;
 const FILE_LEN: usize = 4000;
 
@@ -24,7 +24,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A server with a NAR cache of `len_max` bytes.
+    /// Starts a server with a NAR cache of `len_max` bytes.
     fn new(len_max: u64) -> Self {
         let store = OwnStore::new();
         let directory = tempfile::tempdir().unwrap();
@@ -50,12 +50,13 @@ impl Scene {
         (path, nar)
     }
 
-    /// Number of cache entries, unfinished ones included.
+    /// Counts the cache entries, including unfinished ones.
     fn held_count(&self) -> usize {
         self.copies().len()
     }
 
-    /// The entries, through the descriptors of the process.
+    /// Returns the paths of the entries through the descriptors of the server, as they have no
+    /// names.
     fn copies(&self) -> Vec<PathBuf> {
         let fds = format!("/proc/{}/fd", self.server.child.id());
         let links = fs::read_dir(fds).unwrap().filter_map(Result::ok);
@@ -68,7 +69,7 @@ impl Scene {
         links.map(|link| link.path()).filter(is_copy).collect()
     }
 
-    /// Truncates the entries to half their length.
+    /// Truncates the files of all entries to half their length.
     fn cut_copies(&self) {
         for copy in self.copies() {
             let file = fs::OpenOptions::new().write(true).open(copy).unwrap();
@@ -77,7 +78,7 @@ impl Scene {
         }
     }
 
-    /// Changes a file without Nix, so that only a cache entry still has the old bytes.
+    /// Changes a file without Nix, so that only a cache entry still contains the old bytes.
     fn damage(&self, path: &str) {
         let file = self.store.real(path).join("0007");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -111,7 +112,7 @@ fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
     assert_eq!(scene.held_count(), 0);
     assert!(connection.get(&url(&path)).body == nar);
     scene.damage(&path);
-    // An entry is verified before it is used.
+    // Wait: an entry is verified before it is used.
     eventually("it is kept", || connection.get(&url(&path)).body == nar);
     assert_eq!(scene.held_count(), 1);
     let head = connection.request("HEAD", &url(&path), &[]);
@@ -139,7 +140,7 @@ fn what_the_store_says_now_decides() {
     let old_url = scene.server.nar_url(&path);
     assert!(connection.get(&old_url).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
-    // Registered again under the same name, with the changed files.
+    // Register the path again under the same name, with the changed files.
     let database = scene.store.database();
     let delete = format!("delete from ValidPaths where path = '{path}'");
     scene.damage(&path);
@@ -165,7 +166,7 @@ fn damaged_files_make_no_copy_and_are_reported() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     scene.damage(&path);
-    // The size is right, so only the hash, computed while sending, shows the damage.
+    // The size is right, so only the hash, which is computed while sending, reveals the damage.
     let mut connection = Connection::connect(scene.server.addr);
     connection.begin("GET", &url(&path), &[]);
     let mut body = Vec::new();
@@ -181,13 +182,13 @@ fn a_download_that_breaks_off_leaves_no_copy() {
     let (path, nar) = scene.add("tree", 1500, 16_000);
     for _ in 0..3 {
         let mut connection = Connection::connect(scene.server.addr);
-        // No new entry is written until the previous one is gone.
+        // A new entry is written only after the previous one is gone.
         eventually("it is at it", || {
             connection = Connection::connect(scene.server.addr);
             assert_eq!(connection.begin("GET", &url(&path), &[]).status, 200);
             scene.held_count() == 1
         });
-        // Meanwhile other clients are served, and write no second entry.
+        // Meanwhile other clients are served, without writing a second entry.
         let field = "Range: bytes=7-70000";
         let mut other = Connection::connect(scene.server.addr);
         let answer = other.request("GET", &url(&path), &[field]);
@@ -216,13 +217,13 @@ fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
         scene.damage(path);
         eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
     }
-    // The first was used last, so the second is evicted.
+    // The first entry was used last, so the second one is evicted.
     scene.server.get(&url(&third));
     eventually("two again", || scene.held_count() == 2);
     assert!(scene.server.get(&url(&first)).body == nar);
 }
 
-/// Entries are evicted for bytes that were read, not for bytes that were only requested.
+/// Aborted downloads do not evict entries for bytes that were requested but not read.
 #[test]
 fn a_download_that_breaks_off_displaces_nothing() {
     let mut scene = Scene::new(0);
@@ -237,7 +238,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
         eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
     }
     let mut taken = 0;
-    // The cache has capacity for a part of the large NAR, which is as much as these clients read.
+    // The cache has capacity for the part of the large NAR that these clients read.
     while taken < 5 {
         let mut connection = Connection::connect(scene.server.addr);
         assert_eq!(connection.begin("GET", &url(&large), &[]).status, 200);
@@ -248,7 +249,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
     for (path, nar) in [(&second, &second_nar), (&small, &small_nar)] {
         assert!(scene.server.get(&url(path)).body == *nar);
     }
-    // A complete download evicts the entry used longest ago.
+    // A complete download evicts the entry that was used least recently.
     assert!(scene.server.get(&url(&large)).body == large_nar);
     scene.damage(&large);
     eventually("it is kept", || {
@@ -257,7 +258,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
     assert!(scene.server.get(&url(&small)).body == small_nar);
 }
 
-/// A truncated entry is dropped, and other entries are still written.
+/// A truncated entry is dropped, without effect on writing other entries.
 #[test]
 fn a_copy_that_cannot_be_read_says_nothing_about_others() {
     let scene = Scene::new(1 << 30);
@@ -331,7 +332,8 @@ fn a_missing_directory_is_reported_before_a_port_is_taken() {
     assert!(text.contains("--nar-cache"), "{text}");
 }
 
-/// A file system that is too small, for a server in its own mount namespace.
+/// If the disk of the NAR cache is full, responses are complete nevertheless. The server runs in
+/// its own mount namespace, with a small file system.
 #[test]
 fn a_full_disk_is_no_error_of_the_answer() {
     let store = OwnStore::new();
@@ -360,7 +362,7 @@ fn a_full_disk_is_no_error_of_the_answer() {
     assert_eq!(scene.held_count(), 0);
 }
 
-/// A row with a wrong size is damage, and a cache entry does not hide it.
+/// A path whose row has a wrong size counts as damaged, even if the NAR cache has an entry for it.
 #[test]
 fn a_row_of_another_size_breaks_off() {
     let scene = Scene::new(1 << 30);

@@ -1,7 +1,7 @@
-//! Large files are sent by sendfile, bit for bit as registered, for every range, and visibly
-//! truncated if a file shrinks meanwhile.
+//! Large files are sent by sendfile, bit for bit as registered, for every range. If a file shrinks
+//! meanwhile, the response is visibly truncated.
 //!
-//! Over a Unix socket, where only the size of a file decides whether sendfile is used.
+//! The tests use a Unix socket, where only the size of a file decides whether sendfile is used.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,11 +15,11 @@ use std::path::Path;
 
 use support::{OwnStore, PATIENCE, ServerProcess, hash_part, local, nix, nix_serve};
 
-/// Contents from this length on are sent without reading them.
+/// Minimum length of contents that are sent by sendfile, bytes.
 const RANGE_LEN_MIN: usize = 128 * 1024;
-/// Bytes per sendfile batch.
+/// Maximum number of bytes per call of sendfile.
 const RANGE_LEN_MAX: usize = 512 * 1024;
-/// Longer than the socket buffers.
+/// Length of contents that do not fit into the socket buffers, bytes.
 const LONG_LEN: usize = 64 << 20;
 
 struct Scene {
@@ -67,17 +67,17 @@ impl Scene {
     }
 }
 
-/// Head and body of an answer, read to the end of the connection.
+/// Reads a response to the end of the connection; returns head and body.
 fn read(mut stream: UnixStream) -> (String, Vec<u8>) {
     let mut bytes = Vec::new();
-    // A reset ends it, too.
+    // The end of the connection may also be a reset.
     let _reset = stream.read_to_end(&mut bytes);
     let end = bytes.windows(4).position(|part| part == b"\r\n\r\n");
     let body = bytes.split_off(end.unwrap() + 4);
     (String::from_utf8(bytes).unwrap(), body)
 }
 
-/// Bytes without two equal pages.
+/// Generates bytes without two equal pages.
 fn noise(seed: usize, len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64)
         .map(|at| ((seed as u64) << 40 | at).wrapping_mul(6_364_136_223_846_793_005));
@@ -101,7 +101,7 @@ fn every_length_near_a_limit_is_right_to_the_bit() {
     let (head, body) = read(scene.begin(None));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert!(body == expected);
-    // Ranges that start and end in each kind of part.
+    // Request ranges that start and end in each kind of part.
     let mut at = 0;
     for step in (0..40).map(|round| 61_007 * (round % 7 + 1)) {
         for len in [1, RANGE_LEN_MIN, RANGE_LEN_MAX + 5] {
@@ -129,11 +129,11 @@ fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
     let _reset = stream.read_to_end(&mut rest);
     assert!(first.len() + rest.len() < LONG_LEN);
     scene.server.wait_for("does not match its registration");
-    // Repaired, it is served again.
+    // After a repair the path is served again.
     fs::write(&real, noise(1, LONG_LEN)).unwrap();
     fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();
     let (mut head, mut body) = read(scene.begin(None));
-    // 503 until the second check has confirmed it.
+    // The status is 503 until the second check of the path is over.
     while head.starts_with("HTTP/1.1 503 ") {
         (head, body) = read(scene.begin(None));
     }

@@ -1,4 +1,4 @@
-//! Small NARs are sent from memory, and only while they match the current registration.
+//! Small NARs are sent from memory, but only while they match the current registration.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,10 +12,10 @@ use std::process::Command;
 use support::{OwnStore, ServerProcess, eventually, hash_part, nix, output};
 use testkit::http1::Connection;
 
-/// Length limit of a NAR in memory, and the NAR framing of a single file.
+/// Maximum length of a NAR in memory, and length of the framing of a single file's NAR, bytes.
 const LEN_MAX: usize = 64 * 1024;
 const FRAMING_LEN: usize = 112;
-/// Length limit of what the I/O thread sends itself.
+/// Maximum length of a response that the I/O thread sends itself, bytes.
 const INLINE_LEN_MAX: usize = 16 * 1024;
 
 fn dump(store: &OwnStore, path: &str) -> Vec<u8> {
@@ -24,7 +24,8 @@ fn dump(store: &OwnStore, path: &str) -> Vec<u8> {
     dump.output().unwrap().stdout
 }
 
-/// Contents of the same length show whether the files are read again. Store paths are read-only.
+/// Replaces a read-only file by contents of the same length, which show whether the file is read
+/// again.
 fn overwrite(file: &Path, contents: &[u8]) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     fs::write(file, contents).unwrap();
@@ -96,8 +97,8 @@ fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() 
     }
 }
 
-/// NARs in memory were verified, so they are right whatever happens to the files; longer ones are
-/// read again.
+/// A small NAR comes from memory. It was verified, so it is right whatever happens to the files. A
+/// longer NAR is read from the files again.
 #[test]
 fn up_to_the_limit_it_comes_from_memory_and_one_past_it_from_the_files() {
     let store = OwnStore::new();
@@ -117,8 +118,8 @@ fn up_to_the_limit_it_comes_from_memory_and_one_past_it_from_the_files() {
     }
 }
 
-/// Bytes that do not match the registration are neither sent nor cached; after a repair the path is
-/// served.
+/// Contents that do not match the registration are neither sent nor cached. After a repair the path
+/// is served.
 #[test]
 fn damaged_contents_are_reported_and_not_served() {
     let store = OwnStore::new();
@@ -152,7 +153,7 @@ fn what_the_store_says_now_decides() {
             assert!(connection.get(&old_url).body == old);
             assert!(connection.get(&by_part).body == old);
         }
-        // Another path changes the freshness token, but not this path.
+        // Adding another path changes the freshness token, but not this path.
         store.add_file(&format!("other-{round}"), b"other");
         assert!(connection.get(&old_url).body == old);
         store.run("nix-store", &["--delete", &path]);
@@ -169,7 +170,7 @@ fn what_the_store_says_now_decides() {
     }
 }
 
-/// A row with a wrong size is damage, and the small-NAR cache does not hide it.
+/// A path whose row has a wrong size counts as damaged, even if the small-NAR cache has its NAR.
 #[test]
 fn a_row_of_another_size_is_reported_and_nothing_is_served() {
     let store = OwnStore::new();

@@ -1,4 +1,4 @@
-//! NARs longer than 4 GiB are served, in bounded memory.
+//! NARs longer than 4 GiB are served in bounded memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,15 +14,15 @@ use support::{OwnStore, ServerProcess, hash_part, nix};
 use testkit::http1::Connection;
 
 const FILE_LEN: u64 = 5 << 30;
-/// The length of the contents plus the NAR framing of a single file.
+/// Length of the NAR: the contents and the framing of a single file.
 const NAR_SIZE: u64 = FILE_LEN + 112;
 /// Output of `truncate -s 5G zeros; nix-store --dump zeros | sha256sum`, Nix 2.8.0.
 const NAR_HASH: &str = "a714df9b658ecd336703edb9e410def644d8e5836502452f5ad38d52f2bd7ce9";
 const PATH: &str = "/nix/store/00000000000000000000000000000005-sparse";
-/// Peak memory limit of a server that sends one NAR after another, in KiB.
+/// Maximum peak memory of a server that sends one NAR after another, in KiB.
 const MEMORY_MAX: u64 = 32 << 10;
 
-/// A store with one path: a sparse file of 5 GiB.
+/// Creates a store with one path: a sparse file of 5 GiB.
 fn store() -> OwnStore {
     let store = OwnStore::new();
     let real = store.real(PATH);
@@ -39,12 +39,12 @@ fn store() -> OwnStore {
     store
 }
 
-/// Peak resident memory of a process, in KiB.
+/// Returns the peak resident memory of a process, in KiB.
 fn memory_peak(server: &ServerProcess) -> u64 {
     from_proc(server, "status", "VmHWM:")
 }
 
-/// Bytes that a process has read so far.
+/// Returns the number of bytes that a process has read so far.
 fn read_len(server: &ServerProcess) -> u64 {
     from_proc(server, "io", "rchar:")
 }
@@ -83,18 +83,18 @@ fn five_gigabytes_of_nothing() {
             text
         });
     assert_eq!(hash, NAR_HASH);
-    // The body ended where it should: the connection can be used again.
+    // The body ends at its announced length, so the connection can be used again.
     let before = read_len(&server);
     parts(&mut connection, &url);
     let read = read_len(&server) - before;
     assert!(read < 1 << 20, "{read} bytes read for a few");
-    // Peak of the server alone.
+    // The peak of the server process alone.
     let used = memory_peak(&server);
     assert!(used < MEMORY_MAX, "{used} KiB");
 }
 
-/// Requests ranges on both sides of 4 GiB and at the end; the server must not read what precedes
-/// them.
+/// Requests ranges on both sides of 4 GiB and at the end. The server must not read the bytes before
+/// a range.
 fn parts(connection: &mut Connection, url: &str) {
     for (from, to) in [
         ((1 << 32) - 8, (1 << 32) + 7),
@@ -124,7 +124,7 @@ fn parts(connection: &mut Connection, url: &str) {
     assert_eq!(listing.text(), expected);
 }
 
-/// Slow clients cost their buffers, not whole NARs.
+/// Downloads that no client reads cost their buffers, not whole NARs.
 #[test]
 fn twenty_downloads_that_nobody_reads() {
     let store = store();
@@ -136,7 +136,7 @@ fn twenty_downloads_that_nobody_reads() {
         assert_eq!(connection.begin("GET", &url, &[]).status, 200);
         connections.push(connection);
     }
-    // Other clients are still served meanwhile.
+    // Other clients are served meanwhile.
     assert_eq!(server.narinfo(PATH).status, 200);
     let used = memory_peak(&server);
     assert!(used < MEMORY_MAX, "{used} KiB");

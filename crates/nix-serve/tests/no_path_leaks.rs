@@ -1,5 +1,5 @@
-//! No error response reveals file paths, operating system errors or internals of the server; those
-//! go to the log.
+//! No error response reveals paths of files, errors of the operating system, or internals of the
+//! server. These appear only in the log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use support::{
     OwnStore, Response, ServerProcess, hash_part, local, nix_serve, raw, sample, sample_root,
 };
 
-/// Strings that no answer but a NAR may contain, in lower case.
+/// Strings that only a NAR may contain, in lower case.
 const NEVER: [&str; 18] = [
     "/nix/var",
     "/proc/",
@@ -35,10 +35,10 @@ const NEVER: [&str; 18] = [
     "disk image",
 ];
 
-/// The last bytes of the NAR of a directory.
+/// The end of the NAR of a directory.
 const NAR_END: &str = "\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0";
 
-/// Checks that an error reveals nothing, and is short enough for a client to display.
+/// Checks that an error response reveals nothing, and is short enough for a client to display.
 #[track_caller]
 fn is_discreet(answer: &Response, root: &Path) {
     assert!(answer.status >= 400, "{}", answer.head);
@@ -50,7 +50,7 @@ fn is_discreet(answer: &Response, root: &Path) {
     }
     // Clients show bodies of less than 1 KiB to their users.
     assert!(answer.body.len() < 1024);
-    // Neither the name of the program nor its version.
+    // Check that the response shows neither the name nor the version of the program.
     assert_eq!(answer.header("server"), None);
 }
 
@@ -124,7 +124,7 @@ fn ranges_that_cannot_be() {
     is_discreet(&answer, &sample_root());
 }
 
-/// Requests all URLs of a path whose files differ from the registration.
+/// Requests all URLs of a path whose files do not match the registration.
 #[track_caller]
 fn damaged(damage: impl FnOnce(&Path)) {
     let store = OwnStore::new();
@@ -147,7 +147,7 @@ fn damaged(damage: impl FnOnce(&Path)) {
     ] {
         let request = format!("{method} {url} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let text = until_end(&server, request.as_bytes());
-        // Damage in a NAR may be found after its head was sent; the connection is then closed.
+        // The damage in a NAR may be found after its head was sent. The connection is then closed.
         let begun = url == &nar_url && (text.is_empty() || text.starts_with("HTTP/1.1 200 "));
         if !begun {
             let answer = server.request(method, url, &[]);
@@ -158,7 +158,7 @@ fn damaged(damage: impl FnOnce(&Path)) {
         }
         assert!(!text.contains(store.root().to_str().unwrap()), "{text}");
     }
-    // The details are in the log.
+    // The details must be in the log.
     let line = server.wait_for("does not match its registration");
     assert!(line.contains(path.rsplit('/').next().unwrap()), "{line}");
     assert!(server.is_alive());
@@ -182,7 +182,7 @@ fn a_path_holds_something_that_no_nar_can_hold() {
     damaged(|real| drop(std::os::unix::net::UnixListener::bind(real.join("socket")).unwrap()));
 }
 
-/// Requests while the database is missing or invalid.
+/// Requests all URLs while the database is missing or invalid.
 #[track_caller]
 fn without_database(break_it: impl FnOnce(&Path)) {
     let store = OwnStore::new();
@@ -200,7 +200,7 @@ fn without_database(break_it: impl FnOnce(&Path)) {
         nar_url,
     ] {
         let answer = server.get(&url);
-        // The server may still send answers known to be current.
+        // The server may still send responses that are certainly current.
         if answer.status >= 400 {
             is_discreet(&answer, store.root());
         }
@@ -217,7 +217,7 @@ fn the_database_is_gone() {
 #[test]
 fn the_database_is_none() {
     without_database(|db| {
-        // Put a new file in its place, as a restored backup would be.
+        // Put a new file in its place, as restoring a backup would.
         let new = db.join("new");
         fs::write(&new, vec![b'x'; 64 << 10]).unwrap();
         fs::rename(new, db.join("db.sqlite")).unwrap();
@@ -232,7 +232,7 @@ fn the_database_is_a_directory() {
     });
 }
 
-/// Unreadable logs: a damaged file, a directory, a circular link.
+/// The log of a path cannot be read: it is damaged, a directory, or a circular link.
 #[test]
 fn logs_that_cannot_be_read() {
     let store = OwnStore::new();
@@ -254,7 +254,7 @@ fn logs_that_cannot_be_read() {
     assert!(server.is_alive());
 }
 
-/// Reads until the connection ends.
+/// Sends a request and reads until the connection ends.
 fn until_end(server: &ServerProcess, request: &[u8]) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(server.addr).unwrap();
@@ -265,7 +265,7 @@ fn until_end(server: &ServerProcess, request: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The prefix a server is mounted under and the path of its key file are secret, too.
+/// No response shows the prefix at which the server is mounted, or the path of its key file.
 #[test]
 fn the_command_line_shows_nowhere() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Metrics count answers by protocol and outcome, and verified files of the store.
+//! Metrics count responses by protocol and outcome, and the verified files of the store.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -89,8 +89,8 @@ fn answers_are_told_by_protocol() {
     }
 }
 
-/// A client that aborts is not a server error; an answer that the server aborts because of damage
-/// is one.
+/// A response that the client aborts does not count as a server error. A response that the server
+/// aborts because of damage does.
 #[test]
 fn who_ended_an_answer_is_told() {
     const LEN: usize = 32 << 20;
@@ -120,7 +120,7 @@ fn who_ended_an_answer_is_told() {
     drop(stream);
     watched.comes_to(&broken("aborted-by-client"), 1.0);
     watched.comes_to(&broken("aborted-by-server"), 1.0);
-    // Over HTTP/2 the stream is reset, not the connection.
+    // Over HTTP/2 the server resets the stream, not the connection.
     let url = format!("http://{}{url}", watched.server.addr);
     let mut curl = Command::new("curl");
     curl.args(["--http2-prior-knowledge", "--silent", "--max-filesize", "9"]);
@@ -139,7 +139,7 @@ fn a_scrub_says_where_it_stands() {
     let real = store.real(&paths[2]);
     fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
     fs::write(&real, vec![9; LEN]).unwrap();
-    // Slow enough to be seen in progress.
+    // A scrub slow enough to be observed in progress.
     let watched = Watched::start(&store, &["--scrub", "500000", "--workers", "4"]);
     let mut seen = Vec::new();
     eventually("it has ended", || {
@@ -164,6 +164,6 @@ fn a_scrub_says_where_it_stands() {
     assert!(read > 1e6 && read <= 2.0 * all, "{read} of {all}");
     assert!(samples["samovar_catalog_load_seconds"] > 0.0);
     assert_eq!(samples["samovar_store_daemon_fallback"], 0.0);
-    // Two lanes for blocking work, and one for computation.
+    // There are two lanes for blocking work, and one for computation.
     assert_eq!(samples["samovar_workers_max"], 4.0 + 4.0 + 1.0);
 }

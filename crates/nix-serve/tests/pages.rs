@@ -1,5 +1,5 @@
-//! The web interface shows what a narinfo would and no more, escapes everything from a store, and
-//! does not exist without `--pages`.
+//! The web interface shows no more than narinfos do, escapes all text from a store, and exists only
+//! with `--pages`.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use support::{
 
 const HTML: &str = "Accept: text/html,*/*;q=0.8";
 
-/// File names with a meaning in HTML, URLs, JSON or a shell.
+/// File names that have a special meaning in HTML, URLs, JSON or a shell.
 const NAMES: [&[u8]; 9] = [
     b"<script>alert(1)<script>",
     b"\"><img src=x onerror=alert(1)>",
@@ -50,7 +50,7 @@ fn page(server: &ServerProcess, path: &str) -> String {
     answer.text()
 }
 
-/// The `href`s of a page, unescaped as an HTML parser does.
+/// Finds the `href`s of a page, unescaped as an HTML parser does.
 fn references(page: &str) -> Vec<String> {
     let parts = page.split("href=\"").skip(1);
     let values = parts.map(|part| part.split('"').next().unwrap());
@@ -194,7 +194,7 @@ fn a_path_is_found_and_shown() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // None of its links is dead.
+    // Every link on the page leads to an existing page.
     for reference in references(&shown) {
         let url = resolve(
             &format!("/path/{hash}"),
@@ -235,7 +235,7 @@ fn names_of_any_bytes_stay_names() {
     ] {
         assert!(!listed.contains(bad), "{bad}: {listed}");
     }
-    // Every file is found through its link, whatever its name.
+    // Every file can be reached through its link, whatever its name.
     let mut found: Vec<String> = Vec::new();
     let mut asked = vec![url];
     while let Some(url) = asked.pop() {
@@ -419,7 +419,7 @@ fn files_are_sent_as_they_are_and_do_nothing() {
     );
     assert!(head.body.is_empty());
 
-    // As in harmonia: a directory with an index file shows that.
+    // A directory with an index file shows that file, as in harmonia.
     let moved = server.get(&url("doc"));
     assert_eq!(
         resolve(&url("doc"), moved.header("location").unwrap()),
@@ -437,7 +437,7 @@ fn what_was_collected_is_gone_from_pages_too() {
     let hash = hash_part(&path);
     assert_eq!(server.get(&format!("/serve/{hash}")).text(), "soon gone");
     assert_eq!(server.get(&format!("/path/{hash}")).status, 200);
-    // The files remain, as after a crash: only the database decides what is valid.
+    // Keep the files, as after a crash: only the database decides which paths are valid.
     let database = store.database();
     let deleted = std::process::Command::new("sqlite3")
         .arg(&database)
@@ -480,7 +480,7 @@ fn a_large_directory_comes_in_pages() {
     assert!(!second.contains("after="));
 }
 
-/// Health checks use the conventional paths.
+/// The server has health checks at the conventional URLs.
 #[test]
 fn it_says_whether_it_is_well() {
     let store = OwnStore::new();
@@ -507,7 +507,7 @@ fn it_says_whether_it_is_well() {
     eventually("it is ready again", || server.get("/readyz").status == 200);
 }
 
-/// Under a prefix, added by the server or a proxy, links stay below it.
+/// Links stay below the prefix, whether the server or a proxy adds it.
 #[test]
 fn a_prefix_is_kept() {
     let store = OwnStore::new();

@@ -1,5 +1,5 @@
-//! In a real browser no contents of a store can run as script, and all pages are accessible in
-//! light and dark mode, on desktop and phone. Saves screenshots in cargo's directory for tests.
+//! In a real browser, no contents of a store run as script. All pages are accessible in light and
+//! dark mode, on desktop and phone. Saves screenshots in cargo's directory for tests.
 
 mod support;
 mod support_browser;
@@ -15,7 +15,7 @@ use support_browser::{Browser, LOOKS};
 
 const ABSENT: &str = "/00000000000000000000000000000006.narinfo";
 
-/// Whether the browser may report this on a page: a missing resource.
+/// Returns whether a complaint of the browser is expected: that a resource is missing.
 fn is_expected(complaint: &str) -> bool {
     complaint.contains("status of 404")
 }
@@ -60,7 +60,7 @@ fn pages_are_for_everybody() {
         "{complaints:#?}"
     );
 
-    // The page quotes the address under which it was requested as the cache URL.
+    // The page shows the address under which it was requested as the URL of the cache.
     browser.open(&server.url());
     let text = "return document.querySelector('[data-label=\"nix.conf\"] code').innerText";
     let conf = browser.run(text).as_str().unwrap().to_owned();
@@ -71,7 +71,7 @@ fn pages_are_for_everybody() {
     browser.type_into("#q", &format!("{built}\u{e007}"));
     browser.wait_until("document.querySelector('h1').innerText === 'built'");
 
-    // Without script the pages are the same, with a hint to insert the address.
+    // Without script the pages are the same, with a hint that asks for the address.
     browser.allow_scripts(false);
     browser.open(&server.url());
     browser.allow_scripts(true);
@@ -140,7 +140,7 @@ fn nothing_that_is_in_a_store_runs() {
     browser.click("#send");
     assert_eq!(browser.run("return document.title"), "shown");
     assert_eq!(browser.url(), format!("{base}/page.html"));
-    // The file has an opaque origin, different from the cache.
+    // The file gets an opaque origin, which differs from that of the cache.
     assert_eq!(browser.run("return origin"), "null");
     let refused = browser.complaints().join("\n");
     for what in ["script execution", "redirect", "Framing", "form submission"] {
@@ -160,7 +160,7 @@ fn nothing_that_is_in_a_store_runs() {
     assert!(text.contains("<script>"), "{text}");
 }
 
-/// The status page during a download and misses.
+/// The status page updates live, during a download and requests for absent paths.
 #[test]
 fn status_is_live() {
     let mut command = nix_serve();
@@ -185,7 +185,7 @@ fn status_is_live() {
     browser.wait_until("document.querySelector('[data-live]').innerText === 'Live'");
     browser.wait_until("document.querySelector('progress')");
     browser.wait_until("document.querySelector('main').innerText.includes('00000000000000000000')");
-    // End the traffic only after the page has shown it.
+    // Keep the traffic until the page has shown it.
     let (is_seen, began) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {
         let closure = support::sample_list("closure");
@@ -197,7 +197,7 @@ fn status_is_live() {
         let (addr, is_seen) = (server.addr, &is_seen);
         scope.spawn(move || {
             for target in targets.iter().cycle() {
-                // After a while also if it was never shown.
+                // Stop after a while even if the page never shows it.
                 if is_seen.load(Ordering::Relaxed) || began.elapsed() > PATIENCE {
                     break;
                 }
@@ -213,7 +213,7 @@ fn status_is_live() {
         }
         is_seen.store(true, Ordering::Relaxed);
     });
-    // Updates arrive without a reload, and keep the user's selection.
+    // Updates arrive without a reload, and leave the user's selection intact.
     browser.run("getSelection().selectAllChildren(document.querySelector('h1'))");
     let before = "return document.querySelector('.figures').innerText";
     let before = browser.run(before).as_str().unwrap().to_owned();
@@ -226,7 +226,7 @@ fn status_is_live() {
     ));
     assert_eq!(browser.run("return getSelection().toString()"), "Status");
     assert!(browser.complaints().iter().all(|said| is_expected(said)));
-    // The page reports that it is no longer live.
+    // The page reports when it is no longer live.
     drop(slow);
     drop(server);
     browser.wait_until("document.querySelector('[data-live]').innerText.startsWith('Not live')");

@@ -1,5 +1,5 @@
-//! A range costs the same wherever in a NAR it starts, and a plan made for one tree is never used
-//! for another.
+//! A range costs the same at any offset of a NAR, and a plan made for one tree is never used for
+//! another.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ impl Scene {
         }
     }
 
-    /// 40 files of 100,000 bytes with different contents.
+    /// Creates a store whose path has 40 files of 100,000 bytes with different contents.
     fn of_large_files() -> Self {
         Self::new(|tree| {
             for number in 0..40 {
@@ -61,7 +61,7 @@ impl Scene {
         self.server.get(&format!("/{}.ls", hash_part(&self.path)))
     }
 
-    /// The NAR of the current files, made by Nix.
+    /// Makes the NAR of the current files with Nix.
     fn dump(&self) -> Vec<u8> {
         let mut dump = support::nix("nix-store", self.store.root());
         dump.arg("--dump").arg(self.store.real(&self.path));
@@ -91,7 +91,7 @@ impl Scene {
         }
     }
 
-    /// Replaces the path's files by another tree.
+    /// Replaces the files of the path by another tree.
     fn replace_files(&self, make: impl FnOnce(&Path)) {
         let real = self.store.real(&self.path);
         let was = real.with_file_name(".was");
@@ -142,11 +142,12 @@ fn a_range_costs_the_same_at_the_start_and_at_the_end() {
         }
         cpu_time(&scene.server) - before
     };
-    // The first request creates the plan.
+    // The first request makes the plan.
     let end = expected.len() - 1000;
     cost(end);
     let (at_start, at_end) = (cost(1000), cost(end));
-    // A walk to the end would pass five thousand files, a factor of about a hundred.
+    // A walk to the end would visit five thousand files, which would cost about a hundred times as
+    // much.
     assert!(at_end < 8 * at_start, "{at_end:?}, {at_start:?}");
 }
 
@@ -171,12 +172,13 @@ fn a_path_that_is_registered_anew_has_its_new_ranges_and_listing() {
     scene.is_right();
 }
 
-/// As after `nix-store --repair-path`: same registration, new files.
+/// A damaged path is served again after a repair, as by `nix-store --repair-path`: same
+/// registration, new files.
 #[test]
 fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     let scene = Scene::of_large_files();
     let right = scene.dump();
-    // One file fewer than registered.
+    // Leave out one of the registered files.
     scene.replace_files(|tree| {
         for number in 0..39 {
             write_file(tree, number, b'a' + number);
@@ -198,7 +200,8 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     scene.is_right();
 }
 
-/// The total size is right and the root unchanged, but two files have swapped sizes.
+/// If two files swap sizes, so that the total size and the root stay the same, a range that follows
+/// an earlier plan fails; once the files are right again, ranges are served.
 #[test]
 fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_right() {
     let scene = Scene::new(|tree| {
@@ -218,7 +221,7 @@ fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_
     };
     let range = || scene.range(2 * MIB, expected.len() - 2 * MIB);
     swap();
-    // The plan now describes the swapped files, and matches them.
+    // The plan is made now. It describes the swapped files, and matches them.
     let answer = range();
     assert!(answer.is_complete);
     assert!(
@@ -236,7 +239,8 @@ fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_
     assert!(answer.body == expected[2 * MIB..]);
 }
 
-/// Symbolic links of maximal length produce the largest plans.
+/// A tree whose plan would be too large, here of symbolic links of maximal length, is served
+/// without one.
 #[test]
 fn trees_with_too_large_a_plan_are_served_without() {
     const COUNT: usize = 2100;
