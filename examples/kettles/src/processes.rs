@@ -1,16 +1,17 @@
 //! Several processes that share a port and a database.
 //!
 //! A process has a limit of open files, and each connected kettle takes one. So a supervisor
-//! process starts several servers that listen on one port, over which the kernel spreads
-//! connections, and restarts any that ends. Each has its own writer and its own row of totals.
+//! process starts several servers that listen on one port, and restarts any server that ends. The
+//! kernel distributes connections over them. Each server has its own writer and its own row of
+//! totals.
 //!
 //! Guarantees across processes: an acknowledged measurement is counted once, whichever process
-//! received it, and `GET /statistics` adds up the commits of all. A command reaches the other
-//! processes within about a second. Only the process that has sent a command to a kettle knows
-//! that, so a kettle that reconnects to another process may get it again. `GET /metrics` and the
-//! live page show one process: each has a loopback address of its own for them, which its
-//! replacement inherits. The supervisor reserves all ports with sockets that are bound and do not
-//! listen.
+//! received it, and `GET /statistics` adds up the commits of all processes. A command reaches the
+//! other processes within about a second. Only the process that has sent a command to a kettle
+//! knows that, so a kettle that reconnects to another process may get the command again. `GET
+//! /metrics` and the live page show one process; for them, each process has a loopback address of
+//! its own, which its replacement inherits. The supervisor reserves all ports with sockets that are
+//! bound and do not listen.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,9 +30,9 @@ use crate::log;
 use crate::serve::{Serve, say_addr};
 use crate::store;
 
-/// Interval at which ended processes are noticed.
+/// Interval of checks for ended processes.
 const LOOK_TIME: Duration = Duration::from_millis(50);
-/// Pause before a failed restart is retried.
+/// Pause before a failed restart is repeated.
 const RETRY_TIME: Duration = Duration::from_secs(1);
 
 /// Starts the processes, and restarts those that end, until `is_ended` is set.
@@ -72,7 +73,7 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
         }
         std::thread::park_timeout(LOOK_TIME);
     }
-    // Signal all processes before waiting for the first.
+    // Signals all processes before waiting for the first.
     for member in members.iter_mut().flatten() {
         drop(member.child.stdin.take());
     }
@@ -85,8 +86,8 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// A reserved address: bound but not listening, so that no other program gets it, no connection
-/// comes to it, and the processes can share it.
+/// A reserved address: bound but not listening, so no other program can bind it, it receives no
+/// connections, and the processes can share it.
 #[derive(Debug)]
 struct Held {
     addr: SocketAddr,
@@ -94,7 +95,8 @@ struct Held {
 }
 
 impl Held {
-    /// Reserves the address of a listener, which would otherwise exclude the processes.
+    /// Reserves the address of `listener`. The caller then drops the listener, because it would
+    /// keep the processes from listening there.
     fn new(listener: &Listener) -> Result<Self> {
         let addr = listener.local_addr().context("no address")?;
         let family = if addr.is_ipv4() {
@@ -108,8 +110,8 @@ impl Held {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &addr)?;
-            // The option was needed because of old connections in TIME_WAIT; without it, other
-            // programs cannot bind the address.
+            // The option was needed to bind despite old connections in TIME_WAIT. From now on,
+            // without it, other programs cannot bind the address.
             sockopt::set_socket_reuseaddr(&socket, false)?;
             rustix::io::Result::Ok(socket)
         };
@@ -122,7 +124,7 @@ impl Held {
 }
 
 /// Reserves the shared address and that of each process. Fails if another program listens there: a
-/// second server sharing the port would silently take a part of the connections.
+/// second server on the shared port would silently receive a part of the connections.
 fn hold_ports(options: &Serve) -> Result<(Held, Vec<Held>)> {
     let listen = |addr: SocketAddr| {
         Listener::tcp(addr, 1).with_context(|| format!("cannot listen on {addr}"))
@@ -157,9 +159,10 @@ fn restarted(number: u32, shared: &Held, own: &Held, not_before: &mut Instant) -
     }
 }
 
-/// One of the processes.
+/// A server process.
 struct Member {
-    /// Its standard input; closing it ends the process, so it cannot outlive the supervisor.
+    /// The child process. It ends when its standard input is closed, so it cannot outlive the
+    /// supervisor.
     child: Child,
     number: u32,
     own_addr: SocketAddr,
@@ -176,11 +179,11 @@ impl Member {
             .args(["--own-port", &own_port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // The terminal's signals go to the supervisor, which passes them on.
+            // The terminal sends signals only to the supervisor, which passes them on.
             .process_group(0);
         let mut child = command.spawn().context("cannot start a process")?;
         let output = child.stdout.take().context("cannot read its output")?;
-        // The process prints its address once it serves.
+        // The process prints its address when it is ready.
         let Some(Ok(_)) = BufReader::new(output).lines().next() else {
             child.kill().unwrap_or_default();
             bail!("process {number} has not started, {}", child.wait()?);
@@ -201,11 +204,11 @@ impl Member {
     }
 }
 
-/// Sets `is_ended` when the supervisor ends or closes the pipe.
+/// Sets `is_ended` when the supervisor exits or closes the pipe.
 pub fn end_with_parent(is_ended: &Arc<AtomicBool>) {
     let is_ended = Arc::clone(is_ended);
     std::thread::spawn(move || {
-        // Nothing is ever written; the read returns at the end of the pipe.
+        // The supervisor never writes; the read returns at the end of the pipe.
         drop(io::stdin().lock().read(&mut [0]));
         is_ended.store(true, Ordering::Release);
     });
@@ -222,7 +225,7 @@ mod tests {
         let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
         let held = Held::new(&listener).unwrap();
         drop(listener);
-        // Before the first process binds, and between one process and its replacement.
+        // Tested twice: before the first process binds, and between a process and its replacement.
         for _ in 0..2 {
             let refused = TcpListener::bind(held.addr).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);

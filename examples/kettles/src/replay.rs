@@ -1,8 +1,9 @@
 //! `kettles replay-2017`: the original server, to watch it saturate.
 //!
-//! 16 PostgreSQL connections; per measurement a transaction that looks up the device and an INSERT
-//! as text; an unbounded queue in front; and a scan of the whole history for each read of the
-//! statistics. Its tables are in the schema `replay_2017`, and nothing in them is exact.
+//! Properties of the original: 16 PostgreSQL connections; for each measurement, a transaction that
+//! looks up the device, and an INSERT as text; an unbounded queue in front of the database; and a
+//! scan of the whole history for each request of the statistics. Its tables are in the schema
+//! `replay_2017`, and its sums are not exact.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -53,12 +54,12 @@ enum Job {
 }
 
 struct App {
-    /// Unbounded: this is what broke, unnoticed.
+    /// Unbounded, which was the unnoticed cause of the original's failure.
     queue: Mutex<VecDeque<(Job, Responder)>>,
     has_job: Condvar,
     handler_cost: Duration,
     metrics: Arc<Metrics>,
-    /// Unused; the metrics need one.
+    /// Not used, but the metrics need one.
     ingest: Ingest,
 }
 
@@ -86,7 +87,7 @@ impl Replay {
             let mut client = connect().context("cannot open the database")?;
             client.batch_execute("SET search_path TO replay_2017")?;
             let app = Arc::clone(&app);
-            // Ends with the process.
+            // The thread ends with the process.
             std::thread::spawn(move || app.work(client));
         }
         let addr = SocketAddr::from(([127, 0, 0, 1], self.port));
@@ -175,7 +176,7 @@ impl App {
         }
     }
 
-    /// Answers once a connection has done `job`.
+    /// Defers the response until a connection has done `job`.
     fn later(&self, job: Job) -> Response {
         let (responder, response) = Response::later();
         self.queue().push_back((job, responder));
@@ -187,7 +188,7 @@ impl App {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One connection of the pool.
+    /// Runs jobs on one connection of the pool.
     fn work(&self, mut client: Client) {
         loop {
             let mut queue = self.queue();
@@ -226,7 +227,7 @@ fn login(client: &mut Client, device: DeviceId) -> Answer {
     ))
 }
 
-/// Four round trips, and an fsync for this row alone.
+/// Stores a measurement with four round trips and an fsync of its own.
 fn store_one(client: &mut Client, it: &Measurement) -> Answer {
     let device = it.device;
     client.simple_query("BEGIN")?;
@@ -252,7 +253,7 @@ fn store_one(client: &mut Client, it: &Measurement) -> Answer {
     Ok(Response::new(Status::OK, Body::Empty))
 }
 
-/// Scans the history several times.
+/// Computes the statistics by several scans of the history.
 fn statistics(client: &mut Client) -> Answer {
     const LATEST: &str = "FROM measurement AS m JOIN (SELECT device_id, max(time) AS time
          FROM measurement GROUP BY device_id) AS l

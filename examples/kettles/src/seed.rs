@@ -1,4 +1,4 @@
-//! Generated histories of kettles: the same numbers for the same seed on any machine.
+//! Generated histories of kettles. The same seed gives the same numbers on any machine.
 //!
 //! # The model
 //!
@@ -9,8 +9,8 @@
 //! the resolution of real sensors (0.1 °C, 1 mL, 1 mWh), so they compress like real ones, and
 //! hourly means follow the day.
 //!
-//! Only the four basic operations are used, which give equal results everywhere; sines are
-//! approximated by parabolas.
+//! Only the four basic operations are used, because they give equal results on all machines; sines
+//! are approximated by parabolas.
 
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
@@ -41,24 +41,24 @@ pub struct Plan {
     pub to: Time,
     /// Seconds between a kettle's measurements; above 0.
     pub every_seconds: i64,
-    /// Seed: another number gives another history.
+    /// Seed of the random numbers: another seed gives another history.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Measurements per kettle.
+    /// Returns the number of measurements per kettle.
     pub fn step_count(&self) -> u64 {
         let micros = self.to.0.saturating_sub(self.from.0);
         let every = self.every_seconds.max(1).saturating_mul(1_000_000);
         u64::try_from(micros / every).unwrap_or(0)
     }
 
-    /// Measurements of all kettles.
+    /// Returns the number of measurements of all kettles.
     pub fn row_count(&self) -> u64 {
         self.step_count() * u64::from(self.device_count)
     }
 
-    /// All measurements, by time and device.
+    /// Generates all measurements, in the order of time and device.
     pub fn measurements(self) -> impl Iterator<Item = Measurement> {
         let mut kettles: Vec<_> = (0..self.device_count)
             .map(|index| Kettle::new(&self, index))
@@ -80,12 +80,12 @@ impl Plan {
     }
 }
 
-/// A kettle and its room.
+/// A kettle, and the room in which it stands.
 #[derive(Debug)]
 struct Kettle {
     device: DeviceId,
     random: Random,
-    /// Offset of its measurements, so that kettles do not all measure at once.
+    /// Offset of its measurements in seconds, so that kettles do not all measure at the same time.
     offset_seconds: i64,
     /// Mean room temperature over the year, in °C.
     room_temp: f64,
@@ -115,11 +115,11 @@ impl Kettle {
         let time = start.plus_seconds(self.offset_seconds);
         let second = time.0.div_euclid(1_000_000);
         let ambient_temp = self.ambient_temp(second);
-        // A step has few seconds; a double holds them exactly.
+        // A step is short enough that a double holds its seconds exactly.
         let duration = seconds as f64;
         let hours = duration / 3600.0;
 
-        // The implicit Euler step, which is stable for any step length.
+        // The implicit Euler step is stable for any step length.
         let kept = COOLING_SECONDS / (COOLING_SECONDS + duration);
         self.water_temp = ambient_temp + (self.water_temp - ambient_temp) * kept;
         if self.water_level < 300.0 {
@@ -143,7 +143,7 @@ impl Kettle {
     }
 
     fn ambient_temp(&mut self, second: i64) -> f64 {
-        // Warmest at 15:00, and half a year after mid-January.
+        // Warmest at 15:00, and in mid-July, half a year after mid-January.
         let daily = 2.5 * wave(second - 9 * 3600, SECONDS_PER_DAY);
         let yearly = 3.5 * wave(second - 105 * SECONDS_PER_DAY, SECONDS_PER_YEAR);
         self.room_temp + daily + yearly + 0.4 * (self.random.fraction() - 0.5)
@@ -168,7 +168,7 @@ impl Kettle {
         self.water_level = (self.water_level - cups * CUP_ML).max(0.0);
     }
 
-    /// Charges or drains the battery; returns the power.
+    /// Charges or drains the battery; returns the power in mW.
     fn charge_for(&mut self, hours: f64) -> f64 {
         if self.charge < 0.3 * CAPACITY_MWH {
             self.is_charging = true;
@@ -185,7 +185,7 @@ impl Kettle {
     }
 }
 
-/// Frequency of boiling at a time of the day.
+/// Returns how often water is boiled at a time of the day, per hour.
 fn boils_per_hour(second: i64) -> f64 {
     match second.rem_euclid(SECONDS_PER_DAY) / 3600 {
         6..=8 => 0.6,
@@ -221,7 +221,7 @@ fn whole(value: f64) -> i32 {
     whole
 }
 
-/// A UUID of version 4.
+/// Generates a UUID of version 4.
 fn device_id(seed: u64, index: u32) -> DeviceId {
     let mut random = Random(!seed ^ u64::from(index) << 32);
     let bits = u128::from(random.next()) << 64 | u128::from(random.next());
@@ -229,7 +229,7 @@ fn device_id(seed: u64, index: u32) -> DeviceId {
     DeviceId(fixed.to_be_bytes())
 }
 
-/// The `SplitMix64` generator: small, and equal on every machine.
+/// The `SplitMix64` generator: small, and with the same output on every machine.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -241,7 +241,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// The next number in 0..1.
+    /// Returns the next number in 0..1.
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -10,9 +10,9 @@ use crate::seed::Plan;
 use crate::store::{self, Batch, Store};
 use crate::time::Time;
 
-/// Rows per transaction.
+/// Number of rows per transaction.
 const BATCH_LEN: usize = 8000;
-/// Rows between two lines of progress.
+/// Number of rows between two lines of progress.
 const PROGRESS_LEN: u64 = 1_000_000;
 const DAY_SECONDS: i64 = 86_400;
 
@@ -58,7 +58,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// The plan of a preset that ends at `to`.
+    /// Returns the plan of a preset that ends at `to`.
     pub fn plan(self, to: Time, seed: u64) -> Plan {
         let (device_count, days, every_seconds) = match self {
             Self::Demo => (20, 365, 300),
@@ -76,7 +76,7 @@ impl Preset {
 }
 
 impl Seed {
-    /// The plan that the options describe.
+    /// Returns the plan that the options describe.
     ///
     /// # Errors
     ///

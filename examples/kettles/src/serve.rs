@@ -21,14 +21,14 @@ use crate::metrics::Metrics;
 use crate::process::{is_ignored, raise_descriptors};
 use crate::store::{self, Store};
 
-/// Time limit for answers in flight at shutdown.
+/// Time limit for responses in progress at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Interval of the live page's messages and of the engine's probe.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Accept backlog: after a power failure a whole fleet reconnects at once.
 const BACKLOG: u32 = 16_384;
 /// Wake-up coalescing of I/O threads: waking a thread costs more than most requests, and no kettle
-/// sends again that soon.
+/// sends its next request within this time.
 const ROUND_COALESCING: Duration = Duration::from_millis(1);
 
 /// Options of `kettles serve`.
@@ -120,7 +120,7 @@ pub struct Running {
     app: Arc<App>,
     server: Server<Router>,
     writer: JoinHandle<()>,
-    /// Set when the writer has ended.
+    /// Set when the writer thread has ended.
     is_over: Arc<AtomicBool>,
 }
 
@@ -142,7 +142,7 @@ impl Running {
         let ingest = Arc::new(ingest);
         let is_over = Arc::new(AtomicBool::new(false));
         let (writer, ready) = start_writer(&ingest, store, &is_over)?;
-        // Accept no requests before the stored totals are known.
+        // Requests are accepted only after the stored totals are known.
         if ready.recv().is_err() {
             drop(writer.join());
             bail!("the store cannot be read");
@@ -157,7 +157,7 @@ impl Running {
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
             .coalescing(options.options().coalescing.min(ROUND_COALESCING))
-            // Handlers compute for microseconds and never wait.
+            // Few workers suffice, because handlers compute for microseconds and never wait.
             .workers(4);
         for addr in options.addrs()? {
             let listener = if options.member.is_some() {
@@ -170,7 +170,7 @@ impl Running {
         }
         if let Some(number) = options.member {
             app.metrics.set_number(number);
-            // The process's own address, for its metrics. The supervisor reserves the port.
+            // The process's own address, for its metrics. The supervisor has reserved the port.
             let own = Listener::tcp_shared((Ipv4Addr::LOCALHOST, options.own_port).into(), 128);
             builder = builder.listen(own.context("cannot listen on --own-port")?);
         }
@@ -185,12 +185,12 @@ impl Running {
         })
     }
 
-    /// State shared by the handlers.
+    /// Returns the state that handlers share.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// The first address it listens on.
+    /// Returns the first address that the server listens on.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.server.local_addrs().first().copied()
     }
@@ -220,7 +220,7 @@ impl Running {
         self.end()
     }
 
-    /// Finishes answers in flight. They wait for commits, so the writer ends last.
+    /// Finishes responses in progress. They wait for commits, so the writer ends last.
     fn end(self) -> Result<()> {
         let has_failed = self.is_over.load(Ordering::Acquire);
         let time = if has_failed {
@@ -244,7 +244,7 @@ fn start_writer(
     store: Box<dyn Store>,
     is_over: &Arc<AtomicBool>,
 ) -> Result<(JoinHandle<()>, Ready)> {
-    /// Sets the flag when dropped, also during a panic.
+    /// Sets the flag when it is dropped, even during a panic.
     struct Over(Arc<AtomicBool>);
 
     impl Drop for Over {
@@ -259,7 +259,7 @@ fn start_writer(
     let thread = std::thread::Builder::new().name("writer".into());
     let writer = thread.spawn(move || {
         let _over = over;
-        // The receiver waits until this is sent.
+        // The receiver waits until this value is sent.
         let ready = move || sender.send(()).unwrap_or_default();
         if let Err(error) = ingest.run(store, ready) {
             crate::log::error("the store cannot be read", &error);
@@ -268,14 +268,15 @@ fn start_writer(
     Ok((writer, ready))
 }
 
-/// Limits for many connections that are mostly idle.
+/// Returns limits for many connections that are mostly idle.
 pub(crate) fn limits() -> Limits {
     Limits {
-        // As many as there are descriptors.
+        // The number of descriptors is the only limit.
         connections_max: usize::MAX,
-        // Idle is normal for a kettle: never evict one for a new connection, which gets 503.
+        // Kettles are idle most of the time, so an idle connection is never closed for a new one;
+        // the new one gets 503.
         rest_time_min: Duration::MAX,
-        // After a power failure, all send at once.
+        // After a power failure, all kettles send at the same time.
         queue_len_max: 65_536,
         // Four times the interval between a kettle's requests.
         idle_time: Duration::from_secs(120),
@@ -283,14 +284,14 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// Returns a flag that SIGINT, SIGTERM and SIGHUP set.
+/// Installs signal handlers; returns a flag that SIGINT, SIGTERM and SIGHUP set.
 ///
 /// # Errors
 ///
 /// If the signal handlers cannot be installed.
 pub fn ended() -> io::Result<Arc<AtomicBool>> {
     let is_ended = Arc::new(AtomicBool::new(false));
-    // The terminal was closed, unless the process runs under `nohup`.
+    // SIGHUP means that the terminal was closed; it stays ignored under `nohup`.
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // A second signal ends the process at once.

@@ -1,8 +1,9 @@
-//! The kettle's WebSocket: measurements go up, commands come down as they become due. This saves
-//! the polling, which is half of all messages.
+//! The WebSocket of a kettle: the kettle sends measurements, and the server sends commands when
+//! they become due. This saves polling, which is half of all messages.
 //!
-//! Up: a measurement, as for `POST /measurement`. Down: `{"stored":"<time>"}` once it is durable,
-//! `{"error":"…"}` or `{"retry":"<time>"}` if it is not, and `{"command":{…}}`.
+//! From the kettle: measurements, as for `POST /measurement`. From the server:
+//! `{"stored":"<time>"}` once a measurement is durable, `{"error":"…"}` or `{"retry":"<time>"}` if
+//! it was not stored, and `{"command":{…}}`.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::ingest::Work;
 use crate::json;
 use crate::time::Time;
 
-/// Longest message.
+/// Limits of a message's length.
 const LIMITS: Limits = Limits {
     frame_len_max: 4096,
     message_len_max: 4096,
@@ -37,13 +38,14 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
         app: Arc::clone(app),
         device,
     };
-    // Inline: nothing blocks, and messages are too short to compress.
+    // Inline, because nothing blocks; uncompressed, because messages are short.
     let upgrade = Upgrade::new(kettle).limits(LIMITS).inline();
-    // No origin check: a browser cannot set the device header, so no page can get this far.
+    // Origins need no check: a browser cannot set the device header, so no web page can open this
+    // WebSocket.
     upgrade.uncompressed().origins(Origins::Any).accept(request)
 }
 
-/// Sends a kettle its newest command, unless it was told already.
+/// Sends a kettle its newest command, unless that was already sent.
 pub fn tell_news(commands: &Commands, device: DeviceId, socket: &Socket) {
     if let Some(command) = commands.news(device, Time::now()) {
         send(socket, command);
@@ -62,7 +64,7 @@ struct Kettle {
 impl Handler for Kettle {
     fn open(&mut self, socket: &Socket) {
         self.app.sockets().insert(self.device, socket.clone());
-        // Send the command again: it may have been lost on an earlier socket.
+        // Sends the command again, because it may have been lost on an earlier WebSocket.
         if let Some(command) = self.app.commands.tell(self.device, Time::now()) {
             send(socket, command);
         }
@@ -85,7 +87,7 @@ impl Handler for Kettle {
 
     fn close(&mut self, socket: &Socket, _: &Closed) {
         let mut sockets = self.app.sockets();
-        // The kettle may have opened another socket since.
+        // The kettle may have opened another WebSocket in the meantime.
         if sockets.get(&self.device) == Some(socket) {
             sockets.remove(&self.device);
         }

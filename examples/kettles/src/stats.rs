@@ -1,7 +1,7 @@
 //! The statistics of `GET /statistics`, updated row by row.
 //!
-//! Nothing is estimated or rounded on the way, so recomputing from all rows gives the same
-//! [`Totals`] to the bit, whatever the order and batches.
+//! Sums are exact and rounded only when shown, so recomputing them from all rows gives the same
+//! [`Totals`] to the bit, in any order and with any batches.
 
 use crate::device::{Latest, Measurement};
 use crate::exact::{ExactSum, Moments};
@@ -12,7 +12,7 @@ mod tests;
 /// Energy to heat 1 g (1 mL) of water by 1 °C, in millijoules.
 const HEAT_CAPACITY_MJ: u32 = 4186;
 
-/// Statistics over all measurements ever stored, deleted ones included.
+/// Statistics over all measurements ever stored, including deleted ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// Number of measurements.
@@ -83,11 +83,11 @@ impl History {
     }
 }
 
-/// Everything `GET /statistics` shows: the history, and sums over the newest measurement of each
-/// device.
+/// Everything that `GET /statistics` shows: the history, and sums over the newest measurement of
+/// each device.
 ///
-/// Differences of totals are totals too: each writer keeps its own, and [`Self::merge`] adds them
-/// up.
+/// A difference of totals is a `Totals` too: each writer keeps its own part, and [`Self::merge`]
+/// adds the parts up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     /// All measurements ever stored.
@@ -106,8 +106,8 @@ impl Totals {
     /// Adds a measurement of a device whose newest is `latest`, and updates `latest` if it is
     /// newer.
     ///
-    /// A late measurement is added to the history only. A second one of the same time is a
-    /// duplicate; the caller filters those out.
+    /// A late measurement is added to the history only. A second measurement of the same time is a
+    /// duplicate; the caller must filter duplicates out.
     ///
     /// # Panics
     ///
@@ -145,21 +145,21 @@ impl Totals {
         self.heat.merge(&other.heat);
     }
 
-    /// Hour, mean and deviation of the water temperature, for each hour of the day with
+    /// Returns hour, mean and deviation of the water temperature, for each hour of the day with
     /// measurements.
     pub fn temperatures(&self) -> impl Iterator<Item = (usize, f64, f64)> {
         let hours = self.history.water_temps.iter().enumerate();
         hours.filter_map(|(hour, temps)| Some((hour, temps.mean()?, temps.deviation()?)))
     }
 
-    /// Heat stored in the water above ambient temperature, in joules.
+    /// Returns the heat stored in the water above ambient temperature, in joules.
     pub fn energy(&self) -> f64 {
         self.heat.ratio(HEAT_CAPACITY_MJ, 1000)
     }
 
-    /// The JSON of `GET /statistics`.
+    /// Returns the JSON of `GET /statistics`.
     ///
-    /// JSON has no infinity: values beyond the largest double are written as that.
+    /// JSON has no infinity, so larger values are written as the largest double.
     pub fn to_json(&self) -> String {
         let mut temperatures = String::new();
         for (hour, mean, deviation) in self.temperatures() {
@@ -203,7 +203,7 @@ impl Totals {
     }
 }
 
-/// The shortest decimal that parses to `value`.
+/// Returns the shortest decimal that parses to `value`.
 fn json_number(value: f64) -> String {
     format!("{:?}", value.clamp(f64::MIN, f64::MAX))
 }

@@ -14,7 +14,7 @@ const SECONDS_PER_DAY: i64 = 86_400;
 pub struct Time(pub i64);
 
 impl Time {
-    /// The current time.
+    /// Returns the current time.
     pub fn now() -> Self {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -22,12 +22,12 @@ impl Time {
         Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// A time from seconds since 1970.
+    /// Converts seconds since 1970.
     pub fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(MICROS_PER_SECOND))
     }
 
-    /// This time plus `seconds`, which may be negative.
+    /// Returns this time plus `seconds`, which may be negative.
     #[must_use]
     pub fn plus_seconds(self, seconds: i64) -> Self {
         Self(
@@ -36,7 +36,7 @@ impl Time {
         )
     }
 
-    /// The hour of the day in UTC, 0 to 23.
+    /// Returns the hour of the day in UTC, 0 to 23.
     pub fn hour(self) -> usize {
         let hours = self.0.div_euclid(MICROS_PER_SECOND * SECONDS_PER_HOUR);
         usize::try_from(hours.rem_euclid(24)).unwrap_or(0)
@@ -67,7 +67,7 @@ impl Time {
             skip(&mut rest, b" ")?;
         }
         let offset = zone(&mut rest)?;
-        // POSIX time has no leap seconds; use the last microsecond before.
+        // POSIX time has no leap seconds, so a leap second becomes the last microsecond before it.
         let is_leap = second == 60;
         if !rest.is_empty() || hour > 23 || minute > 59 || second > 60 {
             return None;
@@ -79,7 +79,7 @@ impl Time {
     }
 }
 
-/// Consumes one of `bytes`.
+/// Consumes one character, which must be one of `bytes`.
 fn skip(rest: &mut &[u8], bytes: &[u8]) -> Option<u8> {
     let (first, behind) = rest.split_first()?;
     bytes.contains(first).then(|| {
@@ -99,7 +99,7 @@ fn number(rest: &mut &[u8], digit_count: usize) -> Option<i64> {
     Some(value)
 }
 
-/// Consumes the digits of a fraction, as microseconds.
+/// Consumes the digits of a fraction; returns microseconds.
 fn fraction(rest: &mut &[u8]) -> Option<i64> {
     let digits = rest
         .iter()
@@ -114,7 +114,7 @@ fn fraction(rest: &mut &[u8]) -> Option<i64> {
     (digits > 0).then_some(value)
 }
 
-/// Consumes a zone, as seconds ahead of UTC.
+/// Consumes a time zone; returns seconds ahead of UTC.
 fn zone(rest: &mut &[u8]) -> Option<i64> {
     let sign = match skip(rest, b"Z+-")? {
         b'Z' => return Some(0),
@@ -127,7 +127,7 @@ fn zone(rest: &mut &[u8]) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * SECONDS_PER_HOUR + minutes * 60))
 }
 
-/// Days from 1970 to a Gregorian date; `None` for an invalid date.
+/// Returns the days from 1970 to a Gregorian date; `None` if the date is invalid.
 fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
     let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
     let (year, day) = (i32::try_from(year).ok()?, u8::try_from(day).ok()?);
@@ -139,7 +139,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(MICROS_PER_SECOND);
         let micros = self.0.rem_euclid(MICROS_PER_SECOND);
-        // Times are at most some days from a year of four digits.
+        // All times are at most some days outside of the years with four digits.
         let time = OffsetDateTime::from_unix_timestamp(seconds);
         let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let (hour, minute, second) = time.to_hms();

@@ -1,4 +1,4 @@
-//! Invalid input gets the right error, and statistics stay exact.
+//! Invalid input gets the right error status, and does not change the statistics.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn what_is_too_large_is_refused() {
     for path in ["/login", "/measurement", "/measurements"] {
         let mut client = kettles.client();
         let field = format!("servant-auth-cookie: {KETTLE}\r\nContent-Length: 10000000");
-        // The answer does not wait for the body.
+        // The response does not wait for the body.
         client.send_head("POST", path, &[&field]);
         let answer = client.receive();
         assert_eq!(answer.status, 413, "{path}");
@@ -89,7 +89,7 @@ fn a_gateway_brings_many_or_none() {
         lines += &measurement(&time, second, 50.0, 10).replace('\n', " ");
         lines.push('\n');
     }
-    // Two kettles alternate.
+    // The lines are of two kettles in turn.
     let other = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
     let marked: String = lines
         .lines()
@@ -112,7 +112,7 @@ fn a_gateway_brings_many_or_none() {
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 0);
     let answer = client.post("/measurements", Some(KETTLE), &marked);
     assert_eq!((answer.status, &*answer.text()), (200, r#"{"stored":50}"#));
-    // A retry, as by a gateway that got no answer.
+    // A repeated request, as from a gateway that received no response.
     assert_eq!(
         client.post("/measurements", Some(KETTLE), &marked).status,
         200

@@ -1,5 +1,5 @@
-//! An authorized client gives a kettle commands, which are repeated until confirmed and survive a
-//! restart.
+//! A client with the admin token gives a kettle commands. The server repeats a command until the
+//! kettle confirms it, and keeps it over a restart.
 
 #![expect(
     clippy::unwrap_used,
@@ -179,7 +179,8 @@ fn a_socket_takes_measurements_and_brings_commands() {
     assert_eq!(told(&kettles, KETTLE), NOTHING);
 }
 
-/// Simulated kettles of the load generator, each with its own WebSocket.
+/// Each simulated kettle of the load generator sends its measurements over a WebSocket of its own,
+/// and the server stores them.
 #[test]
 fn a_swarm_of_sockets_is_stored() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The endpoints of the original: names, types, nesting and errors are the same byte for byte.
+//! The endpoints of the original respond byte for byte as they did: names, types, nesting and
+//! errors are the same.
 
 mod support;
 
@@ -45,7 +46,7 @@ fn strangers_get_the_originals_answers() {
         client.send(method, path, Some("kettle"), &[], body);
         let answer = client.receive();
         assert_eq!((answer.status, &*answer.text()), (403, "Invalid Cookie"));
-        // The identity is in a header field of this name, not in a cookie.
+        // The identity is in a header field with this name, not in a cookie with this name.
         let cookie = format!("Cookie: servant-auth-cookie={KETTLE}");
         client.send(method, path, None, &[&cookie], body);
         assert_eq!(client.receive().status, 401);
@@ -78,7 +79,7 @@ fn statistics_are_of_what_was_measured() {
         r#"{"statsMeasurementCount":0,"statsNumDevices":0,"statsTotalBatteryCharge":0,"statsTotalWaterVolume":0,"statsMeanTemperature":[],"statsTotalWaterEnergy":0.0}"#
     );
     let other = kettles.login();
-    // A UUID that the server did not hand out is accepted, and an `id` in the body is ignored.
+    // A UUID that the server did not issue is accepted, and an `id` in the body is ignored.
     let mut body = measurement("2017-12-24T18:30:00Z", 50, 90.5, 1000);
     body.insert_str(1, &format!(r#""id":"{other}","#));
     let answer = kettles.client().post("/measurement", Some(KETTLE), &body);

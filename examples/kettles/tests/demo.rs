@@ -1,4 +1,4 @@
-//! One command starts a demonstration with a live page, and leaves nothing behind.
+//! `kettles demo` starts a demonstration with a live page, and leaves no files behind.
 
 #![expect(
     clippy::unwrap_used,
@@ -43,12 +43,12 @@ fn the_demonstration_moves_and_vanishes() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let url = format!("ws://{}/live/socket", kettles.addr);
     let mut socket = tungstenite::client(url, stream).unwrap().0;
-    // The time until a new user sees movement, not counting the build.
+    // Measures the time until a new user sees changing values, without the build.
     while told(&mut socket)["measurements"].as_f64().unwrap() == 0.0 {}
     let waited = started.elapsed();
     println!("{waited:.1?} from the command to a page that moves");
     assert!(waited < Duration::from_secs(10), "{waited:?}");
-    // Wait for the complete live report, while the history of a year is loading.
+    // Waits until the live page is complete while the year of history is being loaded.
     loop {
         let now = told(&mut socket);
         let is_alive = now["active"].as_u64().unwrap() >= 70
@@ -60,13 +60,14 @@ fn the_demonstration_moves_and_vanishes() {
         }
     }
     assert!(kettles.statistics()["statsMeasurementCount"].as_u64() > Some(1000));
-    // Shutdown does not hang on a client that closes without a goodbye.
+    // The server shuts down in time although a client has closed its WebSocket without a close
+    // frame.
     drop(socket);
     assert!(kettles.terminate().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Runs the demonstration without a history, with this disposition of SIGHUP.
+/// Runs the demonstration without history, with the given disposition of SIGHUP.
 fn demonstration(disposition: &str, folder: &Path) -> Kettles {
     let mut command = Command::new("env");
     command.args([disposition, env!("CARGO_BIN_EXE_kettles"), "demo"]);
@@ -80,7 +81,7 @@ fn a_terminal_that_is_closed_leaves_nothing_either() {
     let kettles = demonstration("--default-signal=HUP", folder.path());
     assert!(kettles.end_by("HUP").success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    // As under `nohup`.
+    // SIGHUP is ignored, as under `nohup`.
     let kettles = demonstration("--ignore-signal=HUP", folder.path());
     kettles.signal("HUP");
     assert_eq!(kettles.client().get("/healthz", None).status, 200);

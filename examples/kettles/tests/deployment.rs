@@ -1,6 +1,6 @@
-//! The deployment of the study is valid as far as it can be checked without NixOS and containers:
-//! modules evaluate to `nix/stand-in/network.json`, systemd accepts the units, Prometheus its
-//! configurations, and the server its command lines.
+//! The deployment of the study is valid as far as this can be checked without NixOS and containers:
+//! the modules evaluate to `nix/stand-in/network.json`, systemd accepts the units, Prometheus
+//! accepts its configurations, and the server accepts its command lines.
 //!
 //! `UPDATE=1` updates `network.json`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,7 +15,7 @@ use std::process::Command;
 use home::{Home, repository, verify};
 use serde_json::{Value, json};
 
-/// Evaluates each machine of the network.
+/// Evaluates the configuration of each machine in the network.
 fn network(home: &Home) -> Value {
     let file = repository().join("nix/network.nix");
     let stand_in = repository().join("nix/stand-in/lib.nix");
@@ -29,7 +29,7 @@ fn network(home: &Home) -> Value {
     home.call("lib.genAttrs", &argument).unwrap()
 }
 
-/// Evaluates the application machine with more configuration, in Nix.
+/// Evaluates the application machine with additional configuration, given in Nix.
 fn app_with(home: &Home, more: &str) -> Result<Value, String> {
     let kettles = repository().join("nix/kettles.nix");
     home.call(
@@ -38,7 +38,7 @@ fn app_with(home: &Home, more: &str) -> Result<Value, String> {
     )
 }
 
-/// Removes the store hashes, which change with the files.
+/// Removes the hashes of store paths, which change with the contents.
 fn without_hashes(text: &str) -> String {
     let mut parts = text.split("/nix/store/");
     let mut whole = parts.next().unwrap().to_owned();
@@ -91,7 +91,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
             .lines()
             .find_map(|it| it.strip_prefix("ExecStart=/stand-in/"));
         let (_, words) = started.unwrap().split_once(" ").unwrap();
-        // The program must exist, and a required unit too.
+        // systemd requires that the program and all required units exist.
         let text = text.replace(&format!("/stand-in/{name}/bin/{name}"), "/bin/true");
         let folder = units.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -103,7 +103,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
         if name == "kettles" {
             let mut kettles = Command::new(env!("CARGO_BIN_EXE_kettles"));
             let words = words.replace("%d", home.0.path().to_str().unwrap());
-            // The options are parsed, then `--help` prevents a start.
+            // The server parses the options, and then `--help` prevents a start.
             let output = kettles
                 .args(words.split(' '))
                 .arg("--help")
@@ -138,7 +138,7 @@ fn prometheus_understands_its_configuration() {
         .iter()
         .map(|it| home.real(it.as_str().unwrap()))
         .collect();
-    // The configuration as NixOS assembles it.
+    // Combines the configuration as NixOS does.
     let config = json!({
         "global": prometheus["globalConfig"],
         "scrape_configs": prometheus["scrapeConfigs"],
@@ -172,7 +172,7 @@ fn containers_find_what_they_are_given() {
     let compose = fs::read_to_string(rig.join("compose.yaml")).unwrap();
     let mut count = 0;
     for word in compose.split(&['"', ' ', '\n'][..]) {
-        // A file or directory of the repository, and its mount point.
+        // Volumes are written as a path in the repository and its mount point.
         if let Some((ours, theirs)) = word.split_once(':')
             && ours.starts_with("./")
         {

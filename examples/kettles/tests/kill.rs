@@ -1,6 +1,6 @@
-//! Whichever process is killed under load, each acknowledged measurement is stored once, and
-//! statistics match the rows to the bit. `KETTLES_KILLS=100` raises the number of kills; use it
-//! with `--nocapture`.
+//! Whichever process is killed under load, each acknowledged measurement is stored once, and the
+//! statistics equal the rows to the bit. `KETTLES_KILLS=100` sets the number of kills; run it with
+//! `--nocapture`.
 
 #![expect(
     clippy::unwrap_used,
@@ -69,7 +69,7 @@ fn postgresql_survives_the_death_of_either() {
     let fleet = Fleet::start(kettles.addr);
     for round in 0..kill_count() {
         fleet.wait_for(50);
-        // Less often PostgreSQL, which restarts slowly.
+        // PostgreSQL is killed less often, because it restarts slowly.
         if round % 4 != 3 {
             kettles.kill();
             kettles = start();
@@ -98,7 +98,7 @@ fn postgresql_survives_the_death_of_either() {
     check(Path::new(&url));
 }
 
-/// Checks that all acknowledged measurements of each kettle were found, and none twice.
+/// Asserts that all acknowledged measurements of each kettle are stored, and none twice.
 #[track_caller]
 fn assert_once(sent: &[u64], found: &HashMap<String, (i64, i64)>) {
     let expected = (0..).zip(sent).map(|(number, count)| {

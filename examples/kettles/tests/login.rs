@@ -1,5 +1,5 @@
-//! Without a secret any UUID is an identity, as in the original; with one only those issued by a
-//! login.
+//! Without a secret, any UUID identifies a kettle, as in the original. With a secret, only UUIDs
+//! that a login has issued do.
 
 mod support;
 
@@ -49,11 +49,12 @@ fn with_a_secret_only_names_of_logins_are_good() {
         let (status, said) = ask(&good, method, path, field, body);
         assert!(matches!(status, 200 | 101), "{path}: {status} {said}");
     }
-    // A gateway cannot send for a kettle without a valid identity either.
+    // A gateway needs a valid identity of the kettle too.
     assert_eq!(ask(&good, "POST", "/measurements", "", &gateway).0, 403);
     assert_eq!(kettles.statistics()["statsNumDevices"], 1);
 
-    // The identity is valid after a restart, and invalid under another secret.
+    // The identity stays valid after a restart with the same secret, and is invalid under another
+    // secret.
     kettles.kill();
     let kettles = Kettles::start(folder.path(), &options);
     assert_eq!(kettles.client().get("/command", Some(&good)).status, 200);
@@ -63,7 +64,7 @@ fn with_a_secret_only_names_of_logins_are_good() {
     assert_eq!(kettles.client().get("/command", Some(&good)).status, 403);
 }
 
-/// The load generator's kettles log in like real ones.
+/// The kettles of the load generator log in as real ones do.
 #[test]
 fn a_swarm_that_logs_in_is_let_in() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Every metric has one description and one type, and all metrics used by dashboards are exported.
+//! Every metric has one description and one type, and the server exports all metrics that
+//! dashboards use.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use support::{Kettles, measurement, wait_until};
 
-/// The metrics used by dashboards, rules and alerts.
+/// Returns the metrics that dashboards, recording rules and alerts use.
 fn asked() -> BTreeSet<String> {
     let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");
     let files = [
@@ -61,7 +62,7 @@ fn all_figures_are_told_with_their_meaning() {
     let names = asked();
     assert!(names.len() > 30, "{names:?}");
     for name in names.iter().map(String::as_str).chain([
-        // Exported, but on no dashboard.
+        // These metrics are exported, but on no dashboard.
         "kettles_process_number",
         "kettles_ingest_prune_seconds_count",
     ]) {
@@ -83,7 +84,7 @@ fn all_figures_are_told_with_their_meaning() {
     promtool(&text);
 }
 
-/// Checks the text with `promtool`.
+/// Checks the metrics with `promtool`.
 #[track_caller]
 fn promtool(text: &str) {
     let mut command = Command::new("promtool");

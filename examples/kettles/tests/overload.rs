@@ -1,5 +1,5 @@
-//! Under overload excess requests fail at once, acknowledged data is stored, and service recovers
-//! afterwards.
+//! Under overload, excess requests get errors at once, acknowledged data is stored, and the server
+//! recovers afterwards.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn a_full_queue_refuses_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let options = ["--queue", "50", "--coalescing", "1000"];
     let kettles = Kettles::start(folder.path(), &options);
-    // The next commit is a second away, and the queue has capacity for fifty.
+    // The next commit starts in a second, and the queue has capacity for fifty rows.
     assert_eq!(
         kettles
             .client()
@@ -116,7 +116,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
     let kettles = Kettles::spawn(&mut command);
     let mut clients = Vec::new();
     let is_in = |client: &mut Client| client.try_get("/command", Some(KETTLE)) == Some(200);
-    // Until the connection limit.
+    // Opens connections up to the connection limit.
     let mut last = loop {
         let mut client = kettles.client();
         if !is_in(&mut client) {
@@ -138,7 +138,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
         .lines()
         .find_map(|line| line.strip_prefix("engine_accept_errors_total{reason=\"full\"} "));
     assert_ne!(counted, Some("0"), "{text}");
-    // Capacity returns without a restart when clients leave.
+    // When clients leave, the server accepts new ones without a restart.
     clients.truncate(50);
     wait_until("there is room", || is_in(&mut kettles.client()));
     for client in &mut clients {

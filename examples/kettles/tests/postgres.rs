@@ -1,4 +1,5 @@
-//! With PostgreSQL the answers are the same, also of several servers on one database.
+//! With PostgreSQL, responses are the same as with SQLite, even if several servers share a
+//! database.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,12 +41,13 @@ fn two_servers_share_a_database() {
         assert_eq!((answer.status, &*answer.text()), (200, ""));
     };
     post(&one, NIGHT, 40);
-    // Late at one server, a duplicate at both.
+    // A measurement that is late for one server and a duplicate for both.
     post(&other, EVENING, 50);
     post(&one, EVENING, 50);
     post(&other, NIGHT, 40);
     for kettles in [&one, &other] {
-        // A commit also loads the commits of other servers, so make one here after the other's.
+        // A commit also loads the totals of other servers, so this server commits after the other
+        // one.
         post(kettles, EVENING, 50);
         let statistics = kettles.statistics();
         assert_eq!(statistics["statsMeasurementCount"], 2);
@@ -79,7 +81,7 @@ fn retention_takes_nothing_from_statistics() {
         week[1],
     ]);
     assert!(said.contains("3360 new rows"), "{said}");
-    // The same measurements again, in one transaction.
+    // Sends the same measurements again, in one transaction.
     let again = run(&[
         "seed",
         "-e",
@@ -140,7 +142,7 @@ fn retention_takes_nothing_from_statistics() {
 #[test]
 fn timescaledb_that_may_not_be_used_leaves_partitions() {
     let mut postgres = Postgres::start();
-    // The extension looks installed and preloaded, but is only an empty shell.
+    // The extension seems installed and preloaded, but it is empty.
     postgres.offer("timescaledb");
     let mut client = postgres.client();
     let rights = "CREATE ROLE tea LOGIN; GRANT CREATE ON SCHEMA public TO tea";
@@ -166,7 +168,7 @@ fn timescaledb_that_may_not_be_used_leaves_partitions() {
     let sql = "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhparent
          WHERE relname = 'measurement'";
     assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 1);
-    // An existing partitioned table is not checked again.
+    // If a partitioned table exists, the server does not look for TimescaleDB again.
     assert!(!run(&seed).contains("TimescaleDB"));
     run(&["check", "-e", &url]);
 }

@@ -1,5 +1,5 @@
-//! With several writers on one PostgreSQL totals match the rows to the bit, although each writer
-//! caches kettles that others write to.
+//! With several writers on one PostgreSQL, the totals equal the rows to the bit, although each
+//! writer caches the newest measurements of kettles that other writers change.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use support::postgres::Postgres;
 
 const START: i64 = 1_514_140_200;
 
-/// A pseudo-random generator of the same sequence in each run.
+/// Pseudo-random generator with the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ fn device(number: u64) -> DeviceId {
     DeviceId((u128::from(number) << 64).to_be_bytes())
 }
 
-/// The measurement of a kettle at a time, the same from every writer.
+/// Returns the measurement of a kettle at a time; it is the same for every writer.
 fn measurement(number: u64, second: i64) -> Measurement {
     let seconds = i32::try_from(second).unwrap();
     Measurement {
@@ -57,7 +57,7 @@ fn batch(mut measurements: Vec<Measurement>) -> Batch {
     }
 }
 
-/// Rows of a few kettles around one time: some newer, some late, some duplicates.
+/// Generates rows of a few kettles around one time: newer, late and duplicate ones.
 fn some_rows(random: &mut Random, step: u64, row_count_max: u64, devices: u64) -> Batch {
     let count = 1 + random.below(row_count_max);
     let row = |_| {
@@ -87,7 +87,8 @@ fn what_another_writer_did_is_found_out() {
     let (mut one, mut other) = (open(&postgres), open(&postgres));
     commit(&mut one, &[(1, 10), (2, 10)]);
     commit(&mut one, &[(1, 11), (2, 11)]);
-    // Written while the first writer's cache is stale: a newer one, a late one, a duplicate.
+    // The other writer makes the first writer's cache stale. Then the first one writes a newer row,
+    // a late row and a duplicate.
     commit(&mut other, &[(1, 20)]);
     let totals = commit(&mut one, &[(1, 15), (2, 15)]).totals;
     assert_eq!(totals.charge, 1020 + 2015);
@@ -97,7 +98,7 @@ fn what_another_writer_did_is_found_out() {
     let totals = commit(&mut one, &[(2, 40), (1, 40)]).totals;
     assert_eq!(totals.history.measurement_count, 11);
     assert_eq!(totals.charge, 1040 + 2040);
-    // A kettle new to both.
+    // A kettle that neither writer has cached.
     commit(&mut other, &[(3, 50)]);
     let login = Batch {
         devices: vec![device(3), device(4)],
@@ -114,7 +115,7 @@ fn writers_in_turn_are_exact() {
     let mut stores = [open(&postgres), open(&postgres), open(&postgres)];
     let (mut random, mut rows) = (Random(2017), HashSet::new());
     for step in 0..200 {
-        // Mostly the same writer, so that it uses its cache.
+        // Mostly the same writer commits, so that it uses its cache.
         let writer = if step % 3 == 0 { random.below(3) } else { 0 };
         let batch = some_rows(&mut random, step, 5, 4);
         let fresh: HashSet<_> = batch
@@ -194,7 +195,7 @@ fn a_day_that_another_writer_has_dropped_is_made_again() {
     let postgres = Postgres::start();
     let (mut keeper, mut other) = (open(&postgres), open(&postgres));
     let end = Time::from_seconds(START + 3 * 86_400);
-    // A few rows and many rows are inserted by different statements.
+    // Batches of one row and of many rows use different INSERT statements.
     for (round, count) in (0..).zip([1, 200, 1]) {
         let rows = |second| {
             let rows = (0..count).map(move |number| measurement(number, second));

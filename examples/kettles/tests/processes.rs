@@ -1,5 +1,5 @@
-//! With several processes on one port each acknowledged measurement is stored once, whichever
-//! process dies.
+//! With several processes on one port, each acknowledged measurement is stored once, even if a
+//! process is killed.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use support::{Client, Kettles, measurement, wait_until};
 const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const COMMAND: &str = r#"{"charge":true}"#;
 
-/// One of the processes: its number, PID, and the address that only it has.
+/// One of the processes: its number, its PID, and its own address.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     number: u32,
@@ -62,7 +62,7 @@ fn several_processes_are_one_server() {
     let members = [next_member(&mut kettles), next_member(&mut kettles)];
     let [one, other] = members;
 
-    // Measurements acknowledged by one process are visible in the other at once.
+    // A measurement that one process has acknowledged is visible in the other one at once.
     for (minute, member) in [one, other, one, other].iter().enumerate() {
         let body = measurement(&format!("2017-12-24T18:{minute:02}:00Z"), 50, 80.1, 700);
         let answer = Client::connect(member.addr).post("/measurement", Some(KETTLE), &body);
@@ -73,7 +73,7 @@ fn several_processes_are_one_server() {
         }
     }
 
-    // A command accepted by one process is delivered by the other, too.
+    // A command given to one process is also delivered by the other one.
     let mut client = Client::connect(one.addr);
     let path = format!("/devices/{KETTLE}/command");
     client.send(
@@ -95,7 +95,7 @@ fn several_processes_are_one_server() {
     assert!(!told(other));
     wait_until("it is done with", || !told(one));
 
-    // One process is killed under load; a new one replaces it, and its kettles reconnect.
+    // One process is killed under load. A new one replaces it, and its kettles reconnect.
     let fleet = Fleet::start(kettles.addr);
     fleet.wait_for(50);
     kill(one.id);
@@ -131,7 +131,7 @@ fn kill(id: u32) {
     assert!(status.unwrap().success());
 }
 
-/// The processes end when their parent is killed.
+/// The processes end when the supervisor is killed.
 #[test]
 fn they_end_with_the_one_that_started_them() {
     let postgres = Postgres::start();
@@ -161,7 +161,8 @@ fn sqlite_has_one_process() {
     assert!(!folder.path().join("kettles.db").exists());
 }
 
-/// If an own address is taken the start fails, or monitoring would read another process's metrics.
+/// If a process's own address is in use, the start fails; otherwise monitoring would read the
+/// metrics of another process.
 #[test]
 fn ports_of_their_own_are_theirs_or_an_error() {
     let folder = tempfile::tempdir().unwrap();

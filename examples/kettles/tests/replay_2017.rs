@@ -1,4 +1,5 @@
-//! The replay of the 2017 server behaves like the original, also in not recognizing duplicates.
+//! The replay of the 2017 server behaves like the original; for example, it does not recognise
+//! duplicates.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! All processes of `rig/rig.py` end with it, however it ends, and leave no files; its alerts and
-//! dashboards are complete.
+//! All processes of `rig/rig.py` end with it, however it ends, and leave no files. Every resource
+//! has an alert, and the dashboards are complete.
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"
@@ -17,22 +17,21 @@ use std::rc::Rc;
 use support::wait_until;
 use tempfile::TempDir;
 
-/// A running rig. Its processes inherit an environment variable that tells them from all others on
-/// the machine.
+/// A running rig. Its processes inherit an environment variable by which the test finds them.
 struct Rig {
     child: Child,
     folder: Rc<TempDir>,
 }
 
 impl Rig {
-    /// Starts kettles, with Prometheus and the exporters installed here; without load.
+    /// Starts the rig with kettles and the exporters that are installed, but without load.
     fn up(options: &[&str]) -> Self {
         Self::up_in(Rc::new(tempfile::tempdir().unwrap()), options)
     }
 
-    /// Starts in the directory of an earlier rig.
+    /// Starts the rig in the directory of an earlier one.
     fn up_in(folder: Rc<TempDir>, options: &[&str]) -> Self {
-        // PostgreSQL's directory in it belongs to another user.
+        // PostgreSQL's directory inside it belongs to another user.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
         fs::set_permissions(folder.path(), mode).unwrap();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig/rig.py");
@@ -47,7 +46,7 @@ impl Rig {
         Self { child, folder }
     }
 
-    /// The table that the rig prints when everything is up.
+    /// Returns the table of addresses, which the rig prints when everything runs.
     fn table(&mut self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for line in BufReader::new(self.child.stdout.take().unwrap()).lines() {
@@ -66,12 +65,12 @@ impl Rig {
         unreachable!("it has not come up: {said}");
     }
 
-    /// Names of its processes and their descendants.
+    /// Returns the names of the rig's processes and their descendants.
     fn programs(&self) -> Vec<String> {
         self.processes().into_iter().map(|(_, name)| name).collect()
     }
 
-    /// The same, with PIDs.
+    /// Returns the names and PIDs of the rig's processes and their descendants.
     fn processes(&self) -> Vec<(String, String)> {
         let mark = format!("TMPDIR={}", self.folder.path().display());
         let mut processes = Vec::new();
@@ -93,14 +92,14 @@ impl Rig {
         kill(signal, &self.child.id().to_string());
     }
 
-    /// Files in its directory, except its own and logs.
+    /// Returns the files in the rig's directory, except its own files and logs.
     fn left(&self) -> Vec<String> {
         let names = fs::read_dir(self.folder.path()).unwrap();
         let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name != "data").collect()
     }
 
-    /// Waits until no process is left and PostgreSQL's directory is removed.
+    /// Waits until no process runs and PostgreSQL's directory is removed.
     fn gone(mut self) -> String {
         self.child.wait().unwrap();
         wait_until("all programs have ended", || self.programs().is_empty());
@@ -153,7 +152,7 @@ fn what_was_started_ends_on_term() {
     rig.gone();
 }
 
-/// The watchdog process cleans up.
+/// If the rig is killed, its watcher process cleans up.
 #[test]
 fn what_was_started_ends_when_the_rig_is_killed() {
     let mut rig = Rig::up(&["--postgresql"]);
@@ -163,7 +162,8 @@ fn what_was_started_ends_when_the_rig_is_killed() {
     rig.gone();
 }
 
-/// All processes end, and the next rig removes the directory of this one, and no other.
+/// If both the rig and its watcher are killed, all processes end, and the next rig removes the
+/// directory of this one, and no other.
 #[test]
 fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
     let mut rig = Rig::up(&["--postgresql"]);
@@ -180,7 +180,7 @@ fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
     rig.child.wait().unwrap();
     wait_until("all programs have ended", || rig.programs().is_empty());
     assert_eq!(rig.left(), left);
-    // The directory of a running rig, and one that belongs to no rig.
+    // The directory of a running rig, and a directory that no rig owns, must stay.
     let others = ["rig-postgresql-alive", "rig-postgresql-strange"];
     let [alive, strange] = others.map(|name| rig.folder.path().join(name));
     fs::create_dir(&alive).unwrap();
@@ -218,8 +218,8 @@ fn what_was_started_ends_when_a_part_fails() {
     assert!(said.contains("rig: prometheus has ended"), "{said}");
 }
 
-/// Alerts fire exactly when they should, each row of the dashboard `use` has one, and dashboards
-/// match their generator.
+/// Alerts fire exactly when they should, each row of the dashboard `use` has an alert, and the
+/// dashboards equal the output of their generator.
 #[test]
 fn rules_and_dashboards_are_whole() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");

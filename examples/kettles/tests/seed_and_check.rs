@@ -1,4 +1,4 @@
-//! A seeded store has exact totals, and `check` finds any wrong total.
+//! A seeded store has exact totals, and `check` finds every wrong total.
 
 #![expect(
     clippy::unwrap_used,
@@ -50,7 +50,7 @@ fn a_history_is_stored_once_and_counted_right() {
         said(&checked).contains("10080 measurements of 5 kettles"),
         "{checked:?}"
     );
-    // The server reports the seeded data, also while a check runs.
+    // The server shows the seeded data, even while a check runs.
     let kettles = Kettles::start(folder.path(), &[]);
     let statistics = kettles.statistics();
     assert_eq!(statistics["statsMeasurementCount"], 10_080);
@@ -77,7 +77,7 @@ fn a_changed_bit_is_found() {
             "{output:?}"
         );
     };
-    // The smallest change of a double; no value of `/statistics` shows it.
+    // The smallest possible change of a double, which changes no value of `/statistics`.
     let row = "WHERE (time, device) IN (SELECT time, device FROM measurement LIMIT 1)";
     change(&format!(
         "UPDATE measurement SET water_temp = water_temp + 4e-15 {row}"

@@ -24,7 +24,7 @@ fn the_same_seed_gives_the_same_history() {
         ..week()
     };
     assert!(!other.measurements().eq(history.iter().copied()));
-    // Fails on a processor or with a compiler that computes other values.
+    // This test fails on a processor or with a compiler that computes other values.
     let mut totals = Totals::default();
     history.iter().for_each(|it| totals.history.add(it));
     assert_eq!(

@@ -33,7 +33,7 @@ fn measurement() -> impl Strategy<Value = Measurement> {
         )
 }
 
-/// Measurements of four devices, at most one for each device and time.
+/// Generates measurements of four devices, at most one for each device and time.
 fn measurements() -> impl Strategy<Value = Vec<Measurement>> {
     prop::collection::vec(measurement(), 0..60).prop_map(|mut measurements| {
         let mut seen = HashSet::new();
@@ -42,7 +42,7 @@ fn measurements() -> impl Strategy<Value = Vec<Measurement>> {
     })
 }
 
-/// Totals computed row by row, as a store does.
+/// Computes totals row by row, as a store does.
 fn totals(measurements: &[Measurement]) -> Totals {
     let mut totals = Totals::default();
     let mut latest = HashMap::new();

@@ -33,7 +33,7 @@ pub enum StoreError {
     /// A file could not be opened.
     #[error("cannot open the store")]
     Io(#[from] std::io::Error),
-    /// Another process has the store open; two writers would overwrite each other's totals.
+    /// Another process has the store open. Two writers would overwrite each other's totals.
     #[error("another process writes to this store")]
     InUse,
     /// The store was not written by this program.
@@ -53,7 +53,7 @@ pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     })
 }
 
-/// Opens the store for reading while others may write.
+/// Opens the store for reading, even while others write to it.
 ///
 /// # Errors
 ///
@@ -70,12 +70,12 @@ pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     })
 }
 
-/// Whether several processes may write to the store `name`.
+/// Returns whether several processes may write to the store `name`.
 pub fn is_shared(name: &Path) -> bool {
     url(name).is_ok_and(|url| url.is_some())
 }
 
-/// The PostgreSQL URL in `name`, if it is one.
+/// Returns the PostgreSQL URL in `name`, if it is one.
 ///
 /// # Errors
 ///
@@ -95,17 +95,17 @@ fn url(name: &Path) -> anyhow::Result<Option<&str>> {
     }
 }
 
-/// Data to be committed as one transaction.
+/// Rows and commands to commit as one transaction.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// Sorted by time and device, so that writes are local and two writers lock devices in the same
-    /// order. Duplicates are allowed and not counted.
+    /// Sorted by time and device, so that writes are local, and two writers lock devices in the
+    /// same order. Duplicates are allowed; they are not counted.
     pub measurements: Vec<Measurement>,
     /// Devices that logged in.
     pub devices: Vec<DeviceId>,
     /// New commands.
     pub commands: Vec<Command>,
-    /// Confirmed commands, by device and time; older ones are confirmed too.
+    /// Confirmed commands, by device and time; they confirm older commands of the device too.
     pub confirmed: Vec<(DeviceId, Time)>,
 }
 
@@ -118,10 +118,10 @@ pub struct Loaded {
     pub commands: Vec<Command>,
 }
 
-/// The outcome of a transaction.
+/// Result of a committed transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Committed {
-    /// Totals after it.
+    /// Totals after the transaction.
     pub totals: Totals,
     /// Number of duplicates.
     pub duplicate_count: usize,
@@ -129,12 +129,12 @@ pub struct Committed {
     pub sync_time: Duration,
 }
 
-/// The outcome of pruning.
+/// Result of one call of [`Store::prune`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// Measurements deleted.
+    /// Number of deleted measurements.
     pub row_count: usize,
-    /// Whether all expired ones are deleted.
+    /// Whether all expired measurements are deleted.
     pub is_done: bool,
 }
 
@@ -143,7 +143,7 @@ pub struct Pruned {
 /// Rows and totals change in one transaction: after a crash each acknowledged measurement is stored
 /// once, and the totals match the rows.
 pub trait Store: Send {
-    /// Reads the stored totals and commands. Call it first, and once.
+    /// Reads the stored totals and commands. Must be called first, and only once.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ pub trait Store: Send {
         Ok(None)
     }
 
-    /// Commits a batch; it is on disk when this returns.
+    /// Commits a batch, which is on disk when this returns.
     ///
     /// # Errors
     ///
@@ -173,8 +173,8 @@ pub trait Store: Send {
     /// [`StoreError`].
     fn recount(&mut self) -> Result<Totals>;
 
-    /// Deletes some measurements older than `before`. Call it until all are deleted, with commits
-    /// in between.
+    /// Deletes some measurements older than `before`. The caller repeats this until all are
+    /// deleted, with commits in between.
     ///
     /// # Errors
     ///

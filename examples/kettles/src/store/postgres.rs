@@ -1,4 +1,4 @@
-//! The PostgreSQL store; several servers may write to one database.
+//! The PostgreSQL store. Several servers may write to the same database.
 //!
 //! # Theory of operation
 //!
@@ -48,11 +48,11 @@ mod memory;
 mod tables;
 mod values;
 
-/// Most concurrent writers.
+/// Maximum number of concurrent writers.
 const WRITER_COUNT_MAX: i32 = 64;
-/// Rows deleted by one call of [`Store::prune`].
+/// Number of rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: i64 = 5000;
-/// Attempts of a batch that conflicts with another writer.
+/// Maximum number of attempts for a batch that conflicts with another writer.
 const TRIES_MAX: u32 = 3;
 /// Socket directory of Debian's server, the default for a URL without a host.
 const SOCKET_FOLDER: &str = "/var/run/postgresql";
@@ -67,7 +67,7 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Opens a store, creating it if necessary.
     ///
-    /// `url` is as for `psql`; without a host it means this machine's socket.
+    /// `url` is a URL as for `psql`; without a host it means this machine's socket.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// The session; a new one if the last one failed.
+    /// Returns the current session; opens a new one if the last one failed.
     fn session(&mut self) -> Result<&mut Session> {
         let session = match self.session.take() {
             Some(session) => session,
@@ -106,7 +106,7 @@ impl PostgresStore {
         Ok(self.session.insert(session))
     }
 
-    /// Runs `work` in a session, and drops the session if it fails.
+    /// Runs `action` in a session, and drops the session if that fails.
     fn with<T>(&mut self, action: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let mut try_count = 1;
         loop {
@@ -142,8 +142,9 @@ pub(crate) fn client(url: &str) -> Result<Client> {
     Ok(config(url)?.connect(NoTls)?)
 }
 
-/// Whether an immediate retry may succeed: another writer interfered and nothing was done. It may
-/// have dropped a partition that this session believed to exist; a new session knows none.
+/// Returns whether an immediate retry may succeed, because another writer interfered and the
+/// transaction changed nothing. The other writer may have dropped a partition that this session
+/// believed to exist; a new session knows no partitions.
 fn may_pass(error: &StoreError) -> bool {
     let StoreError::Postgres(error) = error else {
         return false;
@@ -193,7 +194,7 @@ impl Store for PostgresStore {
 
 struct Session {
     client: Client,
-    /// This writer's row of `totals`.
+    /// Number of this writer's row of `totals`.
     writer: i32,
     /// The totals in that row.
     totals: Totals,
@@ -221,9 +222,10 @@ impl Session {
     fn writer(config: &Config) -> Result<Self> {
         let mut session = Self::reader(config)?;
         let client = &mut session.client;
-        // A kettle's answer promises that its measurement is on disk.
+        // A kettle's response promises that its measurement is on disk.
         client.batch_execute("SET synchronous_commit = on")?;
-        // Plan lookups by primary key, however many rows a table has when the plan is made.
+        // Makes plans use the primary key for lookups, however many rows a table has when the plan
+        // is made.
         client.batch_execute(
             "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
              SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off",
@@ -249,7 +251,7 @@ impl Session {
         if let Some(committed) = self.guess(batch)? {
             return Ok(committed);
         }
-        // Nearly always all rows are new; then none has to be returned.
+        // Nearly always, all rows are new; then the INSERT need not return any.
         match self.try_commit(batch, false)? {
             Some(committed) => Ok(committed),
             None => {
@@ -259,7 +261,8 @@ impl Session {
         }
     }
 
-    /// Commits a batch if the database matches this writer's cache; otherwise nothing is done.
+    /// Commits a batch with one statement if the database matches this writer's cache; otherwise
+    /// changes nothing and returns `None`.
     fn guess(&mut self, batch: &Batch) -> Result<Option<Committed>> {
         let Some(guess) = self.memory.guess(batch, &self.totals) else {
             return Ok(None);
@@ -281,8 +284,8 @@ impl Session {
         }))
     }
 
-    /// Commits a batch. If it has duplicates and `with_duplicates` is not set, nothing is done and
-    /// `None` is returned.
+    /// Commits a batch. If it has duplicates and `with_duplicates` is not set, it changes nothing
+    /// and returns `None`.
     fn try_commit(&mut self, batch: &Batch, with_duplicates: bool) -> Result<Option<Committed>> {
         let mut transaction = Prepared {
             transaction: self.client.transaction()?,
@@ -349,8 +352,9 @@ impl Session {
                 is_done: true,
             });
         };
-        // Deletes all rows up to one time, so possibly a few more than asked. Counts the deleted
-        // rows, in case another writer deletes or inserts late ones meanwhile.
+        // Deletes all rows up to a certain time, so possibly a few more than asked for. Counts the
+        // rows that were really deleted, because another writer may delete or insert late rows
+        // meanwhile.
         let mut pruned = self.pruned.clone();
         let rows = transaction.query(
             "DELETE FROM measurement WHERE time <= $1 RETURNING *",
@@ -370,7 +374,7 @@ impl Session {
     }
 }
 
-/// Locks a writer number for as long as `client` is connected.
+/// Reserves a writer number for as long as `client` is connected.
 fn lock_writer(client: &mut Client) -> Result<i32> {
     for writer in 0..WRITER_COUNT_MAX {
         let row = client.query_one("SELECT pg_try_advisory_lock($1, $2)", &[&LOCK, &writer])?;
@@ -381,7 +385,7 @@ fn lock_writer(client: &mut Client) -> Result<i32> {
     Err(StoreError::InUse)
 }
 
-/// A read-only transaction over one snapshot.
+/// Starts a read-only transaction over one snapshot.
 fn snapshot(client: &mut Client) -> Result<Transaction<'_>> {
     let transaction = client.build_transaction().read_only(true);
     Ok(transaction
@@ -414,7 +418,7 @@ fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
     }
     for row in &devices {
         let (id, latest) = device(row);
-        // Rows are the truth here; a device may have none left.
+        // The rows are authoritative; a device may have none left.
         if let Some(latest) = newest.remove(&id).or(latest) {
             totals.replace(None, &latest);
         }
@@ -426,7 +430,7 @@ fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
     }
 }
 
-/// Totals of all writers, and of pruned rows.
+/// Reads the totals of all writers, and those of pruned rows.
 fn read_totals(transaction: &mut Transaction<'_>) -> Result<(Totals, History)> {
     let mut all = (Totals::default(), History::default());
     for row in transaction.query("SELECT totals, pruned FROM totals", &[])? {
@@ -458,7 +462,7 @@ fn read_commands(transaction: &mut Transaction<'_>) -> Result<Vec<Command>> {
     Ok(rows.iter().map(command).collect())
 }
 
-/// A row of all columns in table order.
+/// Converts a row with all columns in table order.
 fn measurement(row: &Row) -> Measurement {
     Measurement {
         time: row.get(0),

@@ -1,13 +1,13 @@
-//! The SQLite store, which needs no installation; its log is synchronised at each commit.
+//! The SQLite store. It needs no installation, and syncs its log at each commit.
 //!
 //! # Theory of operation
 //!
 //! Totals are sums over the newest measurement of each device, so that measurement must be known
-//! before a row can be counted. It is kept in memory, 100 bytes per device: on disk each row would
-//! need an update at a random place, three times the cost of the row itself. Instead, each
-//! transaction appends its changes to the table `change`. The table `device` is brought up to date
-//! in the background and `change` shortened: a few devices per commit, in table order, so that they
-//! share pages. A start reads both tables.
+//! before a row can be counted. It is kept in memory, 100 bytes per device: on disk, each row would
+//! need an update at a random place, at three times the cost of the row itself. Instead, each
+//! transaction appends its changes to the table `change`. In the background, a checkpoint copies
+//! the changes to the table `device` and deletes them from `change`: a few devices per commit, in
+//! table order, so that they share pages. At the start, both tables are read.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -30,22 +30,25 @@ mod tests;
 
 const SCHEMA: &str = include_str!("../../migrations/sqlite/001-kettles.sql");
 const SCHEMA_VERSION: i64 = 1;
-/// Longest time changes wait for a checkpoint.
+/// Maximum time for which changes wait for a checkpoint.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
-/// Most devices waiting for a checkpoint: reading that many at a start takes a quarter of a second.
+/// Maximum number of devices that wait for a checkpoint: reading that many at a start takes a
+/// quarter of a second.
 const CHANGES_MAX: usize = 1_000_000;
-/// Devices checkpointed per commit, or twice the commit's rows: more than can become due meanwhile.
+/// Minimum number of devices to checkpoint per commit, unless twice the commit's rows are more: a
+/// checkpoint must proceed faster than new changes come.
 const CHECKPOINT_LEN: usize = 500;
-/// Pages of the write-ahead log, of 4 KiB, after which SQLite copies it into the database. Commits
-/// wait meanwhile, so it must not happen four times a second, and a page changed often is copied
-/// once.
+/// Length of the write-ahead log, in pages of 4 KiB, at which SQLite copies it into the database.
+/// Commits wait meanwhile, so this must not happen four times a second. A page that is changed
+/// often is copied only once.
 const LOG_LEN: i64 = 4000;
-/// Rows deleted by one call of [`Store::prune`].
+/// Number of rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: usize = 5000;
-/// Longest wait for another program that writes to the file, such as `sqlite3`. Kettles wait too,
-/// so it is less than their limit.
+/// Maximum time to wait for another program that writes to the file, such as `sqlite3`. It is less
+/// than the kettles' time limit, because they wait too.
 const BUSY_TIME: Duration = Duration::from_secs(1);
-/// Rows per statement: with a statement each, half the cost of a row is the statement.
+/// Number of rows per INSERT statement. With a statement for each row, half of the cost would be
+/// the statement.
 const INSERT_LEN: usize = 50;
 /// Length of one entry in a row of `change`, in bytes.
 const CHANGE_LEN: usize = 48;
@@ -58,7 +61,7 @@ pub struct SqliteStore {
     pruned: History,
     devices: HashMap<DeviceId, Known>,
     checkpoint: Checkpoint,
-    /// Lock against other writers; `None` for a reader.
+    /// Lock that excludes other writers; `None` for a reader.
     _lock: Option<File>,
 }
 
@@ -66,27 +69,27 @@ pub struct SqliteStore {
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     latest: Option<Latest>,
-    /// The last transaction that changed it, and its index among that transaction's changes.
+    /// Number of the last transaction that changed the device, and the change's index in it.
     number: i64,
     place: usize,
-    /// Round of the checkpoint in which it was added to [`Checkpoint::changed`].
+    /// Checkpoint round in which the device was added to [`Checkpoint::changed`].
     round: u64,
 }
 
-/// The progress of the table `device`, which lags behind.
+/// Progress of copying changes to the table `device`.
 #[derive(Debug)]
 struct Checkpoint {
-    /// Devices whose newest measurement is not yet in `device`, each once.
+    /// Devices whose newest measurement is not yet in the table `device`, without duplicates.
     changed: Vec<DeviceId>,
     /// Number of the current round of `changed`.
     round: u64,
-    /// Devices being checkpointed; the next ones are at the end.
+    /// Devices that the current checkpoint still has to copy; the next ones are at the end.
     leaving: Vec<DeviceId>,
-    /// Number of those checkpointed by the current transaction.
+    /// Number of devices that the current transaction copies.
     step_len: usize,
-    /// The last row of `change` that can be deleted once `leaving` is empty.
+    /// Last row of `change` that can be deleted once `leaving` is empty.
     leaving_number: i64,
-    /// The last row of `change`.
+    /// Number of the last row of `change`.
     number: i64,
     started: Instant,
 }
@@ -98,8 +101,8 @@ impl SqliteStore {
     ///
     /// If that fails, or another process writes to it.
     pub fn open(path: &Path) -> Result<Self> {
-        // Locks the file itself, which may have several names. SQLite's own locks are of another
-        // kind.
+        // Locks the file itself, because it may have several names. SQLite's own locks are of
+        // another kind and do not conflict.
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let lock = options.open(path)?;
@@ -108,7 +111,8 @@ impl SqliteStore {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        // SQLite gives `:memory:` and `file:…` a special meaning unless a directory precedes them.
+        // SQLite treats names such as `:memory:` and `file:…` specially, unless a directory
+        // precedes them.
         let connection = Connection::open(std::path::absolute(path)?)?;
         connection.busy_timeout(BUSY_TIME)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -223,7 +227,7 @@ impl Store for SqliteStore {
             ..
         } = writing;
         if let Err(error) = outcome.and_then(|()| Ok(transaction.commit()?)) {
-            // After a failure, restore the cache to the state on disk.
+            // After a failure, the cache is restored to the state on disk.
             for (device, known) in before.into_iter().rev() {
                 match known {
                     Some(known) => drop(self.devices.insert(device, known)),
@@ -256,7 +260,7 @@ impl Store for SqliteStore {
             device_count: devices.len() as u64,
             ..Totals::default()
         };
-        // In order of time, so the last row of a device is its newest.
+        // Rows are read in the order of time, so the last row of a device is its newest.
         let mut newest = HashMap::new();
         let mut query = transaction.prepare("SELECT * FROM measurement ORDER BY time, device")?;
         let mut rows = query.query([])?;
@@ -316,11 +320,11 @@ struct Writing<'a> {
     transaction: &'a Transaction<'a>,
     totals: Totals,
     devices: &'a mut HashMap<DeviceId, Known>,
-    /// State of the devices before it; `None` for new ones.
+    /// State of the changed devices before the transaction; `None` for new devices.
     before: Vec<(DeviceId, Option<Known>)>,
-    /// Devices with a newer measurement, each once.
+    /// Devices with a newer measurement, without duplicates.
     changes: Vec<(DeviceId, Latest)>,
-    /// Devices among them that had none since the last checkpoint began.
+    /// Devices among them that had no change since the last checkpoint started.
     changed: Vec<DeviceId>,
     duplicate_count: usize,
 }
@@ -365,7 +369,7 @@ impl Writing<'_> {
     }
 
     fn measurements(&mut self, rows: &[Measurement], checkpoint: &Checkpoint) -> Result<()> {
-        // Nearly always all rows are new; then none has to be returned.
+        // Nearly always, all rows are new; then the INSERT need not return any.
         let are_new = self.insert_all(rows)?;
         let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
         for row in rows {
@@ -381,7 +385,8 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Inserts all rows if there are many and none is a duplicate; otherwise none.
+    /// Inserts all rows if there are many and none is a duplicate; otherwise inserts none and
+    /// returns `false`.
     fn insert_all(&self, rows: &[Measurement]) -> Result<bool> {
         if rows.len() < INSERT_LEN {
             return Ok(false);
@@ -395,7 +400,7 @@ impl Writing<'_> {
         Ok(inserted == rows.len())
     }
 
-    /// Counts an inserted row.
+    /// Adds an inserted row to the totals.
     fn count(&mut self, measurement: &Measurement, checkpoint: &Checkpoint) -> Result<()> {
         let device = measurement.device;
         let known = match self.devices.get_mut(&device) {
@@ -445,7 +450,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Records the changes, and checkpoints some devices.
+    /// Writes the changes, and checkpoints some devices.
     fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
         if !self.changes.is_empty() {
             let mut bytes = Vec::with_capacity(self.changes.len() * CHANGE_LEN);
@@ -482,7 +487,7 @@ impl Checkpoint {
         }
     }
 
-    /// Devices to checkpoint with this transaction.
+    /// Returns the devices that this transaction checkpoints.
     fn next(&self) -> &[DeviceId] {
         let rest = self.leaving.len().saturating_sub(self.step_len);
         self.leaving.get(rest..).unwrap_or_default()
@@ -522,13 +527,13 @@ fn write_all<T>(
     Ok(written)
 }
 
-/// An INSERT of `row_count` rows that skips duplicates.
+/// Returns an INSERT of `row_count` rows that skips duplicates.
 fn insert_sql(row_count: usize) -> String {
     let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?)"; row_count].join(", ");
     format!("INSERT INTO measurement VALUES {rows} ON CONFLICT (time, device) DO NOTHING")
 }
 
-/// Binds the values of one row of such a statement.
+/// Binds the values of one row to such a statement.
 fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Result<()> {
     let first = 8 * row_index;
     insert.raw_bind_parameter(first + 1, row.time.0)?;
@@ -542,7 +547,7 @@ fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Resu
     Ok(())
 }
 
-/// A statement that checkpoints `row_count` devices.
+/// Returns a statement that checkpoints `row_count` devices.
 fn replace_sql(row_count: usize) -> String {
     let rows = vec!["(?, ?, ?, ?, ?, ?)"; row_count].join(", ");
     format!("INSERT OR REPLACE INTO device VALUES {rows}")

@@ -1,4 +1,5 @@
-//! Kettles that retry: each sends a measurement until it is acknowledged, then the next.
+//! Simulated kettles that retry: each sends a measurement until it is acknowledged, and then the
+//! next one.
 
 #![expect(
     clippy::unwrap_used,
@@ -45,7 +46,7 @@ impl Fleet {
         Self { shared, kettles }
     }
 
-    /// Sets the new address of the server.
+    /// Tells the kettles that the server has a new address.
     pub(crate) fn moved(&self, addr: SocketAddr) {
         *self.shared.addr.lock().unwrap() = addr;
     }
@@ -57,8 +58,9 @@ impl Fleet {
         wait_until("measurements are acknowledged", || acknowledged() >= enough);
     }
 
-    /// Waits until the last measurement of every kettle is acknowledged. Returns how many each
-    /// kettle sent, in the order of `device(n)`; their times are 0, 1, 2 seconds and so on.
+    /// Waits until the last measurement of every kettle is acknowledged. Returns the number of
+    /// measurements of each kettle, in the order of `device(n)`; their times are 0, 1, 2 seconds
+    /// and so on.
     pub(crate) fn end(self) -> Vec<u64> {
         self.shared.is_over.store(true, Ordering::Release);
         let kettles = self.kettles.into_iter();
@@ -66,20 +68,21 @@ impl Fleet {
     }
 }
 
-/// The UUID of a kettle.
+/// Returns the UUID of a kettle.
 pub(crate) fn device(number: u64) -> String {
     format!("0f8fad5b-d9cb-469f-a165-{number:012x}")
 }
 
 impl Shared {
-    /// Sends measurements whose times are a second apart; returns how many.
+    /// Sends measurements whose times are one second apart, until the fleet ends; returns their
+    /// number.
     fn work(&self, number: u64) -> u64 {
         let (mut sent_count, mut connection) = (0, None);
         while !self.is_over.load(Ordering::Acquire) {
             let minute = sent_count / 60 % 60;
             let (hour, second) = (sent_count / 3600, sent_count % 60);
             let time = format!("2017-12-24T{hour:02}:{minute:02}:{second:02}Z");
-            // With tenths of a degree, which doubles represent inexactly.
+            // Temperatures in tenths of a degree, which doubles represent inexactly.
             let water_temp = 20.1 + f64::from(u32::try_from(sent_count % 700).unwrap()) / 10.0;
             let charge = i32::try_from(sent_count % 100).unwrap();
             let body = measurement(&time, charge, water_temp, 700);

@@ -1,4 +1,4 @@
-//! Runs the built server, and sends it requests.
+//! Starts the server's program, and sends requests to it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
@@ -28,7 +28,7 @@ pub(crate) struct Kettles {
 }
 
 impl Kettles {
-    /// Serves the store in `folder`.
+    /// Starts a server on the store in `folder`.
     pub(crate) fn start(folder: &Path, options: &[&str]) -> Self {
         Self::spawn(Self::command(folder).args(options))
     }
@@ -57,7 +57,7 @@ impl Kettles {
         self.process.pid()
     }
 
-    /// Stops it with TERM.
+    /// Stops the server with TERM.
     pub(crate) fn terminate(self) -> ExitStatus {
         self.end_by("TERM")
     }
@@ -67,7 +67,7 @@ impl Kettles {
         self.process.child.wait().unwrap()
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(crate) fn kill(self) {
         drop(self.process);
     }
@@ -80,7 +80,7 @@ impl Kettles {
         Client::connect(self.addr)
     }
 
-    /// Logs a new kettle in; returns its identity.
+    /// Logs in a new kettle; returns its identity.
     pub(crate) fn login(&self) -> String {
         let answer = self.client().post("/login", None, r#"{"username":"tea"}"#);
         assert_eq!(answer.status, 200);
@@ -91,7 +91,7 @@ impl Kettles {
         self.client().get("/statistics", None).json()
     }
 
-    /// The value of a sample, by name and labels.
+    /// Returns the value of a metric's sample, by name and labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let answer = self.client().get("/metrics", None);
         let text = String::from_utf8(answer.body).unwrap();
@@ -102,7 +102,7 @@ impl Kettles {
     }
 }
 
-/// A client connection, with requests of a device.
+/// A client connection that can send requests of a device.
 pub(crate) struct Client(Connection);
 
 impl Client {
@@ -136,14 +136,14 @@ impl Client {
         self.0.send(request);
     }
 
-    /// Returns the status, or `None` if no response comes.
+    /// Returns the status, or `None` if no response arrives.
     pub(crate) fn try_get(&mut self, path: &str, device: Option<&str>) -> Option<u16> {
         let device = format!("servant-auth-cookie: {}", device.unwrap_or_default());
         let response = self.0.try_request("GET", path, &[&device]);
         Some(response.ok()?.status)
     }
 
-    /// Sends a head whose body never follows.
+    /// Sends the head of a request whose body never follows.
     pub(crate) fn send_head(&mut self, method: &str, path: &str, fields: &[&str]) {
         self.0.send_request(method, path, fields);
     }
@@ -153,7 +153,7 @@ impl Client {
     }
 }
 
-/// The JSON of a measurement, as kettles send it.
+/// Returns the JSON of a measurement as kettles send it.
 pub(crate) fn measurement(time: &str, charge: i32, water_temp: f64, water_level: i32) -> String {
     format!(
         r#"{{"time":"{time}","charge_now":{charge},"charge_full":100,"charge_rate":-1.5,"ambient_temp":20.5,"water_temp":{water_temp:?},"water_level":{water_level}}}"#

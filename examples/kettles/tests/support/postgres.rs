@@ -1,5 +1,5 @@
-//! A PostgreSQL server for a test: in a temporary directory, on a socket there, removed with the
-//! test.
+//! A PostgreSQL server for one test, in a temporary directory and with a socket there; removed
+//! after the test.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,13 +18,13 @@ use tempfile::TempDir;
 
 use super::wait_until;
 
-/// A server that is running or stopped for a while.
+/// A PostgreSQL server, which may be stopped temporarily.
 pub(crate) struct Postgres {
     folder: TempDir,
     programs: PathBuf,
-    /// Further settings, as `name=value`.
+    /// Additional settings, as `name=value`.
     settings: Vec<String>,
-    /// User and group to run as: PostgreSQL refuses to run as root.
+    /// User and group of the server, because PostgreSQL refuses to run as root.
     user: Option<(u32, u32)>,
     child: Option<Child>,
 }
@@ -53,7 +53,7 @@ impl Postgres {
         postgres
     }
 
-    /// The URL for `--database`.
+    /// Returns the URL for `--database`.
     pub(crate) fn url(&self) -> String {
         let folder = self.folder.path().display();
         format!("postgresql:///postgres?host={folder}&user=postgres")
@@ -63,9 +63,10 @@ impl Postgres {
         Client::connect(&self.url(), NoTls).unwrap()
     }
 
-    /// Restarts as a copy that offers an extension of which only the name exists.
+    /// Restarts the server as a copy that offers an extension without contents.
     ///
-    /// A server looks for extensions relative to its executable: the copy links to everything else.
+    /// PostgreSQL searches for extensions relative to its executable, so the copy contains links to
+    /// all other files.
     pub(crate) fn offer(&mut self, extension: &str) {
         self.stop_at_once();
         let root = self.folder.path().join("copy");
@@ -87,7 +88,7 @@ impl Postgres {
         self.resume();
     }
 
-    /// Stops as in a power cut: no shutdown, no checkpoint.
+    /// Stops the server as a power failure does: without shutdown and checkpoint.
     pub(crate) fn stop_at_once(&mut self) {
         if let Some(mut child) = self.child.take() {
             let pid = child.id().to_string();
@@ -139,7 +140,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Links to everything in `folder` except `name`.
+/// Links `copy` to everything in `folder` except `name`.
 fn link_all(folder: &Path, copy: &Path, name: &str) {
     fs::create_dir_all(copy).unwrap();
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
@@ -156,7 +157,8 @@ fn id(of: &str) -> u32 {
     id.unwrap_or_else(|_| panic!("no user postgres: run `make setup-test`"))
 }
 
-/// Debian keeps the programs in a directory per version, not in PATH.
+/// Returns the directory of PostgreSQL's programs, which Debian keeps per version and outside of
+/// PATH.
 fn programs() -> PathBuf {
     let versions = Path::new("/usr/lib/postgresql").read_dir();
     let versions = versions.unwrap_or_else(|_| panic!("no PostgreSQL: run `make setup-test`"));

@@ -1,4 +1,4 @@
-//! Insertion of a batch's rows.
+//! Inserts the rows of a batch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::device::{DeviceId, Latest, Measurement};
 use crate::stats::Totals;
 use crate::time::Time;
 
-/// From this many rows on, COPY is used: it costs two thirds of an INSERT, and one more round trip.
+/// Minimum number of rows for COPY, which costs two thirds of an INSERT and one more round trip.
 const COPY_LEN: usize = 100;
 
 /// Prepared statements of a connection.
@@ -84,7 +84,7 @@ pub(super) fn lock_devices(
             let (id, latest) = device(&row);
             devices.insert(id, latest);
         }
-        // Devices that another writer inserts meanwhile are read in the next round.
+        // Devices that another writer inserts meanwhile are read in the next iteration.
         ids.retain(|id| !devices.contains_key(id));
         if !ids.is_empty() {
             let made = transaction.query(
@@ -100,7 +100,7 @@ pub(super) fn lock_devices(
     Ok(devices)
 }
 
-/// A row of `device`: the ID, and the newest measurement if there is one.
+/// Converts a row of `device`: the ID, and the newest measurement if there is one.
 pub(super) fn device(row: &Row) -> (DeviceId, Option<Latest>) {
     let latest = row.get::<_, Option<Time>>(1).map(|time| Latest {
         time,
@@ -112,14 +112,14 @@ pub(super) fn device(row: &Row) -> (DeviceId, Option<Latest>) {
     (row.get(0), latest)
 }
 
-/// Which rows of a batch are new.
+/// Rows of a batch that were new.
 pub(super) enum Inserted {
     All,
     Some(HashSet<(Time, DeviceId)>),
 }
 
 impl Inserted {
-    /// Whether `measurement` is new; a duplicate within the batch is not.
+    /// Returns whether `measurement` is new; a duplicate within the batch is not.
     pub(super) fn take(&mut self, measurement: &Measurement) -> bool {
         match self {
             Self::All => true,
@@ -157,7 +157,7 @@ pub(super) fn insert(
     Ok(is_all.then_some(Inserted::All))
 }
 
-/// Inserts all rows. Fails, and the transaction with it, if any is a duplicate.
+/// Inserts all rows. If any is a duplicate, this fails and aborts the transaction.
 fn copy(transaction: &mut Prepared<'_>, rows: &[Measurement]) -> Result<Option<Inserted>> {
     const COPY: &str = "COPY measurement FROM STDIN BINARY";
     const TYPES: [Type; 8] = [
@@ -221,7 +221,7 @@ pub(super) fn update_devices(
     Ok(())
 }
 
-/// Columns of measurements as arguments of `unnest`, in table order.
+/// Columns of measurements, as arguments of `unnest` in table order.
 pub(super) struct Columns {
     times: Vec<Time>,
     devices: Vec<DeviceId>,

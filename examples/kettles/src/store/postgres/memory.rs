@@ -1,4 +1,4 @@
-//! The writer's cache of newest measurements, and the transactions that rely on it.
+//! The writer's cache of newest measurements, and the optimistic transactions that rely on it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,33 +16,34 @@ use crate::time::Time;
 #[cfg(test)]
 mod tests;
 
-/// Devices cached: 68 MB of memory, since the hash table is seven eighths full.
+/// Maximum number of cached devices: 68 MB of memory, because the hash table is then seven eighths
+/// full.
 const DEVICE_COUNT_MAX: usize = 917_504;
-/// Batches committed with locks after repeated wrong guesses.
+/// Maximum number of batches to commit with locks after repeated wrong guesses.
 const DISTRUST_MAX: u32 = 64;
 
-/// Newest measurements of devices as this writer last knew them.
+/// Newest measurements of devices, as this writer last knew them.
 #[derive(Default)]
 pub(super) struct Memory {
     devices: HashMap<DeviceId, Known>,
-    /// Remaining batches to commit with locks.
+    /// Number of further batches to commit with locks.
     rest: u32,
-    /// Value of `rest` after the last wrong guess; halved by each right one.
+    /// Value of `rest` after the last wrong guess; each right guess halves it.
     distrust: u32,
 }
 
 struct Known {
     latest: Option<Latest>,
-    /// Index among the changes of the current batch, if it has one.
+    /// Index of the device among the changes of the current batch, if it has one.
     place: u32,
 }
 
-/// The changes a batch makes if no other writer interfered.
+/// Changes that a batch makes if no other writer has interfered.
 pub(super) struct Guess<'a> {
     rows: &'a [Measurement],
     newer: Vec<Newer>,
     made: Vec<DeviceId>,
-    /// Totals of this writer.
+    /// Totals of this writer after the batch.
     pub(super) totals: Totals,
 }
 
@@ -54,7 +55,7 @@ struct Newer {
 
 /// The result of a right guess: the batch is durable.
 pub(super) struct Stored {
-    /// Totals of the other writers.
+    /// Totals of the other writers, serialised.
     pub(super) others: Vec<Vec<u8>>,
     pub(super) sync_time: Duration,
 }
@@ -79,7 +80,7 @@ impl Memory {
             totals: totals.clone(),
         };
         for device in &batch.devices {
-            // A device that just logged in has no measurements.
+            // A device that has just logged in has no measurements.
             if !self.devices.contains_key(device) {
                 self.learn(*device, None);
                 guess.made.push(*device);
@@ -108,7 +109,7 @@ impl Memory {
                 }
             }
         }
-        // All writers use one order, so they do not deadlock.
+        // All writers use the same order, so they cannot deadlock.
         guess.newer.sort_unstable_by_key(|newer| newer.device);
         Some(guess)
     }
@@ -131,7 +132,7 @@ impl Memory {
 }
 
 impl Guess<'_> {
-    /// Commits the changes by one statement if the guess is right; otherwise changes nothing and
+    /// Commits the changes with one statement if the guess is right; otherwise changes nothing and
     /// returns `None`.
     pub(super) fn store(
         &self,
@@ -139,8 +140,8 @@ impl Guess<'_> {
         statements: &mut Statements,
         writer: i32,
     ) -> Result<Option<Stored>> {
-        // Only an error can abort the statement: the cast of this text to a number fails, and
-        // PostgreSQL logs it. The counts come first, so that they run first.
+        // To abort the statement, it must fail: casting this text to a number fails, and PostgreSQL
+        // logs that. The counts come first, so that they are executed first.
         const STORE: &str = "WITH newer AS (
              UPDATE device SET time = newer.time, charge_now = newer.charge_now,
              water_level = newer.water_level, ambient_temp = newer.ambient_temp,
@@ -188,7 +189,7 @@ impl Guess<'_> {
             Err(error) if is_wrong(&error) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Negative if the clock was set back meanwhile.
+        // The duration is negative if the clock was set back meanwhile.
         let work_time = Duration::try_from_secs_f64(row.get(3)).unwrap_or_default();
         Ok(Some(Stored {
             others: row.get::<_, Option<Vec<Vec<u8>>>>(2).unwrap_or_default(),
@@ -197,7 +198,7 @@ impl Guess<'_> {
     }
 }
 
-/// Whether the database reports that the guess was wrong.
+/// Returns whether the database reports that the guess was wrong.
 fn is_wrong(error: &postgres::Error) -> bool {
     let codes = [
         SqlState::INVALID_TEXT_REPRESENTATION,

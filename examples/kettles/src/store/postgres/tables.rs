@@ -13,14 +13,15 @@ pub(super) const LOCK: i32 = 0x6b65_7474;
 const TABLES: &str = include_str!("../../../migrations/postgres/001-kettles.sql");
 const MEASUREMENT: &str = include_str!("../../../migrations/postgres/002-measurement.sql");
 
-/// Second half of the advisory lock taken while tables are created; writers lock their number, from
-/// 0.
+/// Second half of the key of the advisory lock that is held while tables are created. Writers use
+/// their number, from 0.
 const LOCK_TABLES: i32 = -1;
 const DAY_US: i64 = 86_400_000_000;
 
-/// Partitioning of measurements by time, so that expired ones are dropped with their files.
+/// Partitioning of measurements by time, so that expired ones can be dropped together with their
+/// files.
 pub(super) enum Division {
-    /// One partition per day; the set holds the known ones, as days since 1970.
+    /// One partition per day. The set contains the known partitions, as days since 1970.
     Days(HashSet<i64>),
     /// Managed by `TimescaleDB`.
     Hypertable,
@@ -49,10 +50,11 @@ pub(super) fn migrate(client: &mut Client) -> Result<Division> {
     Ok(division)
 }
 
-/// Whether `TimescaleDB` is installed and usable; creates the extension if so.
+/// Creates the table of measurements as a hypertable of `TimescaleDB`, with the extension; returns
+/// `false` if the extension is not installed or not usable.
 fn make_hypertable(transaction: &mut Transaction<'_>) -> Result<bool> {
-    // Checks the server's preloaded libraries: without them, creating the extension would break the
-    // connection.
+    // Checks the server's preloaded libraries first: if TimescaleDB is not preloaded, creating the
+    // extension would break the connection.
     let row = transaction.query_one(
         "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'timescaledb')
          AND current_setting('timescaledb.disable_load', true) IS NOT NULL",
@@ -120,14 +122,15 @@ impl Division {
 
     /// Drops partitions whose days have expired.
     pub(super) fn drop_empty(&mut self, client: &mut Client, before: Time) -> Result<()> {
-        // One day later: measurements just before expiry may be in flight.
+        // One day later than necessary, because measurements just before expiry may still be in the
+        // queue.
         let end = before.0.div_euclid(DAY_US) - 1;
         let Self::Days(days) = self else {
             let sql = "SELECT drop_chunks('measurement', older_than => $1::timestamptz)";
             client.query(sql, &[&start(end)])?;
             return Ok(());
         };
-        // All names have one length, so they sort by day.
+        // All names have the same length, so they sort by day.
         let names = client.query(
             "SELECT relname::text FROM pg_inherits JOIN pg_class ON oid = inhrelid
              WHERE inhparent = 'measurement'::regclass AND relname::text < $1",
@@ -137,7 +140,7 @@ impl Division {
             let name: &str = row.get(0);
             let mut transaction = client.transaction()?;
             lock_tables(&mut transaction)?;
-            // The lock keeps writers out; if it is not free soon, pruning retries in a minute.
+            // The lock excludes writers. If it is not free soon, pruning retries in a minute.
             transaction.batch_execute(&format!(
                 "SET LOCAL lock_timeout = '500ms'; LOCK TABLE ONLY measurement, {name}"
             ))?;
@@ -152,7 +155,7 @@ impl Division {
     }
 }
 
-/// Name of a day's partition.
+/// Returns the name of a day's partition.
 fn name(day: i64) -> String {
     let date = start(day).to_string().replace(['-', ':'], "");
     format!("measurement_{}", date.trim_end_matches("T000000Z"))

@@ -1,4 +1,4 @@
-//! Reading a SQLite store at start.
+//! Reads a SQLite store at the start.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ pub(super) fn read_devices(
         .collect::<rusqlite::Result<_>>()?)
 }
 
-/// Reads changes not yet in `device`; returns the number of the last row.
+/// Reads the changes that are not yet in `device`; returns the number of the last row.
 pub(super) fn read_changes(
     transaction: &Transaction<'_>,
     mut found: impl FnMut(DeviceId, Latest),
@@ -106,7 +106,7 @@ pub(super) fn read_commands(transaction: &Transaction<'_>) -> Result<Vec<Command
         .collect::<rusqlite::Result<_>>()?)
 }
 
-/// A row of all columns in table order.
+/// Converts a row with all columns in table order.
 pub(super) fn measurement(row: &Row<'_>) -> rusqlite::Result<Measurement> {
     Ok(Measurement {
         time: Time(row.get(0)?),

@@ -24,7 +24,7 @@ fn batch(rows: &[(u8, i64)]) -> Batch {
     }
 }
 
-/// The newest measurements of a guess: device, previous time, new time.
+/// Returns the newest measurements of a guess: device, time before the batch, and time after it.
 fn newer(memory: &mut Memory, rows: &[(u8, i64)]) -> Option<Vec<(u8, Option<i64>, i64)>> {
     let batch = batch(rows);
     let guess = memory.guess(&batch, &Totals::default())?;
@@ -106,7 +106,7 @@ fn memory_has_an_end() {
         memory.learn(DeviceId(number.to_be_bytes()), None);
     }
     assert_eq!(memory.devices.len(), 1);
-    // At the limit the table was emptied, not enlarged.
+    // At the limit, the table was emptied and not enlarged.
     assert!(memory.devices.capacity() <= DEVICE_COUNT_MAX);
     assert_eq!(size_of::<(DeviceId, Known)>(), 64);
 }
