@@ -1,6 +1,6 @@
-//! A client that closes its connection (FIN, nothing unread) while its answer waits for the
-//! application is noticed at once, while other answers are sent whole to clients that only shut
-//! down their sending side.
+//! If a client closes its connection (FIN, with nothing unread) while its response waits for the
+//! application, the server detects that at once. Clients that only shut down their sending side get
+//! other responses completely.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -20,7 +20,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, eventually, serve};
 
-/// A handle that the handler passes to the test.
+/// A handle that the handler has passed to the test, to complete the response.
 enum Waiting {
     Later(Responder),
     Channel(Sender),
@@ -130,7 +130,7 @@ fn get(path: &str) -> String {
 const WAITING: [&str; 3] = ["/later", "/channel", "/silent"];
 
 impl Fixture {
-    /// Sends a request, and reads the part of the answer that is sent at once.
+    /// Sends a request, and reads the part of the response that is sent at once.
     fn ask(&self, path: &str) -> (Reader, Waiting) {
         let mut client = Reader::new(connect(self.addr));
         client.send(get(path));
@@ -139,8 +139,8 @@ impl Fixture {
         (client, waiting)
     }
 
-    /// Waits until the only I/O thread has processed all earlier events, by a request on another
-    /// connection.
+    /// Waits until the only I/O thread has processed all earlier events, by sending a request on
+    /// another connection.
     fn wait_for_io(&self) {
         let mut client = Reader::new(connect(self.addr));
         client.send(get("/slow"));
@@ -149,7 +149,7 @@ impl Fixture {
     }
 }
 
-/// Reads everything available, so that a close is no reset.
+/// Reads everything available, so that a later close sends FIN, not RST.
 fn read_beginning(stream: &mut impl Read, path: &str) {
     let mut read = Vec::new();
     let end: &[u8] = match path {

@@ -1,5 +1,5 @@
-//! An HTTP/2 client that attacks with its frames loses its connection, and other clients are not
-//! affected.
+//! A client that attacks the server with HTTP/2 frames loses its connection, and other clients are
+//! not affected.
 #![cfg(feature = "http2")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -19,12 +19,12 @@ const FRAME_SIZE_ERROR: u32 = 6;
 const COMPRESSION_ERROR: u32 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A header block that requests a path.
+/// Returns a header block that requests a path.
 fn asks_for(path: &str) -> Vec<u8> {
     [b"\x82\x86\x41\x01a".to_vec(), literal(":path", path)].concat()
 }
 
-/// A client on another connection that must not be affected.
+/// A client on another connection, which the attack must not affect.
 struct Bystander(Client);
 
 impl Bystander {
@@ -46,7 +46,7 @@ impl Bystander {
     }
 }
 
-/// Repeats `bytes` until the server closes the connection; fails after `count_max` times.
+/// Sends `bytes` repeatedly until the server closes the connection; fails after `count_max` times.
 #[track_caller]
 fn flood(bytes: &[u8], count_max: usize, code: u32) {
     let (server, addr) = start_default();
@@ -85,7 +85,7 @@ fn floods_of_control_frames() {
 #[test]
 fn floods_of_data_without_data() {
     flood(&frame(wire::DATA, 0, 1, b""), 3000, ENHANCE_YOUR_CALM);
-    // DATA frames with padding only.
+    // DATA frames that contain only padding.
     flood(
         &frame(wire::DATA, 8, 1, &[3, 0, 0, 0]),
         3000,
@@ -108,7 +108,7 @@ fn floods_of_window_updates() {
     );
 }
 
-/// CVE-2024-27316: an endless header block, in frames that are each within the limit.
+/// CVE-2024-27316: an endless header block in frames that are each within the limit.
 #[test]
 fn a_header_block_without_end() {
     for payload in [&b""[..], &[0; 16384]] {
@@ -130,14 +130,14 @@ fn a_header_block_without_end() {
     }
 }
 
-/// A field that is small on the wire and large in memory, referenced repeatedly.
+/// A field that is short on the wire and long in memory, and is referenced repeatedly.
 #[test]
 fn a_bomb_in_a_header_block() {
     let (server, addr) = start_default();
     let bystander = Bystander::new(addr);
     let mut raw = Raw::connect(addr);
     let mut block = wire::GET.to_vec();
-    // Name and value of 4000 bytes enter the dynamic table; then one byte refers to them.
+    // A name and a value of 4000 bytes enter the dynamic table; then single bytes refer to them.
     block.extend(b"\x40\x01x\x7f\xa1\x1e");
     block.extend([b'a'; 4000]);
     block.extend([0xbe; 12_000]);
@@ -146,7 +146,7 @@ fn a_bomb_in_a_header_block() {
         .until(|frame| frame.kind != wire::WINDOW_UPDATE)
         .unwrap();
     match answer.kind {
-        // 431 and a reset, or the end of the connection.
+        // The server sends 431 and a reset, or ends the connection.
         wire::HEADERS => assert!(raw.until(|frame| frame.kind == wire::RST_STREAM).is_some()),
         kind => assert_eq!(kind, wire::GOAWAY),
     }
@@ -167,7 +167,7 @@ fn more_header_fields_than_allowed() {
         raw.send(&frame(wire::HEADERS, 5, stream, &block));
         let head = raw.until(|frame| frame.stream == stream).unwrap();
         assert_eq!(head.kind, wire::HEADERS);
-        // `:status` 200 is in the static table; others are literals.
+        // The static table contains `:status` 200; other status codes are literals.
         let is_ok = head.payload[0] == 0x88;
         assert_eq!(is_ok, status == b"200");
     }
@@ -185,7 +185,7 @@ fn a_frame_larger_than_announced() {
     bystander.expect_undisturbed(&server);
 }
 
-/// CVE-2023-44487: requests that are reset at once, at no cost for the client.
+/// CVE-2023-44487: requests that are reset at once, which costs the client nothing.
 #[test]
 fn rapid_resets() {
     let (server, addr) = start_default();
@@ -202,7 +202,8 @@ fn rapid_resets() {
         stream += 2;
     }
     assert_eq!(raw.goaway_code(), ENHANCE_YOUR_CALM);
-    // No more handlers are queued than for an honest client, and those not yet started never start.
+    // The queue has no more handlers than for an ordinary client, and those that have not started
+    // never start.
     let load = server.load();
     assert!(load.queued_count + load.running_count <= 100, "{load:?}");
     server.service().gate.open();
@@ -211,7 +212,7 @@ fn rapid_resets() {
     assert!(server.service().started.load(Ordering::SeqCst) <= 100);
 }
 
-/// The same with handlers already running: they count until they return.
+/// The same attack with handlers that are already running: they count until they return.
 #[test]
 fn handlers_of_streams_that_are_gone_count() {
     let limits = Limits {
@@ -249,7 +250,7 @@ fn handlers_of_streams_that_are_gone_count() {
     bystander.expect_undisturbed(&server);
 }
 
-/// CVE-2025-8671: the client provokes resets by the server.
+/// CVE-2025-8671: the client makes the server reset streams.
 #[test]
 fn resets_that_the_server_is_made_to_send() {
     let (server, addr) = start_default();
@@ -305,7 +306,7 @@ fn at_the_limit_of_resets_and_one_past() {
     assert!(raw.until(|_| false).is_none(), "and that is the end");
 }
 
-/// The client requests a body and gives it no window.
+/// The client requests a body and never opens the stream's window.
 #[test]
 fn a_window_that_never_opens() {
     let limits = Limits {
@@ -319,7 +320,7 @@ fn a_window_that_never_opens() {
     raw.send(&frame(wire::HEADERS, 5, 1, &asks_for("/pattern/1000000")));
     let reset = raw.until(|frame| frame.kind == wire::RST_STREAM).unwrap();
     assert_eq!(reset.payload, ENHANCE_YOUR_CALM.to_be_bytes());
-    // Another stream of the connection is served meanwhile.
+    // Meanwhile another stream of the connection is served.
     raw.send(&frame(wire::HEADERS, 5, 3, &asks_for("/status/204")));
     assert_eq!(
         raw.until(|frame| frame.stream == 3).unwrap().kind,
@@ -375,12 +376,12 @@ fn a_start_or_a_block_that_takes_too_long() {
     bystander.expect_undisturbed(&server);
 }
 
-/// The windows are open, but the client does not read its socket.
+/// The flow-control windows are open, but the client does not read from its socket.
 #[test]
 fn a_socket_that_is_not_read() {
     let limits = Limits {
         stall_time: Duration::from_millis(100),
-        // If the rest of the answers fits into the socket buffers, the connection counts as idle.
+        // If the rest of the responses fits into the socket buffers, the connection counts as idle.
         idle_time: Duration::from_millis(1000),
         ..Limits::default()
     };

@@ -1,4 +1,4 @@
-//! HTTP/2 connections begin, end and refuse requests as RFC 9113 demands.
+//! HTTP/2 connections start, end and refuse requests as RFC 9113 requires.
 #![cfg(feature = "http2")]
 
 mod support;
@@ -20,7 +20,7 @@ fn the_preface_in_any_pieces() {
         let mut raw = Raw::new(addr);
         raw.stream.set_nodelay(true).unwrap();
         raw.send(&wire::PREFACE[..cut]);
-        // Let the server receive the first part on its own.
+        // Gives the server time to receive the first part separately.
         std::thread::sleep(Duration::from_millis(2));
         raw.send(&wire::PREFACE[cut..]);
         raw.send(&frame(wire::SETTINGS, 0, 0, b""));
@@ -91,7 +91,7 @@ fn malformed_requests_reach_no_handler() {
         let mut raw = Raw::connect(addr);
         let block = [wire::GET, &field[..]].concat();
         raw.send(&frame(wire::HEADERS, 5, 1, &block));
-        // RFC 9113, 8.1.1: a stream error; 5.4.2 lets it be one of the connection.
+        // RFC 9113, 8.1.1 requires a stream error; 5.4.2 also allows a connection error.
         let mut is_error = |frame: &wire::Frame| {
             assert_ne!(frame.kind, wire::HEADERS, "{}", field.escape_ascii());
             matches!(frame.kind, wire::RST_STREAM | wire::GOAWAY)
@@ -111,7 +111,7 @@ fn content_length_is_held_to() {
         wire::literal(":path", "/echo"),
     ]
     .concat();
-    // `:authority` may come anywhere among the pseudo-header fields, which precede all others.
+    // `:authority` may be anywhere among the pseudo-header fields, which precede all other fields.
     let block = [path, wire::literal("content-length", "5")].concat();
     for (stream, data) in [(1, &b"1234"[..]), (3, b"123456")] {
         raw.send(&frame(wire::HEADERS, 4, stream, &block));
@@ -145,7 +145,8 @@ fn a_drain_finishes_what_is_under_way() {
     drain.join().unwrap();
 }
 
-/// A client whose very first stream is refused may not retry on another connection.
+/// A client whose first stream is refused may not retry on another connection, so a drain serves
+/// it.
 #[test]
 fn a_drain_answers_who_has_just_connected() {
     let (server, addr) = serve(App::new(), |builder| builder.io_threads(1));
@@ -188,7 +189,7 @@ fn an_idle_connection_is_closed() {
     let mut client = Client::connect(addr);
     assert_eq!(client.ask(get("/inline")).status(), 200);
     assert!(client.wait_for_end().is_ok());
-    // A peer that does not react to GOAWAY is closed all the same.
+    // The connection of a client that ignores GOAWAY is also closed.
     let mut raw = Raw::connect(addr);
     assert_eq!(raw.goaway_code(), 0);
     assert!(raw.until(|_| false).is_none());

@@ -1,4 +1,4 @@
-//! WebSocket connections that reach a limit or end irregularly are closed with the right code.
+//! WebSocket connections that reach a limit or end abnormally are closed with the correct code.
 
 mod support;
 
@@ -84,7 +84,7 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
     let socket = fixture.socket();
     fixture.expect("open");
     let (message, mut sent) = ("x".repeat(10_000), 0);
-    // Fills the kernel's buffers, then the server's.
+    // Fill the kernel's buffers first, then the server's queue.
     while socket.try_send(&message).is_ok() {
         sent += 1;
     }
@@ -93,7 +93,8 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
     for _ in 0..sent {
         client.expect_text(&message);
     }
-    // The client has caught up, so there is capacity again. Now the policy that closes.
+    // The client has read everything, so the queue has capacity again. Now test the method that
+    // closes the socket.
     while socket.try_send(&message).is_ok() {}
     socket.send(&message);
     assert!(!socket.is_open());
@@ -179,8 +180,8 @@ fn a_silent_peer_is_asked_and_then_cut_off() {
     });
     let mut client = Client::open(fixture.addr, "/");
     fixture.expect("open");
-    // The connection stays while the client answers, and the engine's pings are no events for the
-    // handler.
+    // The connection stays open while the client replies to pings. Replies to the engine's pings
+    // are not reported to the handler.
     for _ in 0..2 {
         let (first, payload) = client.next_frame().unwrap();
         assert_eq!(first, PING);
@@ -270,7 +271,7 @@ fn a_drain_says_goodbye() {
     polite.send(close(1001, ""));
     assert_eq!(polite.next_frame(), None);
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1001));
-    // The other client does not answer, and the drain ends at its time limit.
+    // The other client does not respond, so the drain ends when its time is over.
     assert!(draining.join().unwrap() < Duration::from_secs(10));
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1006));
     drop(rude);

@@ -6,15 +6,16 @@ use std::os::fd::OwnedFd;
 use super::listener::Socket;
 use super::sys::{self, Poll};
 
-/// Listeners count down from here. The slab never gives out keys this large.
+/// First poll key of the listeners, which count down from here. The slab never assigns keys this
+/// large.
 const LISTENER_KEY: u64 = u64::MAX - 1;
 
-/// Listeners, and a reserve descriptor for the case that no other is free.
+/// The listeners of a thread, and a reserve descriptor for use when no other is free.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
     reserve: Option<OwnedFd>,
-    /// Accepting failed for lack of descriptors, and has not succeeded since.
+    /// Set when accepting fails for lack of descriptors, until it succeeds again.
     pub(super) is_short: bool,
 }
 
@@ -45,7 +46,7 @@ impl Acceptor {
         self.listeners.iter().all(|listener| listener.is_polled)
     }
 
-    /// Registers listeners with the poll.
+    /// Registers the listeners with the poll.
     pub(super) fn poll(&mut self, poll: &Poll) -> io::Result<()> {
         for (listener, index) in self.listeners.iter_mut().zip(0..) {
             if !listener.is_polled {
@@ -57,8 +58,8 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Removes listeners from the poll: accepting would fail again at once. The next sweep
-    /// registers them again.
+    /// Removes the listeners from the poll, because accepting would fail again at once. The next
+    /// sweep registers them again.
     pub(super) fn pause(&mut self, poll: &Poll) {
         for listener in &mut self.listeners {
             if listener.is_polled {
@@ -69,13 +70,14 @@ impl Acceptor {
 
     /// Closes the listeners.
     pub(super) fn close(&mut self, poll: &Poll) {
-        // A shared socket stays registered while another thread has it open.
+        // Closing alone is not enough: a shared socket stays registered while another thread has it
+        // open.
         self.pause(poll);
         self.listeners.clear();
     }
 
-    /// Answers up to `count` waiting connections, one after the other, with the reserved
-    /// descriptor.
+    /// Accepts up to `count` waiting connections one after the other with the reserve descriptor,
+    /// sends `answer` to each, and closes it.
     pub(super) fn turn_away(
         &mut self,
         index: usize,
@@ -89,8 +91,8 @@ impl Acceptor {
                 let Ok(Some((client, _))) = sys::accept(socket) else {
                     break;
                 };
-                // Read the request first: closing a socket with unread bytes would destroy the
-                // answer.
+                // Read the request before closing: if a socket is closed with unread bytes, the
+                // client may lose the response.
                 drop(sys::send(&client, answer, false));
                 drop(sys::shutdown_write(&client));
                 drop(sys::recv(&client, buffer));

@@ -1,4 +1,4 @@
-//! Accepting, refusing, evicting and closing connections of an I/O thread.
+//! Accepts, refuses, evicts and closes the connections of an I/O thread.
 
 #[cfg(feature = "tls")]
 use std::os::fd::OwnedFd;
@@ -23,17 +23,17 @@ use crate::service::Service;
 #[cfg(feature = "tls")]
 use crate::tls::{Stream, TlsConfig};
 
-/// Connections accepted in a row before others get their turn.
+/// Number of connections accepted in a row before other events are handled.
 const ACCEPT_COUNT: usize = 64;
-/// Rounds of [`ACCEPT_COUNT`] when a server drains: enough for any backlog, but not endless while
-/// new connections keep coming.
+/// Number of rounds of [`ACCEPT_COUNT`] when a server starts to drain: enough for any backlog, but
+/// finite even if new connections keep arriving.
 const DRAIN_ACCEPT_ROUNDS: usize = 128;
-/// Connections past the limit that are kept until their 503 is read; beyond this, connections are
-/// closed without an answer.
+/// Number of connections above the limit that stay open until their client has read the 503. Beyond
+/// it, new connections are closed without a response.
 const REFUSED_MAX: usize = 64;
 
 impl<S: Service> IoThread<S> {
-    /// Accepts waiting connections; `false` once none waits.
+    /// Accepts waiting connections; returns `false` once there are none.
     pub(super) fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_COUNT {
             let Some(listener) = self.acceptor.socket(index) else {
@@ -54,14 +54,15 @@ impl<S: Service> IoThread<S> {
                 Ok(None) => return false,
                 Err(error) if sys::is_exhaustion(&error) => {
                     self.cx.incident(&Incident::AcceptFailed { error: &error });
-                    // From the second failure in a row on: descriptors may be free again soon.
+                    // Respond with 503 only after the second failure in a row, because descriptors
+                    // may be free again soon.
                     if std::mem::replace(&mut self.acceptor.is_short, true) {
                         self.turn_waiting_away(index);
                     }
                     self.acceptor.pause(&self.poll);
                     return false;
                 }
-                // The client has left before its connection was accepted.
+                // The client has disconnected before its connection was accepted.
                 Err(_) => {}
             }
         }
@@ -89,7 +90,8 @@ impl<S: Service> IoThread<S> {
         prepare(&mut conn);
         let added = self.poll.add_connection(&conn.transport, key.to_bits());
         if added.is_err() || is_full && conn.stage() == Stage::Handshake {
-            // A 503 would need a TLS handshake, which costs more than the refusal is worth.
+            // A refused TLS connection gets no 503: that would need a TLS handshake, which costs
+            // more than the refusal is worth.
             self.close(conn);
         } else if is_full {
             self.guarded(Some(key), |thread| thread.turn_away(conn));
@@ -98,7 +100,7 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Answers waiting connections with 503, because no descriptor was free for a while.
+    /// Responds to waiting connections with 503, because no descriptor was free for a while.
     fn turn_waiting_away(&mut self, index: usize) {
         let mut answer = Vec::new();
         last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);
@@ -118,10 +120,10 @@ impl<S: Service> IoThread<S> {
         });
     }
 
-    /// Answers 503, because the connection limit is reached.
+    /// Responds with 503, because the connection limit is reached.
     fn turn_away(&mut self, mut conn: Box<Conn>) {
         self.cx.incident(&Incident::ConnectionsFull);
-        // No connection of this thread can be evicted, but perhaps one of another.
+        // This thread has no connection to evict; another thread may have one.
         for (home, inbox) in self.cx.shared.inboxes.iter().enumerate() {
             if home != self.cx.home {
                 drop(inbox.push(Message::Evict));
@@ -136,7 +138,8 @@ impl<S: Service> IoThread<S> {
 
     pub(super) fn close(&mut self, conn: Box<Conn>) {
         self.forget(conn.key);
-        // Closing the only descriptor removes the socket from the poll.
+        // Dropping the connection closes its only descriptor, which removes the socket from the
+        // poll.
         drop(conn);
     }
 
@@ -155,7 +158,7 @@ impl<S: Service> IoThread<S> {
         }
         let since = self.cx.now;
         self.cx.drain = Some(Drain { since, deadline });
-        // Connections that the kernel has accepted are served.
+        // Accept and serve all connections that the kernel has already established.
         for index in 0..self.acceptor.count() {
             (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept(index));
         }
@@ -164,14 +167,14 @@ impl<S: Service> IoThread<S> {
 
     // Eviction.
 
-    /// Closes a connection for a new one; `false` if none may be evicted.
+    /// Evicts a connection to make a new one possible; returns `false` if none may be evicted.
     pub(super) fn evict(&mut self) -> bool {
         loop {
             let Some(key) = self.eviction.pop() else {
                 if self.eviction.is_futile(self.cx.now) {
                     return false;
                 }
-                // Connections in the inbox count too.
+                // Connections that are waiting in the inbox are candidates, too.
                 self.receive(&mut Vec::new());
                 let limits = &self.cx.shared.limits;
                 if !self.eviction.search(&self.slab, limits, self.cx.now) {
@@ -185,7 +188,7 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// `false` if it has become busy since it was found.
+    /// Closes a candidate; returns `false` if the connection has become busy since the search.
     fn close_for_another(&mut self, key: Key) -> bool {
         if !is_evictable(&self.slab, key, &self.cx.shared.limits) {
             return false;
@@ -208,7 +211,7 @@ impl<S: Service> IoThread<S> {
     fn close_http1_for_another(&mut self, mut conn: Box<Conn>) {
         let is_at_rest = |conn: &Conn| wait_of(conn, u64::MAX) == Wait::AtRest;
         if is_at_rest(&conn) && conn.stage() == Stage::Receiving {
-            // A request may have arrived whose event is still queued.
+            // A request may have arrived whose event has not been handled yet.
             conn.readable = true;
             let next = self.cx.go_on(&mut conn);
             if !matches!(next, Next::Wait) || !is_at_rest(&conn) {
@@ -226,7 +229,7 @@ impl<S: Service> IoThread<S> {
 
     // Closing.
 
-    /// Closes all connections; those with workers are closed on return.
+    /// Closes all connections. Those that a worker has are closed when they return.
     pub(super) fn cut_off(&mut self) {
         if self.slab.count() > 0 {
             self.cx.shared.is_cut_off.store(true, Ordering::Release);
@@ -259,7 +262,7 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),
                 Message::Lost(key) => thread.forget(key),
-                // It is about a connection of this thread, and there is none left.
+                // The message concerns a connection of this thread, which has none left.
                 _ => {}
             });
         }

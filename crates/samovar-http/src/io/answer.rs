@@ -1,4 +1,4 @@
-//! Answers of the engine itself.
+//! Responses that the engine itself creates.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,11 +12,11 @@ use crate::reply::{Outcome, Reply, Turn};
 use crate::response::Response;
 use crate::service::Service;
 
-/// Message of a 503 at a limit.
+/// Message of a 503 response at a limit.
 pub(super) const OVERLOADED: &str = "overloaded, try again";
 
 impl Reply<'_> {
-    /// Sends an error, rendered by the service or the engine.
+    /// Sends an error response, rendered by the service or else by the engine.
     pub(super) fn refuse(
         self,
         service: &impl Service,
@@ -27,13 +27,13 @@ impl Reply<'_> {
         self.response(response).0
     }
 
-    /// Sends a 503.
+    /// Sends a 503 response.
     pub(super) fn overload(self, service: &impl Service) -> Outcome {
         self.refuse(service, Status::SERVICE_UNAVAILABLE, OVERLOADED)
     }
 }
 
-/// The last reply on an HTTP/1 connection.
+/// Creates the reply for the last response on an HTTP/1 connection.
 pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> Reply<'a> {
     Reply {
         out,
@@ -44,8 +44,8 @@ pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> R
     }
 }
 
-/// Lets the service answer a request on the I/O thread, and reports the answer. A panic is answered
-/// 500. `received`: when the request was received.
+/// Lets the service respond on the I/O thread, and reports the response to the observer. If the
+/// service panics, the client gets 500. `received` is the time at which the request arrived.
 #[inline]
 pub(super) fn answer_inline<S: Service>(
     service: &S,
@@ -87,7 +87,7 @@ pub(super) fn answer_inline<S: Service>(
     outcome
 }
 
-/// An answer in place of a handler's.
+/// Creates the engine's response in place of a handler's.
 pub(crate) fn refusal(
     service: &impl Service,
     status: Status,
@@ -106,7 +106,7 @@ pub(crate) fn refusal(
     response
 }
 
-/// The value of the `Date` field, updated when the second changes.
+/// The value of the `Date` field, updated once per second.
 #[derive(Debug)]
 pub(super) struct Date {
     second: u64,

@@ -11,7 +11,7 @@ use crate::proto::Refusal;
 use crate::proto::conn::Phase;
 use crate::service::Service;
 
-/// Time for the rest of a head once a server drains.
+/// Time limit for the rest of a request head once a server drains.
 const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// An expired time limit.
@@ -23,9 +23,10 @@ enum Overdue {
     Idle,
     /// `head_time`.
     Head,
-    /// `stall_time`: the end of a throughput window.
+    /// `stall_time`, at the end of a throughput window.
     Window,
-    /// `stall_time`, for a client that has shut down its sending side while its answer waits.
+    /// `stall_time`, for a client that has shut down its sending side while its response waits for
+    /// the application.
     Left,
 }
 
@@ -39,7 +40,7 @@ impl<S: Service> Context<S> {
             Overdue::Closing => Next::Close,
             Overdue::Left => self.fail(conn, End::Left),
             Overdue::Idle => {
-                // The next request may have arrived whose event is still queued.
+                // The next request may have arrived, with an event that has not been handled yet.
                 conn.readable = true;
                 match self.go_on(conn) {
                     Next::Wait if is_idle(conn) => {
@@ -58,7 +59,8 @@ impl<S: Service> Context<S> {
                 conn.transport.reset_on_close();
                 self.fail(conn, End::Cut)
             }
-            // The answer was sent; a second one would be taken for that of the next request.
+            // The response was already sent; the client would mistake a second one for the response
+            // to its next request.
             Overdue::Window if conn.proto.is_discarding() => Next::Close,
             Overdue::Window | Overdue::Head => {
                 conn.proto.close_after();
@@ -74,7 +76,7 @@ impl<S: Service> Context<S> {
     }
 }
 
-/// The time limit of a connection that has expired.
+/// Returns the time limit of a connection that has expired, if any.
 fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> Option<Overdue> {
     let waited = now.saturating_duration_since(conn.since);
     match conn.stage() {
@@ -89,9 +91,10 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
             return (waited >= limits.linger_time).then_some(Overdue::Closing);
         }
         Stage::Waiting => {
-            // The application decides how long, unless the client has shut down its sending
-            // side after further requests: those postpone its departure, but not for ever, or
-            // connections without clients could accumulate.
+            // The application may take any time, as long as the client is connected. A client that
+            // has shut down its sending side counts as disconnected once its unread requests have
+            // delayed this for one `stall_time`; otherwise connections without clients could
+            // accumulate.
             let has_ended = conn.peer_ended && !limits.half_close;
             return (has_ended && waited >= limits.stall_time).then_some(Overdue::Left);
         }
@@ -108,7 +111,8 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
         return (is_drained || waited >= limits.head_time).then_some(Overdue::Head);
     }
     if conn.answered_count == 0 {
-        // A new connection is about to send, even if the server drains.
+        // A new client is about to send its request, and gets the time to do so even if the server
+        // drains.
         let time = match drain {
             Some(_) => limits.linger_time.min(limits.head_time),
             None => limits.idle_time.max(limits.head_time),
@@ -118,7 +122,7 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
     (drain.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
 }
 
-/// Whether a connection is between requests, with nothing received but empty lines.
+/// Returns whether a connection is between requests and has received nothing but empty lines.
 fn is_idle(conn: &Conn) -> bool {
     conn.proto.phase() == Phase::Head && conn.has_blank_input() && !conn.is_sending()
 }
@@ -149,7 +153,7 @@ mod tests {
         conn.enter(Stage::Waiting);
     }
 
-    /// Checks that a limit expires exactly after `time`.
+    /// Checks that `expected` expires exactly after `time` and not before.
     #[track_caller]
     fn check(limits: &Limits, time: Duration, expected: Overdue, prepare: impl FnOnce(&mut Conn)) {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! An HTTP/1 connection: its socket, protocol state and unsent answer.
+//! An HTTP/1 connection: its socket, its protocol state and its unsent response.
 
 use std::io;
 use std::sync::Arc;
@@ -20,73 +20,75 @@ use crate::proto;
 use crate::request::Request;
 use crate::ws::Upgraded;
 
-/// Output memory that an idle connection keeps for its next head, in bytes.
+/// Capacity of `output` that an idle connection keeps for its next response head, in bytes.
 const IDLE_OUTPUT_LEN: usize = 256;
 
 /// An HTTP/1 connection, owned either by its I/O thread or by a worker.
 ///
-/// An idle connection has no buffer: reads go into a buffer of the thread, and only an incomplete
-/// request leaves bytes in `input`.
+/// An idle connection has no input buffer: reads use a buffer of the thread, and `input` keeps only
+/// the bytes of an incomplete request.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) transport: Transport,
     pub(crate) peer: Peer,
-    /// Index of its I/O thread.
+    /// Index of the connection's I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
-    /// Changed by [`enter`](Self::enter). `proto` tracks how much of the request was received,
-    /// because an answer may begin before the request body ends.
+    /// Changed by [`enter`](Self::enter). Progress of the request is tracked by `proto`, because a
+    /// response may start before the request body ends.
     stage: Stage,
     pub(crate) proto: proto::conn::Conn,
-    /// Bytes read and not parsed yet.
+    /// Bytes that were read but not parsed yet.
     pub(crate) input: Vec<u8>,
-    /// Bytes to send before anything else.
+    /// Bytes to send before the response body, such as response heads.
     pub(crate) output: Vec<u8>,
-    /// The request whose body is being read, or whose answer will be reported.
+    /// The request whose body is being received, or whose response will be reported.
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
-    /// A deferred response.
+    /// The deferred response, if the connection waits for one.
     pub(crate) later: Option<Arc<Later>>,
     pub(crate) answer: Answer,
-    /// The client's certificates; set once the TLS handshake is done.
+    /// The client's certificates, set after the TLS handshake.
     pub(crate) session: Option<Arc<Session>>,
-    /// Counts the TLS handshake while it is in progress.
+    /// The connection's unit of the handshake budget, while the TLS handshake is in progress.
     #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Held>,
-    /// The WebSocket that the connection becomes once the answer is sent.
+    /// The WebSocket that takes over the connection once the response is sent.
     pub(crate) upgrade: Option<Box<Upgraded>>,
-    /// The kernel may have bytes or the end of the stream.
+    /// Whether a read may return bytes or the end of the stream.
     pub(crate) readable: bool,
-    /// The client has shut down its sending side.
+    /// Whether the client has shut down its sending side.
     pub(crate) peer_ended: bool,
-    /// `input` holds the start of a head, received at `since`.
+    /// Whether `input` holds the start of a request head, received at `since`.
     pub(crate) has_partial_head: bool,
-    /// The client may send more after the last answer, so the close must linger: it asked to keep
-    /// the connection, is in the middle of a body, or sent a malformed request.
+    /// Whether the client may still send after the last response, so that the close must linger:
+    /// the client wants to keep the connection, is in the middle of a body, or has sent a malformed
+    /// request.
     pub(crate) needs_linger: bool,
-    /// Start of the present wait: for a request, the rest of a head, or a throughput window.
+    /// Start of the current wait for a request or for the rest of its head, or start of the current
+    /// throughput window.
     pub(crate) since: Instant,
-    /// Bytes received and sent since then.
+    /// Number of bytes received and sent since `since`.
     pub(crate) moved_len: u64,
-    /// When it was last given to a worker.
+    /// Time at which the connection was last passed to a worker.
     pub(crate) left_at: Instant,
-    /// Number of requests answered.
+    /// Number of requests with a completed response.
     pub(crate) answered_count: u64,
 }
 
-/// The answer in progress.
+/// State of the response in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
-    /// The lane in which workers make it.
+    /// The lane in which workers produce the response.
     pub(crate) lane: Lane,
     pub(crate) preferences: Preferences,
     pub(crate) status: Status,
-    /// Whether the connection may stay open afterwards. Until the head is rendered, this is the
-    /// server's part of the decision only.
+    /// Whether the connection may stay open after the response. Until the head is rendered, this is
+    /// only the server's part of the decision.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
-    /// Length of a body in `output`, in bytes.
+    /// Length of the response body in `output`, in bytes.
     pub(crate) memory_len: u64,
 }
 
@@ -129,7 +131,7 @@ impl Conn {
             session: None,
             #[cfg(feature = "tls")]
             handshake: None,
-            // Registering the socket causes an event if it is readable already.
+            // Registration with epoll causes an event if the socket is already readable.
             readable: false,
             peer_ended: false,
             has_partial_head: false,
@@ -141,13 +143,14 @@ impl Conn {
         }
     }
 
-    /// Records readiness events, except writability, which the next write reveals.
+    /// Records readiness events. Writability is not recorded, because the next write detects it.
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;
     }
 
-    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    /// Reads once; returns `None` if no bytes are available, and `Some(0)` at the end of the
+    /// stream.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let len = self.transport.recv(buffer)?;
         self.readable = self
@@ -157,9 +160,10 @@ impl Conn {
         Ok(len)
     }
 
-    /// Whether the peer has closed its sending side and everything it sent has been read. Bytes
-    /// of a plain connection stay in the kernel. Records of TLS have to be read to tell data from
-    /// `close_notify`; data read that way goes to `input`, after which nothing more is read.
+    /// Returns whether the peer has closed its sending side and all its bytes have been read.
+    /// Without TLS, the check leaves bytes in the kernel. With TLS it must read records to tell
+    /// data from `close_notify`; such data goes to `input`, and while `input` has data, no more is
+    /// read.
     pub(crate) fn is_at_end(&mut self) -> bool {
         const READ_LEN: usize = 1024;
         if !self.input.is_empty() {
@@ -182,12 +186,12 @@ impl Conn {
         }
     }
 
-    /// The present stage.
+    /// Returns the current stage.
     pub(crate) fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// Changes the stage. Entering the present one does nothing.
+    /// Changes the stage. Entering the current stage has no effect.
     pub(crate) fn enter(&mut self, stage: Stage) {
         debug_assert!(
             stage == self.stage || self.stage.may_become(stage),
@@ -197,19 +201,20 @@ impl Conn {
         self.stage = stage;
     }
 
-    /// Starts with a TLS handshake.
+    /// Enters the TLS handshake stage.
     #[cfg(feature = "tls")]
     pub(super) fn start_handshake(&mut self, handshake: Held) {
         self.stage = Stage::Handshake;
         self.handshake = Some(handshake);
     }
 
-    /// Whether `input` has empty lines only, which may precede a request (RFC 9112, 2.2).
+    /// Returns whether `input` contains only empty lines, which may precede a request (RFC 9112,
+    /// 2.2).
     pub(crate) fn has_blank_input(&self) -> bool {
         self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
     }
 
-    /// Whether an answer waits for the socket or the application.
+    /// Returns whether a response waits for the socket or the application.
     pub(crate) fn is_sending(&self) -> bool {
         !self.output.is_empty()
             || self.transfer.is_some()
@@ -217,7 +222,7 @@ impl Conn {
             || self.transport.has_pending()
     }
 
-    /// Sends `output`; `true` once the kernel has everything.
+    /// Sends `output`; returns `true` once the kernel has accepted all bytes.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         let sent_len = self.transport.send_all(&self.output)?;
         self.moved_len += sent_len as u64;
@@ -231,7 +236,8 @@ impl Conn {
         self.transport.flush()
     }
 
-    /// Sends more of the answer: `output`, then the body. For workers, because a source may block.
+    /// Sends more of the response: `output`, then the body. Called only on workers, because a
+    /// source may block.
     pub(crate) fn pump(&mut self, waker: impl FnOnce() -> Waker) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
@@ -246,21 +252,21 @@ impl Conn {
         outcome
     }
 
-    /// Bytes of the body that the kernel has taken.
+    /// Returns the number of body bytes that the kernel has accepted.
     pub(crate) fn sent_body_len(&self) -> u64 {
         self.transfer
             .as_ref()
             .map_or(self.answer.memory_len, |transfer| transfer.body_len())
     }
 
-    /// Excludes the time that a worker had the connection from the present wait: the worker may
-    /// have waited for a disk, for which the client is not responsible.
+    /// Excludes the time with a worker from the current wait: the worker may have waited for a
+    /// disk, which is not the client's fault.
     pub(crate) fn forgive(&mut self, now: Instant) {
         let away = now.saturating_duration_since(self.left_at);
         self.since = now.min(self.since + away);
     }
 
-    /// Starts a new wait.
+    /// Starts a new wait or throughput window.
     pub(crate) fn restart_clock(&mut self, now: Instant) {
         self.since = now;
         self.moved_len = 0;

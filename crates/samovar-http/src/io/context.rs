@@ -1,7 +1,7 @@
-//! The state of an I/O thread that its protocols use.
+//! The state of an I/O thread that its protocol modules use.
 //!
-//! A protocol gets a connection, does a step, and returns what happens to the connection next. Only
-//! the thread knows where connections are kept and which events there are.
+//! A protocol module gets a connection, processes a step, and returns the next step for the
+//! connection. Only the thread itself manages the slab of connections and the events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,50 +15,51 @@ use crate::proto::head::HeadIndex;
 use crate::request::Request;
 use crate::service::Service;
 
-/// Bytes read at once: enough for any head and many pipelined requests.
+/// Maximum number of bytes read at once: enough for any head and for many pipelined requests.
 const READ_LEN: usize = 64 * 1024;
-/// Bytes of answers gathered before they are written, while pipelined requests keep coming.
+/// Number of response bytes that are gathered before they are written, while pipelined requests
+/// follow.
 pub(super) const GATHER_LEN: usize = 64 * 1024;
-/// The thread's memory for answers shrinks to this after a large one, in bytes.
+/// Capacity to which the thread's response buffer shrinks after a large response, in bytes.
 pub(super) const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
-/// Bytes read and dropped from a lingering connection.
+/// Maximum number of bytes read and discarded from a lingering connection.
 pub(super) const LINGER_LEN_MAX: u64 = 256 * 1024;
 
-/// How often time limits are checked, which is their precision.
+/// Interval between checks of the time limits, and so their precision.
 const SWEEP_TIME: Duration = Duration::from_millis(250);
-/// The same during a drain, whose caller waits for the last connection.
+/// The same interval during a drain, whose caller waits for the last connection.
 const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
 
 /// The next step for an HTTP/1 connection.
 pub(super) enum Next {
-    /// It waits for events.
+    /// Wait for events.
     Wait,
-    /// It has more to do than one turn allows.
+    /// Continue after other connections were served.
     Again,
-    /// It goes to a worker, which handles this request.
+    /// Move to a worker, which handles this request.
     Handle(Box<Request>),
-    /// It goes to a worker, which continues the TLS handshake.
+    /// Move to a worker, which continues the TLS handshake.
     #[cfg(feature = "tls")]
     Shake,
-    /// It goes to a worker, which sends more of the answer.
+    /// Move to a worker, which sends more of the response.
     Pump,
-    /// It has become a WebSocket.
+    /// Continue as a WebSocket.
     OpenSocket,
-    /// It speaks HTTP/2.
+    /// Continue as an HTTP/2 connection.
     #[cfg(feature = "http2")]
     Http2,
-    /// It is closed.
+    /// Close the connection.
     Close,
 }
 
-/// The next step for a connection that stays with the thread: HTTP/2, a WebSocket.
+/// The next step for a connection that stays with the thread: an HTTP/2 connection or a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stay {
-    /// It waits for events.
+    /// Wait for events.
     Wait,
-    /// It has more to do than one turn allows.
+    /// Continue after other connections were served.
     Again,
-    /// It is closed.
+    /// Close the connection.
     Close,
 }
 
@@ -66,32 +67,32 @@ pub(super) enum Stay {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drain {
     pub(super) since: Instant,
-    /// When remaining connections are aborted.
+    /// Time at which the remaining connections are aborted.
     pub(super) deadline: Instant,
 }
 
-/// State of one I/O thread that protocols use.
+/// The state of one I/O thread that protocol modules use.
 pub(super) struct Context<S: Service> {
     pub(super) shared: Arc<Shared<S>>,
     /// Index of the thread.
     pub(super) home: usize,
     pub(super) local: S::Local,
-    /// Scratch memory for each read.
+    /// Scratch memory for reads.
     pub(super) read_buffer: Box<[u8]>,
-    /// Scratch memory for answers.
+    /// Scratch memory for responses.
     pub(super) out: Vec<u8>,
-    /// Scratch memory for the head of an HTTP/2 answer.
+    /// Scratch memory for the head of an HTTP/2 response.
     #[cfg(feature = "http2")]
     pub(super) scratch: Vec<u8>,
     /// Scratch memory for the index of a request head.
     pub(super) index: HeadIndex,
-    /// The present [`Turn`](crate::Turn).
+    /// Number of the current [`Turn`](crate::Turn).
     pub(super) turn: u64,
-    /// When the present events were received.
+    /// Time at which the current events were received.
     pub(super) now: Instant,
     pub(super) date: Date,
     pub(super) drain: Option<Drain>,
-    /// Jobs were queued and no worker was woken for them yet.
+    /// Whether jobs were queued for which no worker was woken yet.
     pub(super) has_queued: bool,
 }
 
@@ -115,7 +116,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Restores scratch memory that a panic has taken away.
+    /// Restores scratch memory that was lost in a panic.
     pub(super) fn recover(&mut self) {
         self.out.clear();
         if self.read_buffer.is_empty() {
@@ -135,7 +136,7 @@ impl<S: Service> Context<S> {
         self.shared.service.observer().incident(incident);
     }
 
-    /// Whether HTTP/2 is offered in TLS handshakes.
+    /// Returns whether TLS handshakes offer HTTP/2.
     #[cfg(feature = "tls")]
     pub(super) fn speaks_http2(&self) -> bool {
         #[cfg(feature = "http2")]
@@ -144,17 +145,17 @@ impl<S: Service> Context<S> {
         false
     }
 
-    /// Queues a job; returns it if the queue is full and the job may be refused. Workers are woken
-    /// once for all jobs of a round.
+    /// Queues a job; returns the job if the queue is full and the job may be refused. Workers are
+    /// woken only once for all jobs of a round.
     pub(super) fn queue(&mut self, job: Job) -> Result<(), Job> {
         self.has_queued = true;
         self.shared.queue.push(job)
     }
 
-    /// Drops the rest of an answer on a worker, because that may close files and so block.
+    /// Drops the rest of a response on a worker, because dropping may close files and so block.
     pub(super) fn discard(&mut self, rest: Option<Box<impl fmt::Debug + Send + 'static>>) {
         if let Some(rest) = rest {
-            // Unreachable error: the queue accepts every `Job::Discard`.
+            // Cannot fail: the queue accepts every `Job::Discard`.
             drop(self.queue(Job::Discard(rest)));
         }
     }

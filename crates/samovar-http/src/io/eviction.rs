@@ -2,15 +2,16 @@
 //!
 //! # Theory of operation
 //!
-//! A client that opens connections and leaves them idle must not lock out others. At the limit, a
-//! connection that waits for its peer is closed for the new one. Connections are numbered by
-//! address, idle ones behind slow ones and the longest idle last; the highest number is closed
-//! first. So the address with most connections loses first, and among equals the connection that
-//! was idle for longest. Connections that a worker has, and WebSockets, are never evicted.
+//! A client that opens connections and leaves them idle must not lock out others. At the connection
+//! limit, a connection that waits for its peer is closed for the new one. To choose it, the
+//! connections of each address are numbered from 0: busy ones first, then slow ones, then idle
+//! ones, the longest idle last. The connection with the highest number is closed first. So the
+//! address with most connections loses one first; among equal numbers, the connection that waits
+//! longest. WebSockets, and connections that a worker has, are never evicted.
 //!
-//! A search of all connections takes about a millisecond. One search finds many candidates, which
-//! are checked again when it is their turn. A search that finds few is not repeated for
-//! [`SEARCH_TIME`].
+//! A search of all connections takes about a millisecond. One search finds many candidates, each of
+//! which is checked again before it is evicted. After a search that finds few, the next search
+//! waits for [`SEARCH_TIME`].
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -25,36 +26,37 @@ use crate::head::Peer;
 use crate::limits::Limits;
 use crate::proto::conn::Phase;
 
-/// Candidates that one search keeps.
+/// Maximum number of candidates kept from a search.
 const FOUND_MAX: usize = 1024;
-/// A search that finds no more than one in this many connections is not repeated soon.
+/// If a search finds no more than one in this many connections, the next search must wait.
 const WORTH_A_SEARCH: usize = 16;
-/// Time between two searches that find few.
+/// Minimum time between two searches if the first has found few candidates.
 const SEARCH_TIME: Duration = Duration::from_millis(20);
-/// A slow request or answer may be evicted after this many times [`Limits::rest_time_min`].
+/// A connection with a slow request or response may be evicted after this multiple of
+/// [`Limits::rest_time_min`].
 const SLOW_FACTOR: u32 = 5;
 
 /// Connections that may be evicted.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
-    /// In reverse order: the last one is evicted first.
+    /// Candidates in reverse order: the last one is evicted first.
     found: Vec<Key>,
-    /// When a search of all connections last found few.
+    /// Time of the last search, if it has found few candidates.
     searched: Option<Instant>,
 }
 
-/// The wait of a connection, in the order of eviction within an address.
+/// What a connection waits for. Variants are in the order of numbering within an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wait {
-    /// For the server; never evicted.
+    /// Waits for the server; never evicted.
     Busy,
-    /// For its peer, which sends a request or reads an answer slowly.
+    /// Waits for its peer, which sends a request or reads a response slowly.
     Slow,
-    /// For a request, or the rest of a head: idle.
+    /// Waits for a request, or for the rest of a head: idle.
     AtRest,
 }
 
-/// A connection that may be evicted.
+/// A connection that may be evicted, as of the search.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     address: u128,
@@ -69,13 +71,13 @@ impl Eviction {
         self.found.pop()
     }
 
-    /// Whether a search found few connections a moment ago.
+    /// Returns whether a recent search has found few candidates.
     pub(super) fn is_futile(&self, now: Instant) -> bool {
         let since = |at| now.saturating_duration_since(at);
         self.searched.is_some_and(|at| since(at) < SEARCH_TIME)
     }
 
-    /// Searches all connections; `false` if none may be evicted.
+    /// Searches all connections; returns `false` if none may be evicted.
     pub(super) fn search(&mut self, slab: &Slab, limits: &Limits, now: Instant) -> bool {
         let mut keys = Vec::new();
         slab.keys_here(&mut keys);
@@ -87,7 +89,7 @@ impl Eviction {
     }
 }
 
-/// Whether a connection that was found may still be evicted.
+/// Returns whether a candidate may still be evicted.
 pub(super) fn is_evictable(slab: &Slab, key: Key, limits: &Limits) -> bool {
     candidate(slab, key, limits).is_some_and(|candidate| candidate.wait != Wait::Busy)
 }
@@ -113,7 +115,7 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
     })
 }
 
-/// Returns the wait of an HTTP/1 connection.
+/// Returns what an HTTP/1 connection waits for.
 pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
     if conn.stage() == Stage::Waiting || conn.readable && !conn.is_sending() {
         return Wait::Busy;
@@ -128,7 +130,7 @@ pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
     Wait::AtRest
 }
 
-/// Returns the connections that may be evicted, in reverse order.
+/// Returns the connections that may be evicted, in reverse order of eviction.
 fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Duration) -> Vec<Key> {
     let half = candidates.len() / 2;
     candidates.sort_unstable_by_key(|one| (one.address, one.wait, Reverse(one.since)));
@@ -145,7 +147,8 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
         let may_evict = match one.wait {
             Wait::Busy => false,
             Wait::Slow => waited >= rest_time_min.saturating_mul(SLOW_FACTOR),
-            // An address with more than half of all connections has no time to rest.
+            // If an address has more than half of all connections, they may be evicted without idle
+            // time.
             Wait::AtRest => {
                 waited >= rest_time_min || number > half && rest_time_min < Duration::MAX
             }
@@ -160,8 +163,8 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
     found.into_iter().map(|(.., key)| key).collect()
 }
 
-/// Returns the address that a connection counts for: of an IPv6 address the first 64 bits, because
-/// a customer has all the others.
+/// Returns the address to which a connection counts. For IPv6, these are the first 64 bits, because
+/// one customer usually controls the remaining bits.
 fn address(peer: Peer) -> u128 {
     match peer {
         Peer::Tcp(address) => match address.ip().to_canonical() {
@@ -178,8 +181,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the order of eviction of connections, each given as address, wait, and duration of
-    /// the wait in milliseconds.
+    /// Returns the order of eviction of connections, each given as address, kind of wait, and
+    /// duration of the wait in milliseconds.
     fn order(all: &[(u128, Wait, u64)]) -> Vec<usize> {
         let start = Instant::now();
         let now = start + Duration::from_secs(100);
@@ -200,7 +203,8 @@ mod tests {
     #[test]
     fn the_address_with_most_goes_first_and_then_the_longest_idle() {
         use Wait::{AtRest, Busy, Slow};
-        // Equal numbers per address: the longest idle first, and none that has just become idle.
+        // With equal numbers per address, the longest idle goes first; a connection that has just
+        // become idle stays.
         assert_eq!(
             order(&[
                 (1, AtRest, 1000),
@@ -210,7 +214,7 @@ mod tests {
             ]),
             [1, 3, 0]
         );
-        // An address with more connections than others loses its own until the numbers are equal.
+        // The address with most connections loses some until all addresses have the same number.
         assert_eq!(
             order(&[
                 (1, AtRest, 9000),
@@ -220,17 +224,18 @@ mod tests {
             ]),
             [3, 2, 0, 1]
         );
-        // Busy connections count for their address, but are not evicted.
+        // Busy connections count towards their address, but are never evicted.
         assert_eq!(
             order(&[(1, AtRest, 9000), (2, Busy, 9000), (2, AtRest, 1000)]),
             [2, 0]
         );
-        // Slow connections are evicted after idle ones, and only after a longer time.
+        // Slow connections are evicted after idle ones, and only after a longer wait.
         assert_eq!(
             order(&[(2, Slow, 6000), (2, AtRest, 1000), (2, Slow, 4999)]),
             [1, 0]
         );
-        // More than half of all connections: evicted at once, until the address has half of them.
+        // An address with more than half of all connections loses idle ones at once, until it has
+        // half of them.
         assert_eq!(
             order(&[
                 (1, AtRest, 1),

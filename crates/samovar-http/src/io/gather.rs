@@ -1,9 +1,9 @@
-//! Connections read together before the first one is answered.
+//! Reads several connections before the thread responds to the first.
 //!
 //! If a service finds its data current for one request, the data is current for all requests that
-//! were read before; such a batch is a [`Turn`](crate::Turn). So readable connections are read one
-//! after the other into one buffer and then answered in one turn, and a service that must check
-//! whether its data is current checks once for all of them.
+//! were read before the check; such a batch is a [`Turn`](crate::Turn). So the thread reads all
+//! readable connections one after the other into one buffer, and then responds to them in one turn.
+//! A service that must check its data checks once for the whole batch.
 
 use std::io;
 
@@ -14,23 +14,25 @@ use crate::proto::conn::Phase;
 
 /// Capacity of the buffer, in bytes.
 const BUFFER_LEN: usize = 64 * 1024;
-/// Connections read before they are answered. More would gain next to nothing, and the first of
-/// them waits for the last.
+/// Maximum number of connections that are read before the thread responds. More would gain almost
+/// nothing, and the first would wait for the last.
 const ARRIVALS_MAX: usize = 32;
-/// The least capacity for one more read, in bytes; with less, what was read is answered first.
+/// Minimum free capacity for another read, in bytes. With less, the thread first responds to the
+/// requests already read.
 const CAPACITY_LEN_MIN: usize = 16 * 1024;
 
-/// Bytes that were read and are not answered yet.
+/// Bytes of requests that were read but have no response yet.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// Empty while its requests are answered.
+    /// Empty while the gathered requests are processed.
     buffer: Box<[u8]>,
-    /// Invariant: at most the length of the buffer.
+    /// Invariant: not more than the length of the buffer.
     filled: usize,
     arrivals: Vec<Arrival>,
 }
 
-/// A connection and the end of its bytes in the buffer. They begin where the previous ones end.
+/// A connection and the end of its bytes in the buffer. They start at the end of the previous
+/// arrival.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) conn: Box<Conn>,
@@ -52,12 +54,12 @@ impl Gathered {
         self.arrivals.is_empty()
     }
 
-    /// Whether there is no capacity for another read.
+    /// Returns whether the capacity is too small for another read.
     pub(super) fn is_full(&self) -> bool {
         self.arrivals.len() >= ARRIVALS_MAX || BUFFER_LEN - self.filled < CAPACITY_LEN_MIN
     }
 
-    /// Reads from a connection and stores it; returns it if there was nothing to read.
+    /// Reads from a connection and stores it; returns the connection if no bytes were read.
     pub(super) fn read(
         &mut self,
         mut conn: Box<Conn>,
@@ -73,7 +75,7 @@ impl Gathered {
         }
     }
 
-    /// Takes the buffer and the arrivals; [`reuse`](Self::reuse) puts them back.
+    /// Takes the buffer and the arrivals; [`reuse`](Self::reuse) returns the memory.
     pub(super) fn take(&mut self) -> (Box<[u8]>, Vec<Arrival>) {
         (
             std::mem::take(&mut self.buffer),
@@ -90,7 +92,7 @@ impl Gathered {
     }
 }
 
-/// Whether a connection waits for a request, with nothing to send.
+/// Returns whether a connection waits for a request and has nothing to send.
 pub(super) fn is_between_requests(link: &Link) -> bool {
     match link {
         Link::Http1(conn) => {

@@ -1,7 +1,7 @@
 //! TLS handshakes on an I/O thread.
 //!
-//! A connection has no TLS state until its client has sent something, and workers do all
-//! computation. The I/O thread only waits.
+//! A connection gets TLS state only after its client has sent data, and workers do all computation.
+//! The I/O thread only waits for events.
 
 use super::conn::Conn;
 use super::context::{Context, Next};
@@ -11,7 +11,7 @@ use super::sys::Edges;
 use crate::service::Service;
 use crate::tls::Handshake;
 
-/// Continues the handshake on any event, because it may wait for either direction.
+/// Continues the handshake on any event, because the handshake may wait for either direction.
 pub(super) fn on_event(edges: Edges) -> Next {
     if edges == Edges::default() {
         Next::Wait
@@ -21,7 +21,8 @@ pub(super) fn on_event(edges: Edges) -> Next {
 }
 
 impl<S: Service> Context<S> {
-    /// A worker has returned a connection. `edges`: events since it was given away.
+    /// Handles a connection that a worker has returned. `edges`: events since the connection moved
+    /// to the worker.
     pub(super) fn on_handshake(
         &mut self,
         conn: &mut Conn,
@@ -40,7 +41,7 @@ impl<S: Service> Context<S> {
                 conn.handshake = None;
                 conn.enter(Stage::Receiving);
                 conn.restart_clock(self.now);
-                // The first request may have arrived with the end of the handshake.
+                // The first request may have arrived together with the end of the handshake.
                 conn.readable = true;
                 #[cfg(feature = "http2")]
                 if conn.transport.speaks_http2() {

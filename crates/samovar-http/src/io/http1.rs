@@ -1,4 +1,4 @@
-//! HTTP/1 on an I/O thread: the reaction to an event in each [`Stage`].
+//! HTTP/1 on an I/O thread: handling of events in each [`Stage`].
 
 use std::time::Duration;
 
@@ -20,14 +20,15 @@ use crate::request::Request;
 use crate::service::{Intake, Service};
 
 impl<S: Service> Context<S> {
-    /// A worker has returned the connection. `edges`: events since it was given away.
+    /// Handles a connection that a worker has returned. `edges`: events since the connection moved
+    /// to the worker.
     pub(super) fn on_return(&mut self, conn: &mut Conn, verdict: Verdict, edges: Edges) -> Next {
         match verdict {
             Verdict::Reset => {
                 conn.transport.reset_on_close();
                 Next::Close
             }
-            // The socket may have become writable while the connection was away.
+            // The socket may have become writable while the worker had the connection.
             Verdict::Blocked if edges.writable => self.send_more(conn),
             Verdict::Blocked => {
                 conn.forgive(self.now);
@@ -61,15 +62,15 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// The answer waits for the application.
+    /// Handles events while the response waits for the application.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        // Not from `edges` alone: the client may have left before the wait began.
+        // `edges` alone is not enough: the client may have disconnected before the wait started.
         let has_left = !self.shared.limits.half_close && conn.is_at_end();
         if edges.hung_up || has_left {
             return self.fail(conn, End::Left);
         }
         if edges.ended {
-            // Unread requests postpone the departure by one `stall_time`; see `Overdue::Left`.
+            // Unread requests delay the abort by one `stall_time`; see `Overdue::Left`.
             conn.restart_clock(self.now);
         }
         if edges.writable && conn.flush().is_err() {
@@ -77,7 +78,7 @@ impl<S: Service> Context<S> {
         }
         if edges.woken {
             conn.enter(Stage::Answering);
-            // A response in memory needs no worker.
+            // The I/O thread can send a response in memory without a worker.
             if exec::render_deferred(&self.shared.core, conn, self.now) {
                 return self.send_more(conn);
             }
@@ -86,17 +87,19 @@ impl<S: Service> Context<S> {
         Next::Wait
     }
 
-    /// Sends more of an answer that the socket had not taken.
+    /// Sends more of a response that the socket did not accept at once.
     pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
         if conn.transfer.is_some() {
-            // The transfer sends `output`, because parts of the body may precede it.
+            // The transfer sends `output` itself, because unsent parts of the body may have to
+            // precede it.
             return Next::Pump;
         }
         match conn.flush() {
             Err(_) => self.fail(conn, End::Left),
             Ok(false) => Next::Wait,
             Ok(true) if conn.stage() == Stage::Answering => {
-                // A worker's answer without a transfer, which the socket had not taken at once.
+                // A response of a worker without a transfer, which the socket did not accept at
+                // once.
                 exec::report(&self.shared, conn, End::Complete);
                 let keep = conn.answer.keep;
                 self.answered(conn, keep);
@@ -106,7 +109,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles input left from the last turn, then reads.
+    /// Handles input left from an earlier turn, then reads.
     pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
         if conn.upgrade.is_some() {
             return Next::OpenSocket;
@@ -115,7 +118,8 @@ impl<S: Service> Context<S> {
             return self.finish(conn);
         }
         if !conn.input.is_empty() {
-            // The input was read in an earlier turn, so data that was current then may be outdated.
+            // The input was read in an earlier turn. Data that was current in that turn may be
+            // outdated now.
             self.turn += 1;
             if let Some(next) = self.serve_input(conn) {
                 return next;
@@ -140,7 +144,7 @@ impl<S: Service> Context<S> {
         next
     }
 
-    /// A read has returned no bytes.
+    /// Handles a read that has returned no bytes.
     pub(super) fn on_nothing(
         &mut self,
         conn: &mut Conn,
@@ -148,7 +152,7 @@ impl<S: Service> Context<S> {
     ) -> Next {
         match outcome {
             Ok(None) => Next::Wait,
-            // The client has left between requests or in the middle of one.
+            // The client has disconnected between requests or in the middle of one.
             Ok(Some(_)) => {
                 conn.transport.say_goodbye();
                 Next::Close
@@ -157,7 +161,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles bytes that were just read.
+    /// Handles bytes that were just read from the connection.
     pub(super) fn serve_read(&mut self, conn: &mut Conn, bytes: &[u8]) -> Next {
         let served = if conn.input.is_empty() {
             self.serve(conn, bytes)
@@ -177,13 +181,13 @@ impl<S: Service> Context<S> {
         self.serve(conn, &input)
     }
 
-    /// Answers the requests in `input`; leaves an incomplete one in `conn.input`. `None`: more has
-    /// to be read.
-    // Long: the loop over the requests of one read, with all steps of the protocol.
+    /// Responds to the requests in `input`; an incomplete request stays in `conn.input`. Returns
+    /// `None` if more input must be read.
+    // A long function: it loops over the requests of one read with all steps of the protocol.
     fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
         let mut at = 0;
         let request = loop {
-            // `advance` consumes no more than it gets, so `at` stays within `input`.
+            // `advance` consumes no more than `rest`, so `at` stays within `input`.
             let rest = &input[at..];
             let (taken, step) = conn.proto.advance(
                 rest,
@@ -196,7 +200,7 @@ impl<S: Service> Context<S> {
             match step {
                 Step::Head => {
                     conn.has_partial_head = false;
-                    // A client that asked for a close sends nothing after its request.
+                    // A client that requested `Connection: close` sends nothing after its request.
                     conn.needs_linger = self.index.keep_alive;
                     conn.restart_clock(self.now);
                     if let Some(request) = self.on_head(conn, consumed, at < input.len()) {
@@ -234,7 +238,7 @@ impl<S: Service> Context<S> {
             if self.out.len() >= GATHER_LEN {
                 match self.flush_out(conn) {
                     Ok(true) => {}
-                    // The client does not read, so it gets no further answers for now.
+                    // The client does not read, so the following requests wait.
                     Ok(false) => break None,
                     Err(_) => return Some(Next::Close),
                 }
@@ -261,8 +265,8 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles a request head. Answers it, or returns the request for a worker; neither if the body
-    /// has to be received first.
+    /// Handles a request head: sends the response, or returns the request for a worker. If the body
+    /// must be received first, it does neither.
     fn on_head(
         &mut self,
         conn: &mut Conn,
@@ -293,14 +297,14 @@ impl<S: Service> Context<S> {
                 request.is_inline = matches!(intake, Intake::Inline(_));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
-                    // The length is unknown; the limit applies while the body is received.
+                    // The length is unknown, so the limit is checked while the body arrives.
                     Framing::Chunked | Framing::None => true,
                 };
                 if fits && matches!(intake, Intake::Streamed(_)) {
                     return Some(request);
                 }
                 conn.request = Some(request);
-                // RFC 9110, 10.1.1: no 100 if part of the body was received, or if it will be
+                // RFC 9110, 10.1.1: no 100 if part of the body has arrived, or if the body will be
                 // refused.
                 if conn.proto.take_expect_continue() && !has_more_input && fits {
                     self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -315,7 +319,7 @@ impl<S: Service> Context<S> {
         conn.proto.may_keep() && self.allows_keep(conn)
     }
 
-    /// Whether the server lets the connection stay open.
+    /// Returns whether the server allows the connection to stay open.
     fn allows_keep(&self, conn: &Conn) -> bool {
         let max = self.shared.limits.requests_per_connection_max;
         self.drain.is_none()
@@ -342,15 +346,16 @@ impl<S: Service> Context<S> {
         reply.refuse(&self.shared.service, refusal.status(), refusal.to_string());
     }
 
-    /// Refuses a job that the queue has no capacity for; returns its connection.
+    /// Refuses a job that does not fit into the queue; returns its connection and the next step.
     pub(super) fn refuse_overload(&mut self, job: Job) -> Option<(Box<Conn>, Next)> {
         self.incident(&Incident::WorkersFull);
         let (mut conn, is_head) = match job {
             Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
-            // Without a session there is no way to answer.
+            // Without a TLS session no response can be sent.
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => return Some((conn, Next::Close)),
-            // Accepted by every queue, or refused where they are queued.
+            // These jobs are never refused here: the queue accepts them, or their callers handle
+            // the refusal.
             _ => return None,
         };
         conn.needs_linger |= conn.proto.has_body();
@@ -360,7 +365,7 @@ impl<S: Service> Context<S> {
         Some((conn, next))
     }
 
-    /// Sends the gathered answers; `conn.output` keeps what the socket does not take.
+    /// Sends the gathered responses; `conn.output` keeps what the socket does not accept.
     pub(super) fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
         let mut sent = 0;
         if conn.output.is_empty() {
@@ -373,11 +378,12 @@ impl<S: Service> Context<S> {
         Ok(conn.output.is_empty() && conn.transport.flush()?)
     }
 
-    /// The kernel has the last answer.
+    /// Finishes a connection after the kernel has accepted the last response.
     ///
-    /// Closing a socket with unread bytes sends RST, which can destroy the answer before the client
-    /// has read it (RFC 9112, 9.6). So if bytes may be unread, only the sending side is shut down,
-    /// and received bytes are dropped until the client closes or `linger_time` has passed.
+    /// If a socket is closed with unread bytes, the kernel sends RST, which can destroy the
+    /// response before the client has read it (RFC 9112, 9.6). So if there may be unread bytes,
+    /// only the sending side is shut down, and received bytes are discarded until the client closes
+    /// or `linger_time` has passed.
     pub(super) fn finish(&mut self, conn: &mut Conn) -> Next {
         if !conn.needs_linger && conn.input.is_empty() && !conn.readable {
             conn.transport.say_goodbye();
@@ -392,8 +398,8 @@ impl<S: Service> Context<S> {
         self.linger(conn)
     }
 
-    /// Drops received bytes, up to a limit; beyond it the client's window closes, and it still has
-    /// `linger_time` to read its answer.
+    /// Discards received bytes, up to a limit. Beyond it, the client's TCP window closes, and the
+    /// client still has the rest of `linger_time` to read its response.
     pub(super) fn linger(&mut self, conn: &mut Conn) -> Next {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {

@@ -13,22 +13,23 @@ use crate::sync::Lock;
 #[cfg(feature = "tls")]
 use crate::tls::Handshake;
 
-/// Reason why a worker returns a connection.
+/// Reason for which a worker returns a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The kernel has the whole answer.
+    /// The kernel has accepted the whole response.
     Answered {
         /// Whether the connection may stay open.
         keep: bool,
     },
-    /// The socket is full.
+    /// The socket buffer is full.
     Blocked,
-    /// The application has not provided the answer, or the rest of it; it will wake the connection.
+    /// The application has not provided the response, or the rest of it. It will wake the
+    /// connection.
     Waiting,
-    /// The TLS handshake has progressed.
+    /// The TLS handshake has made progress.
     #[cfg(feature = "tls")]
     Handshake(Handshake),
-    /// The answer has failed; the connection has to be reset.
+    /// The response has failed, and the connection must be reset.
     Reset,
 }
 
@@ -39,29 +40,31 @@ pub(crate) enum Message {
     Returned(Box<Conn>, Verdict),
     /// A [`Waker`](super::wake::Waker) of this connection, or of a stream of it, was called.
     Wake(Key, u32),
-    /// The result of a worker's job for an HTTP/2 stream.
+    /// A worker's job for an HTTP/2 stream has a result.
     #[cfg(feature = "http2")]
     Stream(Key, u32, super::stream::StreamNews),
-    /// A panic has dropped a connection, so it does not return.
+    /// A panic has dropped a connection, which therefore never returns.
     Lost(Key),
-    /// Evict a connection: a new one was refused at the connection limit.
+    /// Evict a connection, because another thread has refused a new one at the connection limit.
     Evict,
-    /// Drain: accept no more, close idle connections, end by then.
+    /// Drain: accept no more connections, close idle ones, and end by this time.
     Drain(Instant),
-    /// Reply, to show that the thread is alive.
+    /// Send a message back, which shows that the thread is responsive.
     Ping(SyncSender<()>),
 }
 
-/// A message queue that wakes its thread only for urgent messages, once for many.
+/// A message queue that wakes its thread only for urgent messages, and only once for several of
+/// them.
 ///
-/// The return of an answered connection with nothing left to read is not urgent: when its client
-/// sends something, that event wakes the thread anyway. The thread then finds the connection away
-/// and checks this queue ([`Inbox::miss`]). If the connection is still not back, it is noted as
-/// missed, and its return becomes urgent. The return of a connection that waits for a deferred
-/// response is not urgent either: completing the response wakes the thread, after the return.
+/// A returned connection with a complete response and nothing left to read is not urgent: when its
+/// client sends data, that event wakes the thread anyway. The thread then finds that a worker has
+/// the connection, and checks this queue ([`Inbox::miss`]). If the connection has not returned yet,
+/// it is recorded as missed, and its return becomes urgent. The return of a connection that waits
+/// for a deferred response is not urgent either: completing the response wakes the thread, after
+/// the return.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// `None` once the thread is gone.
+    /// `None` once the thread has ended.
     mail: Mutex<Option<Mail>>,
     wake: OwnedFd,
 }
@@ -69,13 +72,13 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 struct Mail {
     messages: Vec<Message>,
-    /// Connections with a worker for which an event has arrived.
+    /// Connections that are with a worker, and for which an event has arrived.
     missed: Vec<Key>,
     is_woken: bool,
 }
 
 impl Mail {
-    /// Whether a message must be handled now.
+    /// Returns whether the thread must handle a message at once.
     fn is_urgent(&mut self, message: &Message) -> bool {
         let (key, can_wait) = match message {
             Message::Returned(conn, verdict) => {
@@ -83,7 +86,8 @@ impl Mail {
                     Verdict::Answered { keep: true } => {
                         conn.input.is_empty() && !conn.readable && conn.upgrade.is_none()
                     }
-                    // A body that waits may have called the waker already.
+                    // Only a deferred response can wait: a body that waits may already have called
+                    // the waker.
                     Verdict::Waiting => {
                         conn.later.is_some()
                             && !conn.peer_ended
@@ -113,7 +117,7 @@ impl Inbox {
         })
     }
 
-    /// Adds a message; returns it if the thread is gone.
+    /// Adds a message; returns the message if the thread has ended.
     pub(crate) fn push(&self, message: Message) -> Result<(), Message> {
         let mut guard = self.mail.locked();
         let Some(mail) = &mut *guard else {
@@ -132,20 +136,21 @@ impl Inbox {
     /// Moves all messages into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
-            // A sender wakes after adding its message, which may have been taken by then. A wake-up
-            // that is not reset would end every wait from then on.
+            // A sender wakes the thread after it has added its message, which may have been taken
+            // before. Reset the wake-up in any case: one that stays set would end every future
+            // wait.
             mail.is_woken = true;
             self.take(mail, messages);
         }
     }
 
-    /// Moves all messages into `messages`, because an event has arrived for a connection that is
-    /// away. If the connection is not among them, its return becomes urgent.
+    /// Moves all messages into `messages`. Called when an event has arrived for a connection that a
+    /// worker has. If the connection is not among the returned ones, its return becomes urgent.
     pub(crate) fn miss(&self, key: Key, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
             let is_back = |message: &Message| match message {
                 Message::Returned(conn, _) => conn.key == key,
-                // A lost connection never returns, so its entry in `missed` would stay.
+                // A lost connection never returns, so an entry in `missed` would stay forever.
                 Message::Lost(lost) => *lost == key,
                 _ => false,
             };
@@ -163,7 +168,7 @@ impl Inbox {
         messages.append(&mut mail.messages);
     }
 
-    /// Accepts no more messages; returns those that are left.
+    /// Stops accepting messages; returns the remaining ones.
     pub(crate) fn close(&self) -> Vec<Message> {
         self.mail.locked().take().unwrap_or_default().messages
     }
@@ -205,7 +210,7 @@ mod tests {
         let mut messages = Vec::new();
         inbox.drain(&mut messages);
         assert_eq!(messages.len(), 1);
-        // As if a sender was interrupted between adding a message and waking.
+        // Simulates a sender that is interrupted between adding its message and waking the thread.
         sys::wake(&inbox.wake).unwrap();
         assert!(is_awake(&inbox));
         inbox.drain(&mut messages);

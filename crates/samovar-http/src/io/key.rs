@@ -1,7 +1,7 @@
 //! Keys of connections within an I/O thread.
 
-/// Identifies a slot of the slab and its present owner: the generation distinguishes it from
-/// earlier owners, whose events may still be queued.
+/// Identifies a slot of the slab and its current connection. The generation distinguishes the
+/// connection from earlier ones in the slot, whose events may still be queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(super) index: u32,

@@ -6,14 +6,14 @@ use super::h2::H2Conn;
 use super::sys::Edges;
 use super::ws_conn::SocketConn;
 
-/// A connection in a slot of the slab.
+/// A connection in a slot of the slab, by protocol.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// HTTP/1; moves to workers and back.
+    /// HTTP/1. Moves to workers and back.
     Http1(Box<Conn>),
-    /// A WebSocket; stays with the thread.
+    /// A WebSocket. Stays with the thread.
     Ws(Box<SocketConn>),
-    /// HTTP/2; stays with the thread.
+    /// HTTP/2. Stays with the thread.
     #[cfg(feature = "http2")]
     H2(Box<H2Conn>),
 }

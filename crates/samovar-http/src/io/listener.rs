@@ -18,26 +18,26 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 #[cfg(feature = "tls")]
 use crate::tls::TlsConfig;
 
-/// One address to listen on, with one or several bound sockets.
+/// An address on which a server listens, with one or several bound sockets.
 ///
-/// For TCP each I/O thread gets a socket of its own on the same port (`SO_REUSEPORT`): the kernel
-/// distributes connections, and no thread is woken for those of another. Unix sockets and inherited
-/// sockets are shared by all I/O threads.
+/// For TCP, each I/O thread gets its own socket on the same port (`SO_REUSEPORT`). The kernel
+/// distributes connections among the sockets, so no thread is woken for connections of another. All
+/// I/O threads share unix sockets and inherited sockets.
 #[derive(Debug)]
 pub struct Listener {
     sockets: Vec<OwnedFd>,
-    /// Set if further sockets for the same address can be created.
+    /// The address for further sockets; `None` if there can be only one.
     spread: Option<Address>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
 
-/// A TCP address and how to listen on it.
+/// A TCP address and its socket options.
 #[derive(Debug, Clone, Copy)]
 struct Address {
     addr: SocketAddr,
     v6_only: bool,
-    /// Whether other processes may listen there too.
+    /// Whether other processes may also listen on the address.
     is_shared: bool,
     backlog: u32,
 }
@@ -54,13 +54,13 @@ impl Address {
 }
 
 impl Listener {
-    /// Binds a TCP address and listens. `backlog` limits the connections that wait to be accepted.
-    /// `[::]` accepts IPv4 connections too.
+    /// Binds a TCP address and listens on it. `backlog` is the maximum number of connections
+    /// waiting to be accepted. `[::]` also accepts IPv4 connections.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if another socket listens there, even with `SO_REUSEPORT`; others from the
-    /// system.
+    /// `AddrInUse` if another socket listens on the address, even with `SO_REUSEPORT`; other system
+    /// errors.
     pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address::new(addr, backlog))
     }
@@ -77,13 +77,13 @@ impl Listener {
         })
     }
 
-    /// As [`tcp`](Self::tcp), but shares the address with other processes of the same user that do
-    /// the same: the kernel distributes connections among them. For more connections than one
-    /// process may have descriptors.
+    /// As [`tcp`](Self::tcp), but shares the address with other processes of the same user that
+    /// also use this function. The kernel distributes connections among the processes. Use it for
+    /// more connections than one process can have descriptors.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if a socket listens there that is not shared; others from the system.
+    /// `AddrInUse` if a socket that is not shared listens on the address; other system errors.
     pub fn tcp_shared(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address {
             is_shared: true,
@@ -93,9 +93,10 @@ impl Listener {
 
     fn bind(address: Address) -> io::Result<Self> {
         // Listening without SO_REUSEPORT first excludes other servers, even one that starts at the
-        // same moment: with it, a second server would silently take half of the connections.
+        // same moment. If the option were set, a second server would silently get half of the
+        // connections.
         let socket = begin_to_listen(address)?;
-        // Set it now, for the further sockets of this listener.
+        // Set the option now, because further sockets of this listener need it.
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {
@@ -106,12 +107,12 @@ impl Listener {
         })
     }
 
-    /// Binds a unix socket. Replaces a socket file without a server.
+    /// Binds a unix socket and listens on it. Replaces a socket file that no server uses.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if a server answers there; `AlreadyExists` if the path is not a socket; others
-    /// from the system.
+    /// `AddrInUse` if a server listens on the socket; `AlreadyExists` if the path is not a socket;
+    /// other system errors.
     pub fn unix(path: &Path, backlog: u32) -> io::Result<Self> {
         let _lock = lock_directory(path);
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
@@ -121,7 +122,8 @@ impl Listener {
             }
             match knock(path) {
                 Err(Errno::CONNREFUSED) => {}
-                // A full backlog, a datagram socket, no permission: it is in use.
+                // A full backlog, a datagram socket or a lack of permission also mean that the path
+                // is in use.
                 Ok(()) | Err(_) => {
                     let message = "another server listens there";
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
@@ -134,16 +136,16 @@ impl Listener {
         Self::inherited(socket)
     }
 
-    /// Uses a socket that already listens, from a service manager for example.
+    /// Uses a socket that already listens, for example one from a service manager.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if it is not a listening socket: polling it would report events for ever.
+    /// `InvalidInput` if the socket does not listen: polling it would report events forever.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         Self::handed_over(vec![socket])
     }
 
-    /// Uses sockets of one address that already listen.
+    /// Uses listening sockets of one address that another process has passed on.
     pub(crate) fn handed_over(sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let invalid = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         if sockets.is_empty() {
@@ -153,8 +155,8 @@ impl Listener {
             if !sockopt::socket_acceptconn(socket)? {
                 return invalid("a socket that does not listen");
             }
-            // As for sockets opened by this server. Fails on Unix sockets, which do not use Nagle's
-            // algorithm.
+            // Set the option as for the server's own sockets. This fails on unix sockets, which do
+            // not use Nagle's algorithm.
             sockopt::set_tcp_nodelay(socket, true).unwrap_or_default();
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -166,8 +168,8 @@ impl Listener {
         })
     }
 
-    /// Creates one socket for each of `count` I/O threads. A server does this when it starts; a
-    /// process that drops the privilege to bind a low port must do it before.
+    /// Creates one socket for each of `count` I/O threads. A server calls this when it starts. A
+    /// process that drops the privilege to bind low ports must call it before that.
     ///
     /// # Errors
     ///
@@ -189,7 +191,7 @@ impl Listener {
         self
     }
 
-    /// Whether TLS is enabled.
+    /// Returns whether TLS is enabled.
     pub fn is_secure(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_some();
@@ -197,13 +199,13 @@ impl Listener {
         false
     }
 
-    /// The address of a TCP socket.
+    /// Returns the address of a TCP socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let socket = self.sockets.first()?;
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
-    /// The path of a unix socket with a file.
+    /// Returns the path of a unix socket that has one.
     pub fn path(&self) -> Option<PathBuf> {
         let socket = self.sockets.first()?;
         let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
@@ -212,8 +214,9 @@ impl Listener {
             .map(|path| OsStr::from_bytes(path).into())
     }
 
-    /// The sockets of each of `count` I/O threads, and a copy of every socket. Every socket has a
-    /// thread, because connections may wait on each; a thread without a socket shares another's.
+    /// Returns the sockets for each of `count` I/O threads, and a copy of every socket. Each socket
+    /// is assigned to a thread, because connections may wait on it. If there are fewer sockets than
+    /// threads, threads share sockets.
     pub(crate) fn into_sockets(
         mut self,
         count: usize,
@@ -257,7 +260,7 @@ impl Listener {
 pub(crate) struct Socket {
     socket: OwnedFd,
     pub(crate) is_shared: bool,
-    /// Whether it is registered with the poll; not while descriptors are exhausted.
+    /// Whether the socket is registered with the poll. It is not while descriptors are exhausted.
     pub(super) is_polled: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<TlsConfig>,
@@ -269,12 +272,12 @@ impl AsFd for Socket {
     }
 }
 
-/// How long to wait for a lock of a unix socket's directory.
+/// Maximum time to wait for the lock of a unix socket's directory.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Locks the directory of a unix socket, so that no other process takes the new socket for a dead
-/// one and replaces it while it is bound but does not listen yet. `None` if the lock is not free in
-/// time: any process may lock a directory such as `/tmp` for ever.
+/// Locks the directory of a unix socket. While the new socket is bound but does not listen yet,
+/// another process could take it for an unused one and replace it; the lock prevents that. Returns
+/// `None` if the lock is not free in time: any process may lock a directory such as `/tmp` forever.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -290,8 +293,8 @@ fn lock_directory(path: &Path) -> Option<File> {
     }
 }
 
-/// Connects to a unix socket and disconnects, without blocking: the backlog of a server that hangs
-/// may be full.
+/// Connects to a unix socket and disconnects. Does not block, because the backlog of a hanging
+/// server may be full.
 fn knock(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -302,11 +305,12 @@ fn backlog_number(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-/// Retries of listening when another process starts to listen at the same moment.
+/// Number of attempts to listen if another process starts to listen at the same moment.
 const TRY_COUNT: u32 = 8;
 
-/// Creates the first socket of an address. Two processes can be bound to it before either listens,
-/// and if both start to listen at the same moment the kernel may refuse both; hence retries.
+/// Creates the first socket of an address. Two processes can both bind the address before either
+/// listens. If both then start to listen at the same moment, the kernel may refuse both, so this
+/// retries.
 fn begin_to_listen(address: Address) -> io::Result<OwnedFd> {
     for _ in 0..TRY_COUNT {
         let socket = tcp_socket(address, address.is_shared)?;
@@ -320,8 +324,8 @@ fn begin_to_listen(address: Address) -> io::Result<OwnedFd> {
     Err(Errno::ADDRINUSE.into())
 }
 
-/// Creates a further socket of an address. A process that is bound to it as well is about to fail,
-/// so this retries.
+/// Creates a further socket of an address. Retries, because a competing process may still be bound
+/// to the address until its own attempt fails.
 fn listen_again(address: Address) -> io::Result<OwnedFd> {
     let attempt = || -> io::Result<OwnedFd> {
         let socket = tcp_socket(address, true)?;
@@ -357,8 +361,8 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
-    // Accepted sockets inherit it. Answers are written whole, so Nagle's algorithm would only delay
-    // them.
+    // Accepted sockets inherit this option. Responses are written as a whole, so Nagle's algorithm
+    // would only delay them.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     Ok(socket)
@@ -370,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    /// With further sockets: they are made while the loser still tries.
+    /// The winner creates further sockets while the loser is still trying.
     #[test]
     fn of_several_that_begin_at_once_one_listens() {
         const ROUND_COUNT: usize = 300;

@@ -1,4 +1,4 @@
-//! Sockets, readiness and the threads that wait for it.
+//! Sockets, their readiness events, and the I/O threads that handle them.
 
 mod acceptor;
 mod admission;

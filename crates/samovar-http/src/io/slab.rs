@@ -1,4 +1,4 @@
-//! Connections of one I/O thread by key.
+//! The connections of one I/O thread, by key.
 
 use super::key::Key;
 use super::link::Link;
@@ -9,7 +9,8 @@ use super::sys::Edges;
 enum State {
     Vacant,
     Here(Link),
-    /// Its connection was taken out. Stores readiness events, as epoll reports each edge once.
+    /// The connection was taken out. Stores readiness events meanwhile, because epoll reports each
+    /// edge only once.
     Away(Edges),
 }
 
@@ -19,7 +20,7 @@ struct Slot {
     state: State,
 }
 
-/// The connections of one I/O thread, those with workers included.
+/// The connections of one I/O thread, including those that workers have.
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     slots: Vec<Slot>,
@@ -33,7 +34,7 @@ impl Slab {
         self.count
     }
 
-    /// Reserves a slot for a new connection, which counts as away until [`put`](Self::put).
+    /// Reserves a slot for a new connection, which counts as taken out until [`put`](Self::put).
     pub(crate) fn reserve(&mut self) -> Key {
         self.count += 1;
         let index = self.vacant.pop().unwrap_or_else(|| {
@@ -51,14 +52,15 @@ impl Slab {
         }
     }
 
-    /// Frees a slot, even if its connection was taken out; `false` if it was free already.
+    /// Frees a slot, even if its connection was taken out; returns `false` if the slot was already
+    /// free.
     pub(crate) fn free(&mut self, key: Key) -> bool {
         let Some(slot) = self.slot(key) else {
             return false;
         };
         slot.state = State::Vacant;
-        // Wraps after four billion connections in one slot; no event is that old. The two largest
-        // generations are left out for the keys of listeners and of the wake-up.
+        // Generations wrap after four billion connections in one slot; no queued event is that old.
+        // The two largest generations are reserved for the keys of listeners and of the wake-up.
         slot.generation = if slot.generation >= u32::MAX - 2 {
             0
         } else {
@@ -69,7 +71,7 @@ impl Slab {
         true
     }
 
-    /// Takes a connection out, for a step or for a worker.
+    /// Takes a connection out of its slot, for a step or for a worker.
     pub(crate) fn take(&mut self, key: Key) -> Option<Link> {
         let slot = self.slot(key)?;
         match std::mem::replace(&mut slot.state, State::Away(Edges::default())) {
@@ -81,7 +83,7 @@ impl Slab {
         }
     }
 
-    /// Puts a connection back.
+    /// Puts a connection back into its slot.
     pub(crate) fn put(&mut self, key: Key, mut link: Link) {
         let Some(slot) = self.slot(key) else { return };
         if let State::Away(edges) = slot.state {
@@ -90,7 +92,7 @@ impl Slab {
         slot.state = State::Here(link);
     }
 
-    /// Whether a connection is with a worker, or on its way back.
+    /// Returns whether a worker has the connection, or it has not been put back yet.
     pub(crate) fn is_away(&mut self, key: Key) -> bool {
         self.slot(key)
             .is_some_and(|slot| matches!(slot.state, State::Away(_)))
@@ -118,7 +120,7 @@ impl Slab {
         }
     }
 
-    /// Collects the keys of all connections except those taken out.
+    /// Collects the keys of all connections that are in their slots.
     pub(crate) fn keys_here(&self, keys: &mut Vec<Key>) {
         keys.clear();
         for (index, slot) in self.slots.iter().enumerate() {
@@ -131,7 +133,7 @@ impl Slab {
         }
     }
 
-    /// Returns a connection, unless it was taken out.
+    /// Returns a connection; `None` if it was taken out.
     pub(crate) fn peek(&self, key: Key) -> Option<&Link> {
         match self.slots.get(key.index as usize) {
             Some(Slot {

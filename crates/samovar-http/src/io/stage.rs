@@ -10,24 +10,24 @@
 /// | `Waiting` | the application wakes it | `Answering` |
 /// | `Lingering` | readable, until the client closes or the time is up | |
 ///
-/// A connection also ends in any stage by being closed, and leaves these stages by becoming a
+/// A connection may also be closed in any stage. It leaves these stages for good when it becomes a
 /// WebSocket or an HTTP/2 connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The TLS handshake is in progress.
     Handshake,
-    /// Between requests, or receiving one, or sending an answer that the I/O thread has given.
+    /// Between requests, receiving a request, or sending a response of the I/O thread.
     Receiving,
-    /// A worker was asked for the answer, and the answer is not complete.
+    /// A worker produces the response, which is not complete yet.
     Answering,
-    /// The answer waits for the application.
+    /// The response waits for the application.
     Waiting,
-    /// The last answer is sent. Everything received is dropped until the client has seen it.
+    /// The last response was sent. Received bytes are discarded until the client closes.
     Lingering,
 }
 
 impl Stage {
-    /// Whether `next` may follow.
+    /// Returns whether the stage `next` may follow.
     pub(super) fn may_become(self, next: Self) -> bool {
         use Stage::{Answering, Handshake, Lingering, Receiving, Waiting};
         match self {

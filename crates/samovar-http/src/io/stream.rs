@@ -1,4 +1,4 @@
-//! Messages between workers and I/O threads about HTTP/2 streams.
+//! Messages between workers and I/O threads for HTTP/2 streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,20 +13,20 @@ use crate::http::Status;
 use crate::later::Later;
 use crate::request::Request;
 
-/// Names a stream, with the parameters of its answer.
+/// Identifies a stream, and contains the parameters of its response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamRef {
-    /// Index of its I/O thread.
+    /// Index of the stream's I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
     pub(crate) stream: u32,
-    /// The lane in which its request is handled.
+    /// The lane in which the request is handled.
     pub(crate) lane: Lane,
     /// Length of the pieces of its response body, in bytes.
     pub(crate) piece_len: usize,
 }
 
-/// Set once the stream is gone, so that its answer is useless.
+/// Set once the stream has ended, so that a response is no longer needed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cancel(Arc<AtomicBool>);
 
@@ -58,28 +58,28 @@ pub(crate) enum StreamWork {
     Pull(Box<Outflow>),
 }
 
-/// The result of a worker's job for a stream.
+/// The result of a worker's job for a stream, sent to the I/O thread.
 #[derive(Debug)]
 pub(crate) enum StreamNews {
-    /// An interim response: status and field lines.
+    /// The handler sends an interim response with this status and these field lines.
     Inform(Status, Vec<u8>),
-    /// The handler has read this many bytes of the request body.
+    /// The handler has read this number of bytes of the request body.
     Release(usize),
     /// The handler has deferred the response.
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
-    /// The start of the response, with the request if the observer needs it for its report.
+    /// The start of the response, with the request if the observer needs it for a report.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
     /// The next piece of the body.
     Piece(Bytes, Rest),
-    /// The handler was lost to a panic or skipped; there is no answer.
+    /// The handler has panicked or was skipped, so there is no response.
     HandlerLost,
-    /// The body has failed.
+    /// The response body has failed.
     BodyFailed,
 }
 
 #[derive(Debug)]
 pub(crate) struct StreamAnswer {
-    /// Whether the handler has deferred it, so that it no longer counts as running.
+    /// Whether the response was deferred, so that the handler no longer counts as running.
     pub(crate) was_deferred: bool,
     pub(crate) status: Status,
     pub(crate) head: ResponseHead,
@@ -87,19 +87,19 @@ pub(crate) struct StreamAnswer {
     pub(crate) rest: Rest,
 }
 
-/// What follows a piece of a body.
+/// The part of a body that follows a piece.
 #[derive(Debug)]
 pub(crate) enum Rest {
-    /// The end, with these trailer field lines.
+    /// Nothing but these trailer field lines.
     End(Vec<u8>),
-    /// More, when it is pulled.
+    /// More bytes, available by a pull.
     More(Box<Outflow>),
-    /// More, once the application wakes the stream.
+    /// More bytes, after the application has woken the stream.
     Wait(Box<Outflow>),
 }
 
 impl Rest {
-    /// The rest of the body.
+    /// Returns the rest of the body, if any.
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
             Self::End(_) => None,
@@ -109,7 +109,7 @@ impl Rest {
 }
 
 impl StreamNews {
-    /// The rest of the body, for news of a stream that is gone.
+    /// Returns the rest of the body, if any. For results that arrive after the stream has ended.
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
             Self::Answer(answer, _) => answer.rest.into_outflow(),

@@ -1,4 +1,4 @@
-//! System calls. A call that would block returns `None`.
+//! System calls. Functions return `None` if the call would block.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::head::{Peer, UnixPeer};
 
 /// An epoll instance.
 ///
-/// Connections are registered once, edge-triggered and for both directions, and never changed: a
-/// connection can be with a worker when an event arrives, and this costs no system call. Listeners
-/// and the wake-up descriptor are level-triggered.
+/// Connections are registered once, edge-triggered and for both directions. The registration never
+/// changes, so that events can arrive while a worker has the connection, without further system
+/// calls. Listeners and the wake-up descriptor are level-triggered.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -30,14 +30,15 @@ pub(crate) struct Ready {
     pub(crate) edges: Edges,
 }
 
-/// Events of a connection. The kernel reports each edge once, so they are kept until handled.
+/// Readiness events of a connection. The kernel reports each edge only once, so edges are stored
+/// until they are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Edges {
-    /// Bytes, the end of the stream or an error can be read.
+    /// A read would return bytes, the end of the stream or an error.
     pub(crate) readable: bool,
     /// The socket is writable.
     pub(crate) writable: bool,
-    /// The peer has shut down its sending side, so a read that takes all bytes is not the last one.
+    /// The peer has shut down its sending side, so the end of the stream follows the last bytes.
     pub(crate) ended: bool,
     /// The connection is closed in both directions, or reset.
     pub(crate) hung_up: bool,
@@ -71,7 +72,8 @@ impl Poll {
         )
     }
 
-    /// `is_shared`: other threads poll the same socket; only one of them is woken.
+    /// Registers a listener. `is_shared`: other threads poll the same socket, and only one of them
+    /// is woken for an event.
     pub(crate) fn add_listener(
         &self,
         socket: impl AsFd,
@@ -93,7 +95,7 @@ impl Poll {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Waits for events; an interruption by a signal counts as none.
+    /// Waits for events. If a signal interrupts the wait, there are none.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<Event>,
@@ -115,7 +117,7 @@ impl Poll {
 /// Decodes an event.
 pub(crate) fn ready(event: &Event) -> Ready {
     use epoll::EventFlags as Flags;
-    // The struct is packed: fields are copied out, not borrowed.
+    // The struct is packed, so its fields must be copied, not borrowed.
     let (flags, data) = (event.flags, event.data);
     let ended = flags.intersects(Flags::RDHUP | Flags::HUP | Flags::ERR);
     let edges = Edges {
@@ -131,7 +133,7 @@ pub(crate) fn ready(event: &Event) -> Ready {
     }
 }
 
-/// Makes a system call, again if a signal interrupts it; `None` if it would block.
+/// Makes a system call and repeats it if a signal interrupts it; returns `None` if it would block.
 fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<Option<T>> {
     loop {
         match call() {
@@ -143,7 +145,7 @@ fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<Option<T>> 
     }
 }
 
-/// Accepts a connection; `None` when none waits.
+/// Accepts a connection; returns `None` if none waits.
 pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<(OwnedFd, Peer)>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let accepted = call(|| rustix::net::acceptfrom_with(&listener, flags))?;
@@ -164,13 +166,14 @@ fn unix_peer(socket: impl AsFd) -> Option<UnixPeer> {
     })
 }
 
-/// Reads from a socket; `None` when nothing has arrived, `Some(0)` at the end.
+/// Reads from a socket; returns `None` if no bytes are available, and `Some(0)` at the end of the
+/// stream.
 pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     let received = call(|| rustix::net::recv(&socket, &mut *buffer, RecvFlags::empty()))?;
     Ok(received.map(|(len, _)| len))
 }
 
-/// Whether the peer has closed its sending side and everything it sent has been read.
+/// Returns whether the peer has closed its sending side and all its bytes have been read.
 pub(crate) fn is_at_end(socket: impl AsFd) -> io::Result<bool> {
     let mut byte = [0];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -181,7 +184,7 @@ pub(crate) fn is_at_end(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Waits until a socket is ready or broken; `false` on time-out.
+/// Waits until a socket is ready or has failed; returns `false` after `time`.
 pub(crate) fn wait_for(socket: impl AsFd, flags: PollFlags, time: Duration) -> io::Result<bool> {
     match poll(&mut [PollFd::new(&socket, flags)], Some(&timespec(time))) {
         Ok(count) => Ok(count > 0),
@@ -190,7 +193,7 @@ pub(crate) fn wait_for(socket: impl AsFd, flags: PollFlags, time: Duration) -> i
     }
 }
 
-/// A longer time than the kernel can express becomes the longest.
+/// Converts a duration. Values that the kernel cannot express become the maximum.
 fn timespec(time: Duration) -> Timespec {
     Timespec::try_from(time).unwrap_or(Timespec {
         tv_sec: i64::MAX,
@@ -198,33 +201,36 @@ fn timespec(time: Duration) -> Timespec {
     })
 }
 
-/// Writes to a socket; `None` if it is full. `more`: further bytes follow at once.
+/// Writes to a socket; returns `None` if the socket buffer is full. `more`: the caller sends
+/// further bytes at once.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
     let mut flags = SendFlags::NOSIGNAL;
     flags.set(SendFlags::MORE, more);
     call(|| rustix::net::send(&socket, bytes, flags))
 }
 
-/// Sends from a file; `None` if the socket is full, `Some(0)` at the end of the file.
+/// Sends from a file; returns `None` if the socket buffer is full, and `Some(0)` at the end of the
+/// file.
 pub(crate) fn send_file(
     socket: impl AsFd,
     file: impl AsFd,
     offset: u64,
     len: u64,
 ) -> io::Result<Option<u64>> {
-    /// The kernel's limit for one call.
+    /// Maximum length for one call of the kernel, in bytes.
     const CALL_LEN_MAX: u64 = 0x7fff_f000;
     let count = usize::try_from(len.min(CALL_LEN_MAX)).unwrap_or(usize::MAX);
     let sent = call(|| rustix::fs::sendfile(&socket, &file, Some(&mut { offset }), count))?;
     Ok(sent.map(|len| len as u64))
 }
 
-/// Whether [`send_file`] is cheaper for a file range than reading and sending it.
+/// Returns whether [`send_file`] is cheaper for a file range than reading and sending it.
 ///
-/// It is, except for a client on this machine under a congestion control with pacing: the data then
-/// arrives in many small pieces, which cost the client twice what the server saves.
+/// It is cheaper unless the client runs on this machine and the congestion control uses pacing. In
+/// that case the data arrives in many small pieces, which cost the client twice what the server
+/// saves.
 pub(crate) fn prefers_files(socket: impl AsFd) -> bool {
-    // A Unix socket has none.
+    // A unix socket has no congestion control.
     let Ok(congestion) = sockopt::tcp_congestion(&socket) else {
         return true;
     };
@@ -245,7 +251,8 @@ pub(crate) fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Makes the next close a reset, so that the peer does not take a part for the whole.
+/// Makes the next close reset the connection, so that the peer does not mistake a truncated
+/// response for a complete one.
 pub(crate) fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
 }
@@ -255,13 +262,13 @@ pub(crate) fn wake_descriptor() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// A number to add to the counter of an eventfd: neither 0 nor the maximum in either byte order.
+/// Number added to the counter of an eventfd: neither 0 nor the maximum in either byte order.
 const WAKE_COUNT: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 
 /// Wakes the poller of an eventfd.
 pub(crate) fn wake(descriptor: impl AsFd) -> io::Result<()> {
     match rustix::io::write(descriptor, &WAKE_COUNT) {
-        // A full counter wakes just as well.
+        // If the counter is full, the poller is already woken.
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -270,12 +277,12 @@ pub(crate) fn wake(descriptor: impl AsFd) -> io::Result<()> {
 /// Resets an eventfd.
 pub(crate) fn clear_wake(descriptor: impl AsFd) {
     let mut counter = [0; 8];
-    // It would block if the counter is 0 already.
+    // If the counter is already 0, the read would block, which is ignored.
     rustix::io::read(descriptor, &mut counter).unwrap_or_default();
 }
 
-/// Whether an error of `accept` means that descriptors or memory are exhausted, so that an
-/// immediate retry would fail too.
+/// Returns whether an error of `accept` means that descriptors or memory are exhausted, so that an
+/// immediate retry would also fail.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| {
         matches!(
@@ -285,7 +292,7 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     })
 }
 
-/// The process's limit of open descriptors.
+/// Returns the process's limit of open descriptors.
 pub(crate) fn descriptors_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

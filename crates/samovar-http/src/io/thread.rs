@@ -1,13 +1,14 @@
-//! An I/O thread: waiting for events, and dispatching them to connections.
+//! An I/O thread, which waits for events and dispatches them to connections.
 //!
 //! # Theory of operation
 //!
-//! The thread waits for events. A readable connection is read once, into a buffer of the thread
-//! that may already hold bytes of others (`gather.rs`); then every complete request is shown to
-//! [`Service::inline`], and all answers of one read leave with one write. A request that the
-//! service declines goes to the workers *with its connection*: the connection is then away, nothing
-//! of it can be touched here, and events for it are noted. It returns through the inbox: answered,
-//! blocked on the socket, waiting for the application, or to be reset.
+//! The thread waits for events. It reads each readable connection once, into a buffer of the thread
+//! that may already hold bytes of other connections (`gather.rs`). Then it passes every complete
+//! request to [`Service::inline`], and sends all responses to one read in one write. A request that
+//! the service declines moves to a worker *together with its connection*. While the worker has it,
+//! the thread cannot access the connection and only records its events. The connection returns
+//! through the inbox: with a complete response, blocked on the socket, waiting for the application,
+//! or to be reset.
 //!
 //! Each protocol (`http1.rs`, `h2/`, `ws.rs`) handles the events of its connections, with a
 //! [`Context`], and returns the next step for the thread.
@@ -38,10 +39,10 @@ use crate::exec::{self, Job};
 use crate::observer::End;
 use crate::service::Service;
 
-/// Events taken from the kernel at once.
+/// Maximum number of events taken from the kernel at once.
 const EVENT_COUNT: usize = 256;
 
-/// With fewer connections no request waits for others to come; see
+/// Minimum number of connections for coalescing: with fewer, no request waits for others. See
 /// [`Builder::coalescing`](crate::Builder::coalescing).
 const COALESCED_MIN: usize = 64;
 
@@ -55,13 +56,13 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) slab: Slab,
     pub(super) eviction: Eviction,
     gathered: Gathered,
-    /// Connections with more to do than one turn allowed.
+    /// Connections that must continue after others were served.
     again: Vec<Key>,
-    /// When time limits were last checked.
+    /// Time of the last check of the time limits.
     swept: Instant,
     /// See [`Builder::coalescing`](crate::Builder::coalescing).
     coalescing: Duration,
-    /// The last wait was shorter than half of that.
+    /// Whether the last wait was shorter than half of `coalescing`.
     is_woken_early: bool,
 }
 
@@ -91,7 +92,7 @@ impl<S: Service> IoThread<S> {
         })
     }
 
-    /// Runs until drained.
+    /// Runs the thread until it is drained.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENT_COUNT);
         let mut messages = Vec::new();
@@ -136,8 +137,8 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Runs code that may call the application. A panic drops the connection with `key`, and
-    /// nothing else.
+    /// Runs code that may call the application. If it panics, only the connection with `key` is
+    /// dropped.
     pub(super) fn guarded(&mut self, key: Option<Key>, work: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             self.cx.recover();
@@ -147,7 +148,8 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Waits for events; if they follow each other closely, not before several may have gathered.
+    /// Waits for events. If events follow each other closely, it sleeps first, so that several can
+    /// gather.
     fn wait(&mut self, events: &mut Vec<sys::Event>) {
         let has_more = events.len() == EVENT_COUNT || !self.again.is_empty();
         if self.is_woken_early && !has_more && self.slab.count() >= COALESCED_MIN {
@@ -161,7 +163,8 @@ impl<S: Service> IoThread<S> {
         self.is_woken_early = slept.is_some_and(|slept| self.cx.now - slept < self.coalescing / 2);
     }
 
-    /// How long to wait for events; for ever if there is nothing to check.
+    /// Returns how long to wait for events; `None` waits forever, if there is no time limit to
+    /// check.
     fn wait_time(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -171,10 +174,10 @@ impl<S: Service> IoThread<S> {
         (!is_idle).then(|| self.cx.sweep_time())
     }
 
-    // Reading together.
+    // Gathering reads of several connections.
 
-    /// Reads from a connection that is between requests. `false` if it is not: then its event must
-    /// be handled otherwise.
+    /// Reads from a connection that is between requests. Returns `false` if the connection is in
+    /// another state; the caller must then handle the event.
     fn gather(&mut self, key: Key, edges: Edges) -> bool {
         if !edges.readable || !self.slab.peek(key).is_some_and(is_between_requests) {
             return false;
@@ -193,7 +196,7 @@ impl<S: Service> IoThread<S> {
         true
     }
 
-    /// Answers the requests of the gathered connections.
+    /// Responds to the requests of the gathered connections.
     fn answer_gathered(&mut self) {
         if self.gathered.is_empty() {
             return;
@@ -244,7 +247,7 @@ impl<S: Service> IoThread<S> {
                 Message::Drain(deadline) => {
                     self.guarded(None, |thread| thread.start_drain(deadline));
                 }
-                // The sender may have given up waiting.
+                // The caller may have stopped waiting for the reply.
                 Message::Ping(sender) => drop(sender.try_send(())),
             }
         }
@@ -281,7 +284,8 @@ impl<S: Service> IoThread<S> {
         });
     }
 
-    /// News of a stream from a worker. They are handled together, before the thread sleeps.
+    /// Handles a worker's result for a stream. The results are handled together, before the thread
+    /// sleeps.
     #[cfg(feature = "http2")]
     fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
         match self.slab.take(key) {
@@ -306,11 +310,11 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Checks the time limits of all connections except those taken out.
+    /// Checks the time limits of all connections, except those that were taken out.
     fn sweep(&mut self) {
         self.swept = self.cx.now;
         if self.acceptor.poll(&self.poll).is_err() {
-            // Still no memory for it; the next sweep tries again.
+            // Memory is still exhausted; the next sweep tries again.
         }
         let mut keys = Vec::new();
         self.slab.keys_here(&mut keys);
@@ -341,7 +345,7 @@ impl<S: Service> IoThread<S> {
         });
     }
 
-    // What happens to a connection after a step.
+    // Next steps of connections.
 
     pub(super) fn settle(&mut self, mut conn: Box<Conn>, next: Next) {
         let key = conn.key;
@@ -364,7 +368,7 @@ impl<S: Service> IoThread<S> {
             Next::Handle(request) => {
                 conn.left_at = self.cx.now;
                 if request.is_inline {
-                    // It comes back by the inbox, as from a worker.
+                    // The connection returns through the inbox, as it does from a worker.
                     exec::handle(&self.cx.shared, conn, request);
                 } else {
                     self.give(Job::Handle(conn, request));
@@ -422,7 +426,7 @@ impl<S: Service> IoThread<S> {
 }
 
 impl<S: Service> Drop for IoThread<S> {
-    /// No connection outlives its thread, however the thread ends.
+    /// Closes all connections, however the thread ends.
     fn drop(&mut self) {
         self.cut_off();
     }

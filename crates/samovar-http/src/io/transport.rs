@@ -1,4 +1,4 @@
-//! A connection's socket, with or without TLS.
+//! The socket of a connection, with or without TLS.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Reads; `None` when nothing has arrived, `Some(0)` at the end.
+    /// Reads; returns `None` if no bytes are available, and `Some(0)` at the end of the stream.
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::recv(socket, buffer),
@@ -27,7 +27,8 @@ impl Transport {
         }
     }
 
-    /// Sends bytes; `None` if the socket is full. `more`: further bytes follow at once.
+    /// Sends bytes; returns `None` if the socket buffer is full. `more`: the caller sends further
+    /// bytes at once.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::send(socket, bytes, more),
@@ -36,7 +37,8 @@ impl Transport {
         }
     }
 
-    /// Sends until everything is sent or the socket is full; returns the bytes sent.
+    /// Sends until all bytes are sent or the socket buffer is full; returns the number of bytes
+    /// sent.
     pub(crate) fn send_all(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent_len = 0;
         while sent_len < bytes.len() {
@@ -48,7 +50,8 @@ impl Transport {
         Ok(sent_len)
     }
 
-    /// Sends bytes that were accepted but not passed to the kernel yet; `true` once none is left.
+    /// Sends bytes that were accepted earlier but did not reach the kernel; returns `true` if none
+    /// remain.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
@@ -57,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// Whether the handshake has negotiated HTTP/2.
+    /// Returns whether the TLS handshake has negotiated HTTP/2.
     #[cfg(all(feature = "http2", feature = "tls"))]
     pub(crate) fn speaks_http2(&self) -> bool {
         match self {
@@ -66,7 +69,7 @@ impl Transport {
         }
     }
 
-    /// Whether accepted bytes were not passed to the kernel yet.
+    /// Returns whether accepted bytes have not reached the kernel yet.
     pub(crate) fn has_pending(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -75,9 +78,9 @@ impl Transport {
         }
     }
 
-    /// Whether another read may return something, after a read of `len` bytes into a buffer of
-    /// `buffer_len`. A short read of a plain socket has taken all bytes, and new ones cause a new
-    /// event; but the kernel does not report the end of the stream a second time.
+    /// Returns whether another read may return data, after a read of `len` bytes into a buffer of
+    /// `buffer_len` bytes. A short read of a plain socket has taken all bytes, and new bytes cause
+    /// another event. But the kernel does not report the end of the stream a second time.
     pub(crate) fn may_have_more(
         &self,
         len: Option<usize>,
@@ -92,7 +95,7 @@ impl Transport {
         len.is_some_and(|len| len == buffer_len || peer_ended || !is_drained_by_short_read)
     }
 
-    /// The socket, if the kernel can send file ranges to it.
+    /// Returns the socket if the kernel can send file ranges to it.
     pub(crate) fn plain(&self) -> Option<&OwnedFd> {
         match self {
             Self::Plain(socket) => Some(socket),
@@ -101,7 +104,7 @@ impl Transport {
         }
     }
 
-    /// Whether the kernel sends file ranges faster than this process.
+    /// Returns whether the kernel sends file ranges faster than this process does.
     pub(crate) fn prefers_files(&self) -> bool {
         self.plain().is_some_and(sys::prefers_files)
     }
@@ -115,14 +118,15 @@ impl Transport {
         }
     }
 
-    /// Makes the next close a reset, so that the client does not take a part for the whole.
+    /// Makes the next close reset the connection, so that the client does not mistake a truncated
+    /// response for a complete one.
     pub(crate) fn reset_on_close(&self) {
-        // If this fails, the answer still ends prematurely.
+        // If this fails, the client still sees a premature end of the response.
         drop(sys::reset_on_close(self));
     }
 
-    /// Sends `close_notify` before a regular close, if the connection uses TLS. Best effort: it is
-    /// lost if the socket is full.
+    /// Sends `close_notify` before a regular close if the connection uses TLS. Best effort: the
+    /// message is lost if the socket buffer is full.
     pub(crate) fn say_goodbye(&mut self) {
         match self {
             Self::Plain(_) => {}

@@ -1,4 +1,4 @@
-//! HTTP/1 connections while a handler has their request.
+//! The link of an HTTP/1 connection to its request, while a handler has the request.
 
 use std::any::Any;
 use std::io;
@@ -17,19 +17,19 @@ use crate::proto::head::HeadIndex;
 use crate::proto::{Refusal, encode};
 use crate::upload::{BodyError, Link};
 
-/// Bytes read from a socket at once.
+/// Maximum number of bytes read from a socket at once.
 const READ_LEN: usize = 64 * 1024;
 
-/// A connection that a handler reads a body from.
+/// A connection from which a handler reads a request body.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) conn: Box<Conn>,
     core: Arc<Core>,
-    /// Bytes of `conn.input` that were consumed; at most its length.
+    /// Number of bytes of `conn.input` already consumed; at most its length.
     input_at: usize,
-    /// The refusal that ended reading, if any.
+    /// The refusal that has ended the body, if any.
     refusal: Option<Refusal>,
-    /// Whether the socket was read.
+    /// Whether this upload has read from the socket.
     has_received: bool,
     patience: Patience,
 }
@@ -46,7 +46,7 @@ impl Upload {
         }
     }
 
-    /// Takes the connection back from a request that it was lent to.
+    /// Takes the connection out of the request's link.
     pub(crate) fn take_conn(link: Box<dyn Link>) -> Option<Box<Conn>> {
         let upload = link.into_any().downcast::<Self>().ok()?;
         Some(upload.into_conn())
@@ -58,20 +58,22 @@ impl Upload {
         if conn.input.is_empty() {
             conn.input = Vec::new();
         }
-        // Events went to the I/O thread meanwhile, and a read here may have outdated them. Without
-        // a read they are current, and a connection with nothing to read needs no wake-up.
+        // Events went to the I/O thread meanwhile, and a read here may have made them outdated.
+        // Without a read they are still correct, and a connection with nothing to read needs no
+        // wake-up.
         conn.readable |= self.has_received;
         conn.needs_linger |= conn.proto.has_body();
         conn
     }
 
     fn read_body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // A caller that ignores the error must not take what follows for the end of the body.
+        // Return the error again: a caller that ignores it must not mistake what follows for the
+        // end of the body.
         if let Some(refusal) = self.refusal {
             return Err(BodyError::Refused(refusal).into());
         }
         if self.conn.proto.has_body() && self.conn.proto.take_expect_continue() {
-            // RFC 9110, 10.1.1: not if the body is on its way already.
+            // RFC 9110, 10.1.1: send no 100 if bytes of the body have already arrived.
             if self.conn.input.len() == self.input_at {
                 let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
                 self.conn.output.extend_from_slice(interim);
@@ -100,7 +102,7 @@ impl Upload {
             self.input_at += taken;
             match step {
                 Step::Data => {
-                    // `input` was limited to the length of the buffer.
+                    // `input` was truncated to the length of the buffer, so this fits.
                     buffer[..taken].copy_from_slice(&input[..taken]);
                     return Ok(taken);
                 }
@@ -114,7 +116,7 @@ impl Upload {
         }
     }
 
-    /// Reads body data directly into the buffer.
+    /// Reads body bytes directly into the caller's buffer.
     fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.receive_into(buffer)?;
         match advance(
@@ -133,7 +135,7 @@ impl Upload {
         BodyError::Refused(refusal).into()
     }
 
-    /// Reads into `conn.input`.
+    /// Reads bytes into `conn.input`.
     fn receive(&mut self) -> io::Result<()> {
         let mut input = std::mem::take(&mut self.conn.input);
         input.drain(..self.input_at);
@@ -146,7 +148,7 @@ impl Upload {
         received.map(drop)
     }
 
-    /// Reads at least one byte; waits for the client.
+    /// Reads at least one byte; waits for the client if necessary.
     fn receive_into(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.has_received = true;
         loop {
@@ -171,10 +173,10 @@ impl Upload {
         Ok(())
     }
 
-    /// Waits until the socket is ready, with the worker slot lent.
+    /// Waits until the socket is ready. Meanwhile the worker slot is lent to other jobs.
     fn wait(&mut self, readiness: PollFlags) -> io::Result<()> {
-        // If too many slots are lent already, the job keeps its own slot, for one stall time at
-        // most.
+        // If too many slots are lent already, the job keeps its slot while it waits, for one stall
+        // time at most.
         let _lent = LentSlot::lend(&self.core.queue, self.conn.answer.lane);
         loop {
             if self.core.is_cut_off.load(Ordering::Acquire) {
@@ -195,7 +197,7 @@ impl Upload {
 }
 
 fn advance(proto: &mut Proto, input: &[u8], core: &Core, len_max: u64) -> (usize, Step) {
-    // Unused: no head comes before the body has ended.
+    // The index is unused: no head can follow before the body has ended.
     proto.advance(input, &core.limits.head, len_max, &mut HeadIndex::default())
 }
 
@@ -209,7 +211,7 @@ impl Link for Upload {
         encode::status_line(output, status);
         output.extend_from_slice(fields);
         output.extend_from_slice(b"\r\n");
-        // The part that the socket does not take now is sent before the answer.
+        // Bytes that the socket does not accept now are sent before the response.
         self.conn.flush().map(drop)
     }
 

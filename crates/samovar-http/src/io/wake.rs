@@ -1,4 +1,4 @@
-//! Wake-ups of connections by the application.
+//! Wake-ups of connections by application code.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::key::Key;
 use crate::body::Blocks;
 use crate::body::BufferPool;
 
-/// The server as seen by a body: wake-ups and memory.
+/// Interface of the server to a body: wake-ups and memory pools.
 pub(crate) trait Host: Send + Sync {
     /// Makes I/O thread `home` check a connection, or one stream of it.
     fn wake(&self, home: usize, key: Key, stream: u32);
@@ -19,14 +19,15 @@ pub(crate) trait Host: Send + Sync {
     fn blocks(&self) -> &Arc<Blocks>;
 }
 
-/// Makes the engine check one connection again: its body has bytes, or its deferred response is
-/// there. Cheap to clone, usable from any thread, and without effect once the connection is closed.
+/// Makes the engine check a connection again, because its body has bytes or its deferred response
+/// is complete. Cheap to clone, usable from any thread, and without effect once the connection is
+/// closed.
 #[derive(Clone)]
 pub struct Waker {
     host: Arc<dyn Host>,
     home: usize,
     key: Key,
-    /// 0 for an HTTP/1 connection or a WebSocket.
+    /// Stream number; 0 for an HTTP/1 connection or a WebSocket.
     stream: u32,
 }
 
@@ -40,7 +41,8 @@ impl Waker {
         }
     }
 
-    /// Wakes the connection. Calls before it was checked may count as one.
+    /// Wakes the connection. Several calls before the engine checks the connection may count as
+    /// one.
     pub fn wake(&self) {
         self.host.wake(self.home, self.key, self.stream);
     }

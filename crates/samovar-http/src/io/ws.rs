@@ -1,11 +1,11 @@
 //! WebSockets on an I/O thread.
 //!
-//! Only the thread reads from the socket; every holder of a handle may write (`ws/outbound.rs`).
-//! The connection stays with the thread; workers get events.
+//! Only the I/O thread reads from the socket; every thread with a handle may write to it
+//! (`ws/outbound.rs`). The connection stays with the I/O thread, and its events move to workers.
 //!
 //! | stage | until | then |
 //! |---|---|---|
-//! | open | the client closes, breaks the protocol, or leaves | ending, or closed |
+//! | open | the client closes, violates the protocol, or disconnects | ending, or closed |
 //! | ending | the kernel has the server's close frame | lingering |
 //! | lingering | the client closes, or the time is up | closed |
 
@@ -23,8 +23,8 @@ use crate::service::Service;
 use crate::ws::{Closed, End, Event, Flushed, Owed};
 
 impl<S: Service> Context<S> {
-    /// Turns a connection into a WebSocket once the kernel has the 101. `None` if there is no
-    /// handler; the connection is closed.
+    /// Converts a connection to a WebSocket once the kernel has accepted the 101 response. Returns
+    /// `None` if there is no handler; the connection is then closed.
     pub(super) fn open_socket(&mut self, mut conn: Box<Conn>) -> Option<(Box<SocketConn>, Stay)> {
         let mut accepted = conn.upgrade.take()?;
         let Conn {
@@ -53,7 +53,7 @@ impl<S: Service> Context<S> {
         accepted.socket.start(transport, waker);
         accepted.is_started = true;
         self.tell(&mut socket_conn, Event::Open);
-        // Messages sent before now are queued.
+        // Messages that were sent before this point are in the queue.
         let edges = Edges {
             writable: true,
             ..Edges::default()
@@ -109,8 +109,8 @@ impl<S: Service> Context<S> {
         next
     }
 
-    /// Handles bytes that were read; `conn.input` keeps those that must wait. `None`: more may be
-    /// read.
+    /// Handles bytes that were read; `conn.input` keeps those that must wait. Returns `None` if
+    /// more may be read.
     fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
         let limits = conn.socket.limits().frame_limits();
         if conn.inline.is_some() {
@@ -170,7 +170,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Passes an event to the handler, here or on a worker.
+    /// Passes an event to the handler, on this thread or on a worker.
     fn tell(&mut self, conn: &mut SocketConn, event: Event<'_>) {
         if let Some(handler) = &mut conn.inline {
             if !conn.socket.handle(handler.as_mut(), event) {
@@ -178,7 +178,8 @@ impl<S: Service> Context<S> {
                 self.incident(&Incident::SocketHandlerPanicked { peer });
             }
         } else if conn.socket.push(event.into_owned()) {
-            // Unreachable error: the queue accepts every `Job::Events`, one per socket at most.
+            // Cannot fail: the queue accepts every `Job::Events`, of which each socket has at most
+            // one.
             drop(self.queue(Job::Events(conn.socket.clone())));
         }
     }
@@ -189,7 +190,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// The client has broken the protocol: sends a close frame and ignores further input.
+    /// Handles a protocol violation of the client: sends a close frame and ignores further input.
     fn fail_socket(&mut self, conn: &mut SocketConn, failure: Failure) {
         let peer = conn.socket.peer();
         self.incident(&Incident::SocketFailed { peer, failure });
@@ -203,20 +204,21 @@ impl<S: Service> Context<S> {
         self.tell_end(conn, closed, Some(Owed::Failure(code)));
     }
 
-    /// Ends a lost connection.
+    /// Ends a connection that was lost.
     pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
-        // First, because the handler must not be able to send when it is notified.
+        // End the sending side first, so that the handler cannot send when it is notified.
         let transport = conn.socket.outbound().end();
         self.tell_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
-            // If the client is still there, a reset shows it that this is no proper close.
+            // A client that is still connected must see by a reset that this is not a regular
+            // close.
             transport.reset_on_close();
         }
         Stay::Close
     }
 
-    /// Closes after both close frames (RFC 6455, 7.1.1), and lingers so that the client can read
-    /// the last one (as RFC 9112, 9.6).
+    /// Closes the connection after both close frames (RFC 6455, 7.1.1). Lingers as in RFC 9112,
+    /// 9.6, so that the client can read the last frame.
     fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
         self.out.clear();
         let mut outbound = conn.socket.outbound();

@@ -18,46 +18,46 @@ pub(super) const PING: &[u8] = b"there?";
 enum Overdue {
     /// `linger_time`.
     Lingering,
-    /// `close_time`: the client has not answered the close frame.
+    /// `close_time`: the client has not replied to the close frame.
     Close,
-    /// `stall_time`: the end of a throughput window with too few bytes, in either direction.
+    /// `stall_time`: a throughput window has ended with too few bytes, in either direction.
     Window,
     /// `ping_time`: a ping must be sent.
     Ping,
-    /// `pong_time`: the client has not answered the ping.
+    /// `pong_time`: the client has not replied to the ping.
     Pong,
 }
 
-/// The times from which the limits of a WebSocket run.
+/// The start times of a WebSocket's time limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
-    /// When bytes were last received.
+    /// Time at which bytes were last received.
     pub(super) heard: Instant,
-    /// When a ping was sent that is not answered yet.
+    /// Time at which a ping without a reply was sent; `None` if there is none.
     pinged: Option<Instant>,
-    /// Start of a throughput window for an incomplete message, or of lingering.
+    /// Start of the current throughput window for an incomplete message, or of lingering.
     since: Instant,
-    /// Bytes read since then.
+    /// Number of bytes read since `since`.
     pub(super) moved_len: u64,
-    /// Start of a throughput window for sending.
+    /// Start of the current throughput window for sending.
     sending_since: Instant,
-    /// Bytes that had been sent when the last full window for sending ended.
+    /// Number of bytes sent up to the end of the last complete window for sending.
     counted_len: u64,
 }
 
-/// The state of a WebSocket that its time limits depend on.
+/// State of a WebSocket that its time limits depend on.
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     stage: Stage,
-    /// When the server's close frame was queued.
+    /// Time at which the server's close frame was queued.
     closing_since: Option<Instant>,
-    /// The kernel accepts no more bytes.
+    /// Whether the kernel accepts no more bytes.
     is_blocked: bool,
-    /// Bytes sent on the socket so far.
+    /// Number of bytes sent on the socket so far.
     sent_len: u64,
-    /// Reading is paused because the queue to the handler is full.
+    /// Whether reading is paused because the handler's queue is full.
     is_paused: bool,
-    /// A message was received in part.
+    /// Whether a message was received only in part.
     is_partial: bool,
 }
 
@@ -79,7 +79,8 @@ impl Clock {
         self.moved_len = 0;
     }
 
-    /// Returns the time limit that has expired; starts the windows that follow those that passed.
+    /// Returns the time limit that has expired, if any. After each window with enough bytes it
+    /// starts the next one.
     fn expired(
         &mut self,
         activity: Activity,
@@ -109,7 +110,7 @@ impl Clock {
             return None;
         }
         if activity.is_paused {
-            // The handler is slow, not the client.
+            // The handler causes the delay, not the client.
             self.heard = now;
             self.restart(now);
             return None;
@@ -191,7 +192,7 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// An open socket on which nothing happens.
+    /// An open socket without any activity.
     const QUIET: Activity = Activity {
         stage: Stage::Open,
         closing_since: None,
@@ -205,7 +206,7 @@ mod tests {
         clock.expired(activity, &Limits::default(), &ws::Limits::default(), now)
     }
 
-    /// Checks that a limit expires exactly `time` after `start`.
+    /// Checks that a limit expires exactly `time` after `start` and not before.
     #[track_caller]
     fn check(clock: Clock, activity: Activity, start: Instant, time: Duration, expected: Overdue) {
         let at = |time| expired(&mut clock.clone(), activity, start + time);
@@ -256,7 +257,7 @@ mod tests {
         let pinged = start + own.ping_time;
         assert_eq!(expired(&mut clock, QUIET, pinged), Some(Overdue::Ping));
         check(clock, QUIET, pinged, own.pong_time, Overdue::Pong);
-        // Bytes that arrived no later than the ping are no answer to it.
+        // Bytes that arrived no later than the ping was sent are no reply to it.
         clock.heard = pinged;
         check(clock, QUIET, pinged, own.pong_time, Overdue::Pong);
     }
@@ -302,7 +303,7 @@ mod tests {
             activity.sent_len += limits.stall_len_min;
             assert_eq!(expired(&mut clock, activity, now), None);
         }
-        // The next windows start with nothing.
+        // The next windows start with zero bytes.
         let only_blocked = Activity {
             is_partial: false,
             ..activity

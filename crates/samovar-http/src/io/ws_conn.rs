@@ -24,13 +24,13 @@ pub(crate) struct SocketConn {
     pub(super) inflater: Option<Inflater>,
     /// The handler, if it runs on the I/O thread.
     pub(super) inline: Option<Box<dyn Handler>>,
-    /// Bytes read that wait for the handler.
+    /// Bytes that were read but must wait for the handler.
     pub(super) input: Vec<u8>,
     pub(super) stage: Stage,
-    /// The kernel may have bytes or the end of the stream.
+    /// Whether a read may return bytes or the end of the stream.
     pub(super) readable: bool,
     pub(super) peer_ended: bool,
-    /// The handler was notified of the end.
+    /// Whether the handler was notified of the socket's end.
     pub(super) is_told: bool,
     pub(super) clock: Clock,
 }
@@ -41,7 +41,8 @@ impl SocketConn {
         self.peer_ended |= edges.ended;
     }
 
-    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    /// Reads once; returns `None` if no bytes are available, and `Some(0)` at the end of the
+    /// stream.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
         let len;
         (len, self.readable) = self.socket.recv(buffer, self.peer_ended)?;
@@ -57,7 +58,7 @@ impl std::fmt::Debug for SocketConn {
 }
 
 impl Drop for SocketConn {
-    /// Closes the descriptor, although handles may live on.
+    /// Closes the descriptor, even if handles still exist.
     fn drop(&mut self) {
         drop(self.socket.outbound().end());
     }

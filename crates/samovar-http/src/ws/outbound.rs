@@ -1,10 +1,11 @@
-//! The queue of frames to a socket's peer.
+//! The queue of frames for a socket's peer.
 //!
 //! # Theory of operation
 //!
-//! The sending thread takes the socket's lock and writes to the kernel itself, so a small message
-//! from a worker costs one system call and involves no other thread. The rest is queued, and the
-//! I/O thread writes it when the socket, which stays registered for that, becomes writable.
+//! The sending thread locks the socket and writes to the kernel directly, so a small message from a
+//! worker costs one system call and involves no other thread. Bytes that the kernel does not accept
+//! are queued. The socket stays registered with epoll, and the I/O thread writes the queue when the
+//! socket becomes writable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,16 +16,16 @@ use crate::io::transport::Transport;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
 use crate::proto::ws::{CloseCode, close};
 
-/// Shorter frames are joined into pieces of this length, in bytes.
+/// Maximum length of a queue piece into which short frames are joined, in bytes.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// Reason why a message was not sent.
+/// Reason for which a message was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The socket is closing or has ended.
     #[error("socket is closed")]
     Closed,
-    /// The queue to the peer is full; see [`super::Limits::outbound_len_max`].
+    /// The queue for the peer is full; see [`super::Limits::outbound_len_max`].
     #[error("peer is behind")]
     Full,
 }
@@ -32,16 +33,16 @@ pub enum SendError {
 /// Phase of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Messages may be queued; the handshake may not be sent yet.
+    /// Messages can be queued, even before the handshake response is sent.
     #[default]
     Open,
-    /// Our close frame is the last one in the queue, or was sent.
+    /// The server's close frame is the last one in the queue, or was sent.
     Closing,
     /// The connection has ended.
     Ended,
 }
 
-/// Bytes of whole frames.
+/// A queue piece: bytes of complete frames.
 #[derive(Debug)]
 enum Piece {
     Own(Vec<u8>),
@@ -62,32 +63,32 @@ impl Piece {
 pub(crate) enum Flushed {
     /// The queue is empty.
     All,
-    /// The queue is empty, and the last frame was our close frame.
+    /// The queue is empty, and the last frame was the server's close frame.
     Close,
-    /// The socket is not writable.
+    /// The socket does not accept more bytes now.
     Blocked,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
-    /// Set from the end of the handshake to the end of the connection.
+    /// Set while the connection exists, from the end of the handshake.
     pub(crate) transport: Option<Transport>,
     phase: Phase,
     queue: VecDeque<Piece>,
-    /// Bytes of the first piece that were written.
+    /// Number of bytes of the first piece that were already written.
     sent_len: usize,
-    /// Bytes in the queue.
+    /// Number of bytes in the queue.
     queued_len: usize,
-    /// The latest pong, waiting for the current frame (RFC 6455, 5.5.3: earlier ones may be
-    /// omitted).
+    /// The latest pong, which waits until the current frame is sent (RFC 6455, 5.5.3, allows
+    /// omitting earlier pongs).
     pong: Option<Box<[u8]>>,
-    /// The last write was short; epoll will report when the socket is writable.
+    /// Whether the last write was incomplete; epoll will report when the socket is writable.
     pub(crate) is_blocked: bool,
-    /// The I/O thread runs the handler and writes everything afterwards at once.
+    /// Whether the I/O thread runs the handler, and will write everything at once afterwards.
     pub(crate) is_corked: bool,
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub(crate) moved_len: u64,
-    /// When our close frame was queued.
+    /// Time at which the server's close frame was queued.
     pub(crate) closing_since: Option<Instant>,
 }
 
@@ -96,7 +97,7 @@ impl Outbound {
         self.phase == Phase::Open
     }
 
-    /// Checks that `len` more bytes may be queued.
+    /// Checks that the queue accepts `len` more bytes.
     pub(super) fn check_room(&self, len: usize, len_max: usize) -> Result<(), SendError> {
         if self.phase != Phase::Open {
             Err(SendError::Closed)
@@ -107,8 +108,8 @@ impl Outbound {
         }
     }
 
-    /// Sends a frame, or queues the rest of it. `shared`: the same bytes, to be queued without a
-    /// copy.
+    /// Sends a frame, and queues it if it was not sent completely. `shared`: the same bytes in a
+    /// form that is queued without a copy.
     pub(super) fn put(&mut self, bytes: &[u8], shared: Option<&Arc<[u8]>>) {
         let mut sent_len = 0;
         if self.queue.is_empty() && !self.is_blocked && !self.is_corked {
@@ -118,7 +119,8 @@ impl Outbound {
             return;
         }
         self.queued_len += bytes.len() - sent_len;
-        // The whole frame is queued although a part was written: pieces start at frames.
+        // Queue the whole frame although a part was written, because each piece must start at a
+        // frame.
         let piece = match (shared, self.queue.back_mut()) {
             (Some(shared), _) => Piece::Shared(Arc::clone(shared)),
             (None, Some(Piece::Own(last))) if last.len() + bytes.len() <= PIECE_LEN => {
@@ -132,8 +134,8 @@ impl Outbound {
         self.queue.push_back(piece);
     }
 
-    /// Writes as much as the kernel accepts. An error counts as a short write: the I/O thread will
-    /// see it, too, and handles it.
+    /// Writes as many bytes as the kernel accepts. An error counts as an incomplete write: the I/O
+    /// thread sees the same error and handles it.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let Some(transport) = &mut self.transport else {
             return 0;
@@ -154,7 +156,7 @@ impl Outbound {
         }
     }
 
-    /// Answers a ping. If the peer does not read, only the last answer is queued.
+    /// Replies to a ping. If the peer does not read, only the latest reply is queued.
     pub(crate) fn pong(&mut self, payload: &[u8]) {
         if self.phase != Phase::Open {
             return;
@@ -178,7 +180,8 @@ impl Outbound {
         self.pong = None;
     }
 
-    /// Closes a peer that does not read: drops all frames that were not partly written.
+    /// Closes the socket of a peer that does not read: drops all frames except a partly written
+    /// one.
     pub(crate) fn overflow(&mut self) {
         let begun = if self.sent_len > 0 { 1 } else { 0 };
         self.queue.truncate(begun);
@@ -193,7 +196,7 @@ impl Outbound {
 
     // For the I/O thread.
 
-    /// The connection ends; sending fails from now on.
+    /// Ends the connection; sending fails from now on.
     pub(crate) fn end(&mut self) -> Option<Transport> {
         self.phase = Phase::Ended;
         self.queue = VecDeque::new();
@@ -202,7 +205,7 @@ impl Outbound {
         self.transport.take()
     }
 
-    /// Writes the queue. `scratch`: buffer for joining small pieces.
+    /// Writes the queue. `scratch` is a buffer for joining small pieces.
     pub(crate) fn flush(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.is_corked = false;
         self.is_blocked = false;

@@ -1,4 +1,4 @@
-//! Sending answers.
+//! Sends the responses of HTTP/2 streams.
 
 use std::borrow::Cow;
 
@@ -18,9 +18,9 @@ use crate::request::Request;
 use crate::service::Service;
 
 impl<S: Service> Context<S> {
-    // Answers of the I/O thread.
+    // Responses of the I/O thread.
 
-    /// Sends the answer in the scratch memory.
+    /// Sends the response that was rendered into the scratch memory.
     pub(super) fn send_scratch(&mut self, conn: &mut H2Conn, stream: u32, status: Status) {
         let head_end = memmem::find(&self.scratch, b"\r\n\r\n").map_or(0, |at| at + 4);
         let (text, body) = self.scratch.split_at(head_end);
@@ -36,7 +36,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Renders an answer of the engine into the scratch memory.
+    /// Renders an error response of the engine into the scratch memory.
     pub(super) fn refuse_in_scratch(
         &mut self,
         is_head: bool,
@@ -65,12 +65,12 @@ impl<S: Service> Context<S> {
         self.incident(&Incident::Refused { peer, refusal });
         let status = refusal.status();
         self.refuse_in_scratch(is_head, status, refusal.to_string());
-        // The rest of the request is not wanted.
+        // Stop receiving the request body.
         conn.session.read(stream, false);
         self.send_scratch(conn, stream, status);
     }
 
-    // Answers of workers.
+    // Responses of workers.
 
     pub(in crate::io) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
         match news {
@@ -125,7 +125,7 @@ impl<S: Service> Context<S> {
         entry.request = request.or_else(|| entry.request.take());
         entry.inflow = None;
         let is_end = bytes.is_empty() && matches!(&rest, Rest::End(fields) if fields.is_empty());
-        // The part of the request that the handler has not read is not wanted.
+        // Stop receiving the request body, of which the handler may not have read everything.
         conn.session.read(stream, false);
         conn.session.respond(stream, head, is_end);
         if is_end {
@@ -173,7 +173,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// The session has sent the last piece it was given.
+    /// Continues a response after the session has sent its last piece.
     pub(super) fn on_drained(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.outflow.is_none() => {}
@@ -197,13 +197,13 @@ impl<S: Service> Context<S> {
     pub(in crate::io) fn wake_stream(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.state == StreamState::Waiting => self.resume(conn, stream),
-            // It is checked again before it waits.
+            // Remember the wake-up: the stream checks this before it waits.
             Some(entry) => entry.is_woken = true,
             None => {}
         }
     }
 
-    /// Lets a worker continue an answer.
+    /// Queues a job for a worker to continue a response.
     fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
         let mut reference = self.stream_ref(conn, stream);
         let Some(entry) = conn.session.data(stream) else {
@@ -224,7 +224,7 @@ impl<S: Service> Context<S> {
             cancel,
             work,
         };
-        // Unreachable error: the queue accepts jobs that continue an answer.
+        // Cannot fail: the queue accepts every job that continues a response.
         drop(self.queue(Job::Stream(Box::new(job))));
     }
 }

@@ -15,20 +15,20 @@ use crate::service::Service;
 /// An expired time limit of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Overdue {
-    /// `linger_time`, after the end of the session.
+    /// `linger_time`, after the session has ended.
     Lingering,
-    /// `stall_time`: the client has read too little from the socket.
+    /// `stall_time`: the client has read too few bytes from the socket.
     Stuck,
-    /// `head_time`: a header block is incomplete.
+    /// `head_time`: a header block is still incomplete.
     Block,
-    /// `idle_time`, or the server drains: the client must get a GOAWAY.
+    /// `idle_time`, or the server drains: send GOAWAY to the client.
     Leave,
-    /// `linger_time`: the client has not even acknowledged the GOAWAY.
+    /// `linger_time`: the client has not acknowledged the GOAWAY.
     GoAway,
 }
 
 impl<S: Service> Context<S> {
-    /// Checks all time limits of a connection.
+    /// Checks all time limits of a connection and its streams.
     pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
         let is_draining = self.drain.is_some();
         match expired(conn, &self.shared.limits, is_draining, self.now) {
@@ -55,7 +55,7 @@ impl<S: Service> Context<S> {
         self.step_h2(conn, Edges::default())
     }
 
-    /// Ends streams whose client is too slow; `true` if there were any.
+    /// Ends the streams of which the client is too slow; returns `true` if there were any.
     fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
         let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
         let mut has_dropped = false;
@@ -82,7 +82,7 @@ impl<S: Service> Context<S> {
     }
 }
 
-/// Returns the time limit of a connection that has expired.
+/// Returns the time limit of a connection that has expired, if any.
 fn expired(conn: &mut H2Conn, limits: &Limits, is_draining: bool, now: Instant) -> Option<Overdue> {
     let waited = |since: Instant| now.saturating_duration_since(since);
     if conn.is_lingering {
@@ -98,15 +98,15 @@ fn expired(conn: &mut H2Conn, limits: &Limits, is_draining: bool, now: Instant) 
     let is_idle = conn.session.stream_count() == 0;
     let Some(leaving_since) = conn.leaving_since else {
         let is_stale = is_idle && waited(conn.since) >= limits.idle_time;
-        // A new client is about to send, even if the server drains, and may not handle a refusal of
-        // its first stream.
+        // A new client is about to send its first request, even if the server drains. It may not
+        // retry on another connection if that stream is refused.
         let is_fresh = conn.opened_count == 0 && waited(conn.since) < limits.linger_time;
         return (is_stale || is_draining && !is_fresh).then_some(Overdue::Leave);
     };
     (is_idle && waited(leaving_since) >= limits.linger_time).then_some(Overdue::GoAway)
 }
 
-/// Whether the client has read too little from the socket for too long.
+/// Returns whether the client has read too few bytes from the socket within a throughput window.
 fn is_stuck(conn: &mut H2Conn, limits: &Limits, now: Instant) -> bool {
     if conn.output.is_empty() {
         conn.stuck_since = None;
@@ -123,14 +123,14 @@ fn is_stuck(conn: &mut H2Conn, limits: &Limits, now: Instant) -> bool {
     conn.moved_len < limits.stall_len_min
 }
 
-/// Whether the client has sent or read too little of a stream for too long. Starts the first
-/// throughput window, and the next one after each that passed. `sent_len`: bytes of the answer sent
-/// so far.
+/// Returns whether the client has sent or read too few bytes of a stream within a throughput
+/// window. Starts the first window, and a new one after each that the client has passed. `sent_len`
+/// is the number of response bytes sent so far.
 fn is_stalled(stream: &mut Stream, sent_len: u64, limits: &Limits, now: Instant) -> bool {
     let moved_len = match stream.state {
         StreamState::Receiving => stream.body_len,
         StreamState::Sending => sent_len,
-        // They wait for a worker or the application.
+        // These streams wait for a worker or the application, not for the client.
         StreamState::Away | StreamState::Waiting => return false,
     };
     let since = *stream.since.get_or_insert(now);

@@ -19,88 +19,91 @@ use crate::later::Later;
 use crate::request::Request;
 use crate::upload::BodyError;
 
-/// An HTTP/2 connection. It stays with its I/O thread; workers get requests and bodies.
+/// An HTTP/2 connection. It stays with its I/O thread; requests and response bodies move to
+/// workers.
 #[derive(Debug)]
 pub(crate) struct H2Conn {
     pub(crate) transport: Transport,
     pub(crate) peer: Peer,
-    /// The client's certificates.
+    /// The client's certificates, if it has presented any.
     pub(crate) secure: Option<Arc<Secure>>,
     pub(crate) key: Key,
     pub(crate) session: Session<Stream>,
-    /// Output that the socket has not taken.
+    /// Output that the socket has not accepted yet.
     pub(crate) output: Vec<u8>,
-    /// Answers in `output`, to be reported once the kernel has them.
+    /// Reports of responses in `output`, which the observer gets once the kernel has accepted the
+    /// bytes.
     pub(crate) unreported: Vec<Report>,
     pub(crate) readable: bool,
-    /// The client has shut down its sending side.
+    /// Whether the client has shut down its sending side.
     pub(crate) peer_ended: bool,
-    /// Everything that the client has sent was read.
+    /// Whether all bytes of the client were read, up to the end of the stream.
     pub(crate) has_ended: bool,
-    /// It is queued for another step before the thread sleeps.
+    /// Whether another step is scheduled before the thread sleeps.
     pub(crate) is_scheduled: bool,
     pub(crate) is_lingering: bool,
-    /// When the GOAWAY was sent; new streams are refused since.
+    /// Time at which the GOAWAY was sent. New streams are refused from then on.
     pub(crate) leaving_since: Option<Instant>,
-    /// Handlers that run or are queued, even if their streams are gone.
+    /// Number of handlers that are running or queued, even if their streams have ended.
     pub(crate) handler_count: usize,
     pub(crate) opened_count: u64,
-    /// Since when a header block is incomplete, and the number of frames then.
+    /// Time since which a header block is incomplete, and the number of frames at that time.
     pub(crate) block_since: Option<Instant>,
     block_frame_count: u64,
-    /// Bytes sent in this turn.
+    /// Number of bytes sent in this step.
     pub(crate) turn_len: u64,
-    /// When a stream last began or ended, or lingering began.
+    /// Time at which a stream last started or ended, or lingering started.
     pub(crate) since: Instant,
-    /// Start of a throughput window, while the socket is full.
+    /// Start of the current throughput window, while the socket accepts no more bytes.
     pub(crate) stuck_since: Option<Instant>,
-    /// Bytes sent since then.
+    /// Number of bytes sent since `stuck_since`; while lingering, number of bytes received.
     pub(crate) moved_len: u64,
 }
 
 /// The state of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// The request whose body is being received, or whose answer will be reported.
+    /// The request whose body is being received, or whose response will be reported.
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) body_len: u64,
-    /// The body, if it is streamed.
+    /// The request body, if the handler reads it as a stream.
     pub(crate) inflow: Option<Arc<Inflow>>,
-    /// Set when the stream is gone, so that its handler need not run.
+    /// Set when the stream has ended, so that its handler need not run.
     pub(crate) cancel: Cancel,
-    /// The lane in which its request is handled.
+    /// The lane in which the request is handled.
     pub(crate) lane: Lane,
-    /// The rest of the body, until it is pulled.
+    /// The rest of the response body, between two pulls.
     pub(crate) outflow: Option<Box<Outflow>>,
-    /// `outflow` waits for the application.
+    /// Whether `outflow` waits for the application.
     pub(crate) is_dry: bool,
     pub(crate) later: Option<(Arc<Later>, Preferences)>,
     pub(crate) state: StreamState,
-    /// It was woken before it waited.
+    /// Whether the stream was woken before it started to wait.
     pub(crate) is_woken: bool,
     pub(crate) status: Option<Status>,
     pub(crate) started: Option<Instant>,
-    /// Start of a throughput window, and the bytes received or sent before it.
+    /// Start of the current throughput window; `moved_len` is the number of bytes received or sent
+    /// before it.
     pub(crate) since: Option<Instant>,
     pub(crate) moved_len: u64,
 }
 
-/// The state of a stream, by the party it waits for.
+/// The state of a stream, named after what it waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum StreamState {
-    /// The rest of the request, from the client.
+    /// Waits for the rest of the request from the client.
     #[default]
     Receiving,
-    /// A worker.
+    /// Waits for a worker.
     Away,
-    /// The application, which will wake it.
+    /// Waits for the application, which will wake it.
     Waiting,
-    /// The client, which has to read.
+    /// Waits for the client to read.
     Sending,
 }
 
-/// An answer to report.
+/// A response to report to the observer.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) request: Box<Request>,
@@ -110,9 +113,9 @@ pub(crate) struct Report {
 }
 
 impl Stream {
-    /// Takes the report on the answer; it is made once.
+    /// Takes the report of the response; returns `None` the second time.
     pub(crate) fn report(&mut self, body_len: u64) -> Option<Report> {
-        // Only answers are reported.
+        // A stream without a response is not reported.
         let status = self.status?;
         let started = self.started?;
         let request = self.request.take()?;
@@ -130,7 +133,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Notifies the handler and the application that the stream is gone.
+    /// Notifies the handler and the application that the stream has ended.
     fn drop(&mut self) {
         self.cancel.set();
         if let Some(inflow) = &self.inflow {
@@ -143,7 +146,7 @@ impl Drop for Stream {
 }
 
 impl H2Conn {
-    /// An HTTP/1 connection that speaks HTTP/2.
+    /// Creates an HTTP/2 connection from an HTTP/1 connection.
     pub(crate) fn new(conn: Conn, session: Session<Stream>, now: Instant) -> Self {
         Self {
             transport: conn.transport,
@@ -153,7 +156,8 @@ impl H2Conn {
             session,
             output: Vec::new(),
             unreported: Vec::new(),
-            // An edge is reported once, and may have been consumed before the switch to HTTP/2.
+            // epoll reports an edge only once, and the edge may have been consumed before the
+            // switch to HTTP/2.
             readable: true,
             peer_ended: conn.peer_ended,
             has_ended: false,
@@ -177,7 +181,7 @@ impl H2Conn {
         self.peer_ended |= edges.ended;
     }
 
-    /// Tracks how long a header block has been incomplete.
+    /// Updates the time since which a header block has been incomplete.
     pub(crate) fn watch_block(&mut self, now: Instant) {
         let frame_count = self.session.frame_count();
         if !self.session.is_mid_block() {
@@ -188,7 +192,8 @@ impl H2Conn {
         self.block_frame_count = frame_count;
     }
 
-    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    /// Reads once; returns `None` if no bytes are available, and `Some(0)` at the end of the
+    /// stream.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let len = self.transport.recv(buffer)?;
         self.readable = self
@@ -197,8 +202,8 @@ impl H2Conn {
         Ok(len)
     }
 
-    /// Sends `bytes` after `output`, which keeps what the socket does not take. `true` once the
-    /// kernel has everything.
+    /// Sends `output`, then `bytes`; `output` keeps what the socket does not accept. Returns `true`
+    /// once the kernel has accepted all bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let mut sent_len = 0;
         if self.output.is_empty() {
@@ -209,7 +214,7 @@ impl H2Conn {
         Ok(self.output.is_empty() && self.transport.flush()?)
     }
 
-    /// Sends `output`; `true` once the kernel has everything.
+    /// Sends `output`; returns `true` once the kernel has accepted all bytes.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         if self.output.is_empty() {
             return self.transport.flush();

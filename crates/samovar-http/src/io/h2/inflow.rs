@@ -1,7 +1,7 @@
-//! Received bytes of HTTP/2 request bodies that a handler reads while they arrive.
+//! Received bytes of an HTTP/2 request body that a handler reads as they arrive.
 //!
-//! The I/O thread adds received bytes, at most the stream's window. The window opens by the bytes
-//! that the handler has read.
+//! The I/O thread adds received bytes, at most one stream window. The window opens by the number of
+//! bytes that the handler has read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::sync::Lock;
 use crate::upload::BodyError;
 
-/// The part of a body that was received and not read yet.
+/// The part of a request body that was received but not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Inflow {
     state: Mutex<State>,
@@ -22,12 +22,13 @@ pub(crate) struct Inflow {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pieces: VecDeque<Bytes>,
-    /// The last pieces, if they are too small to be kept one by one: a byte would cost forty.
+    /// The last pieces, merged because they are small: stored separately, a single byte would take
+    /// forty bytes of memory.
     small: BytesMut,
     pub(super) end: Option<Result<(), BodyError>>,
 }
 
-/// Pieces below this length, in bytes, are merged.
+/// Length below which pieces are merged, in bytes.
 const SMALL_LEN: usize = 4096;
 
 impl State {
@@ -35,7 +36,7 @@ impl State {
         self.pieces.is_empty() && self.small.is_empty()
     }
 
-    /// Moves `small` behind the other pieces.
+    /// Appends `small` to the other pieces.
     fn gather(&mut self) {
         if !self.small.is_empty() {
             let small = self.small.split().freeze();
@@ -43,7 +44,7 @@ impl State {
         }
     }
 
-    /// Copies bytes of the first piece; `None` if there is none.
+    /// Copies bytes of the first piece; returns `None` if there is no piece.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
         if self.pieces.is_empty() {
             self.gather();
@@ -59,7 +60,7 @@ impl State {
 }
 
 impl Inflow {
-    /// Adds received bytes.
+    /// Appends received bytes.
     pub(crate) fn put(&self, bytes: Bytes) {
         let mut state = self.lock();
         if bytes.len() < SMALL_LEN {
@@ -75,7 +76,7 @@ impl Inflow {
         self.arrived.notify_one();
     }
 
-    /// Ends the body; the first end counts.
+    /// Ends the body. Only the first call counts.
     pub(crate) fn end(&self, end: Result<(), BodyError>) {
         self.lock().end.get_or_insert(end);
         self.arrived.notify_one();
@@ -85,7 +86,7 @@ impl Inflow {
         self.state.locked()
     }
 
-    /// Waits until something is added, or `time` has passed.
+    /// Waits until bytes or the end are added, or `time` has passed.
     pub(super) fn wait<'a>(
         &'a self,
         state: MutexGuard<'a, State>,

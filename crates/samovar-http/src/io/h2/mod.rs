@@ -1,16 +1,17 @@
 //! HTTP/2 on an I/O thread.
 //!
-//! The thread reads, passes the bytes to the session, handles the events of the session, and sends
-//! its output. Workers run handlers and pull pieces of bodies.
+//! The I/O thread reads bytes, passes them to the session, handles the session's events, and sends
+//! its output. Workers run handlers and pull pieces of response bodies.
 //!
 //! | a stream is | it waits for | continues when |
 //! |---|---|---|
 //! | receiving | the client | its request is complete, or its head if the body is streamed |
-//! | away | a worker | the worker's news is in the inbox |
+//! | away | a worker | the worker's result is in the inbox |
 //! | waiting | the application | the application wakes it |
 //! | sending | the client | the last piece is sent: then a worker pulls the next |
 //!
-//! No stream delays another, and none occupies a thread: only a piece of memory waits for a client.
+//! No stream delays another, and none occupies a thread while it waits for its client: it only
+//! keeps one piece of a body in memory.
 
 mod answers;
 mod clock;
@@ -30,13 +31,13 @@ use crate::h2::{ErrorCode, Event, Session};
 use crate::observer::{End, Exchange, Incident};
 use crate::service::Service;
 
-/// Reads of one connection before others get their turn.
+/// Number of reads of one connection before other connections are served.
 const READ_COUNT: usize = 4;
-/// Bytes one connection may send before others get their turn.
+/// Number of bytes that one connection may send before other connections are served.
 const TURN_LEN: u64 = 4 << 20;
 
 impl<S: Service> Context<S> {
-    /// Turns a connection that speaks HTTP/2 into an [`H2Conn`], with its input so far.
+    /// Converts a connection that uses HTTP/2 to an [`H2Conn`], together with its input so far.
     pub(super) fn start_h2(&mut self, mut conn: Conn) -> (Box<H2Conn>, Stay) {
         let limits = &self.shared.limits;
         let mut session = Session::new(&limits.http2, &limits.head, self.now);
@@ -46,7 +47,7 @@ impl<S: Service> Context<S> {
         (conn, next)
     }
 
-    /// Aborts a connection.
+    /// Aborts a connection and all its streams.
     pub(super) fn cut_off_h2(&mut self, conn: &mut H2Conn) {
         if conn.session.stream_count() > 0 || !conn.output.is_empty() {
             conn.transport.reset_on_close();
@@ -54,7 +55,7 @@ impl<S: Service> Context<S> {
         self.fail_h2(conn, End::Cut);
     }
 
-    /// Gives up all answers in progress.
+    /// Aborts all responses in progress.
     pub(super) fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
         conn.session.abort(ErrorCode::CANCEL);
         while let Some(event) = conn.session.poll() {
@@ -80,7 +81,7 @@ impl<S: Service> Context<S> {
         self.turn += 1;
         match self.go_on_h2(conn) {
             Ok(next) => next,
-            // The client has left.
+            // The client has disconnected.
             Err(_) => Stay::Close,
         }
     }
@@ -135,8 +136,8 @@ impl<S: Service> Context<S> {
         Ok(())
     }
 
-    /// The client has shut down its sending side. Answers in progress continue as far as its
-    /// windows allow, because it may still read.
+    /// Handles the end of the client's input. Responses in progress continue as far as the
+    /// flow-control windows allow, because the client may still read.
     fn end_input(&mut self, conn: &mut H2Conn) {
         conn.has_ended = true;
         self.drop_streams(conn, |stream| {
@@ -144,9 +145,10 @@ impl<S: Service> Context<S> {
         });
     }
 
-    /// Gives up the answers of a client that has shut down its sending side: those that wait for
-    /// the application, unless `Limits::half_close` is set, and those that its windows block,
-    /// because it cannot open them any more. Called once everything the windows allow is sent.
+    /// Aborts blocked responses of a client that has shut down its sending side. These are
+    /// responses that wait for the application, unless `Limits::half_close` is set, and responses
+    /// blocked by flow-control windows, because the client can no longer open the windows. Called
+    /// after everything that the windows allow was sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
         let may_wait = self.shared.limits.half_close;
         self.drop_streams(conn, |stream| match stream.state {
@@ -156,7 +158,8 @@ impl<S: Service> Context<S> {
         })
     }
 
-    /// Gives up these streams of a client that has left; `true` if there are any.
+    /// Aborts the matching streams of a client that has disconnected; returns `true` if there are
+    /// any.
     fn drop_streams(&mut self, conn: &mut H2Conn, which: impl Fn(&Stream) -> bool) -> bool {
         let streams = conn.session.streams().filter(|(_, stream)| which(stream));
         let ids: Vec<_> = streams.map(|(id, _)| id).collect();
@@ -166,7 +169,7 @@ impl<S: Service> Context<S> {
         !ids.is_empty()
     }
 
-    /// Handles all events and sends the output; `true` once the kernel has it.
+    /// Handles all events and sends the output; returns `true` once the kernel has accepted it.
     fn drive(&mut self, conn: &mut H2Conn, mut is_clear: bool) -> io::Result<bool> {
         let mut out = std::mem::take(&mut self.out);
         let outcome = loop {
@@ -200,7 +203,7 @@ impl<S: Service> Context<S> {
         outcome
     }
 
-    /// The session has ended, and its output is sent.
+    /// Finishes a connection after the session has ended and its output was sent.
     fn finish_h2(&mut self, conn: &mut H2Conn) -> Stay {
         if let Some(abuse) = conn.session.abused() {
             let peer = conn.peer;
@@ -215,7 +218,8 @@ impl<S: Service> Context<S> {
         self.linger_h2(conn)
     }
 
-    /// As for HTTP/1: a client that still sends must not lose the GOAWAY to a reset.
+    /// Lingers as with HTTP/1: a client that is still sending must not lose the GOAWAY to a TCP
+    /// reset.
     fn linger_h2(&mut self, conn: &mut H2Conn) -> Stay {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             match conn.read(&mut self.read_buffer) {
@@ -262,7 +266,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Sends GOAWAY: new streams are refused from now on.
+    /// Sends GOAWAY; new streams are refused from then on.
     pub(super) fn leave(&mut self, conn: &mut H2Conn) {
         if conn.leaving_since.is_none() {
             conn.leaving_since = Some(self.now);
@@ -272,7 +276,7 @@ impl<S: Service> Context<S> {
 
     // Reports.
 
-    /// Resets a stream; [`ErrorCode::CANCEL`] means that the client has left.
+    /// Resets a stream. [`ErrorCode::CANCEL`] means that the client has disconnected.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
         let end = match code {
             ErrorCode::CANCEL => End::Left,
@@ -282,7 +286,7 @@ impl<S: Service> Context<S> {
         conn.session.reset(stream, code);
     }
 
-    /// Keeps the report on a complete answer until the kernel has it.
+    /// Stores the report of a complete response until the kernel has accepted all its bytes.
     fn gather_report(conn: &mut H2Conn, stream: u32) {
         let body_len = conn.session.sent_len(stream);
         let report = conn.session.data(stream);
@@ -291,7 +295,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Reports an answer that will not be complete.
+    /// Reports a response that stays incomplete.
     fn report_failure(&mut self, conn: &mut H2Conn, stream: u32, end: End) {
         let body_len = conn.session.sent_len(stream);
         let Some(entry) = conn.session.data(stream) else {

@@ -1,4 +1,4 @@
-//! Receiving requests.
+//! Receives the requests of HTTP/2 streams.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::request::Request;
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
 
-/// Length of all pieces of bodies of one connection, in bytes. Its streams share it, but each gets
-/// [`PIECE_LEN_MIN`] at least.
+/// Total length of the response pieces of one connection, in bytes. The streams share it, but each
+/// gets at least [`PIECE_LEN_MIN`].
 const PIECES_LEN: usize = 512 * 1024;
-/// Maximum length of a piece, in bytes: that of a buffer of the pool.
+/// Maximum length of a piece, in bytes: the length of a pool buffer.
 const PIECE_LEN_MAX: usize = 256 * 1024;
-/// Minimum length of a piece, in bytes: one frame.
+/// Minimum length of a piece, in bytes: the length of a frame.
 const PIECE_LEN_MIN: usize = 16 * 1024;
 
 impl<S: Service> Context<S> {
@@ -55,7 +55,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Receives the body of a request that the service has declined.
+    /// Receives the body of a request that the service has declined inline.
     fn take_in(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
         let (raw, index) = conn.session.head();
         let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
@@ -130,7 +130,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Queues a request for the workers.
+    /// Queues a request for a worker.
     fn dispatch(
         &mut self,
         conn: &mut H2Conn,
@@ -139,8 +139,8 @@ impl<S: Service> Context<S> {
         inflow: Option<Arc<Inflow>>,
         expects_continue: bool,
     ) {
-        // Handlers of streams that are gone count: a client that resets its requests must not get
-        // more handlers than one that waits.
+        // Handlers of ended streams count: a client that resets its requests must not get more
+        // running handlers than a client that waits.
         let handlers_max = self.shared.limits.http2.streams_max as usize;
         if conn.handler_count >= handlers_max {
             conn.session.reset(stream, ErrorCode::REFUSED_STREAM);

@@ -1,4 +1,4 @@
-//! HTTP/2 streams while a handler has their request.
+//! The link of an HTTP/2 stream to its request, while a handler has the request.
 
 use std::any::Any;
 use std::io;
@@ -14,8 +14,8 @@ use crate::io::stream::{StreamNews, StreamRef};
 use crate::patience::{GLANCE_TIME, Patience};
 use crate::upload::{BodyError, Link};
 
-/// Bytes that a handler reads before the client's window is opened by as many, in bytes: an update
-/// for every small read would cost too much.
+/// Number of bytes that a handler reads before the client's window is opened by that number. An
+/// update for every small read would cost too much.
 const RELEASE_LEN: usize = 16 * 1024;
 
 /// An HTTP/2 stream while a handler has its request.
@@ -23,10 +23,10 @@ const RELEASE_LEN: usize = 16 * 1024;
 pub(crate) struct StreamLink {
     stream: StreamRef,
     core: Arc<Core>,
-    /// The body, if it is streamed.
+    /// The request body, if the handler reads it as a stream.
     inflow: Option<Arc<Inflow>>,
     expects_continue: bool,
-    /// Bytes read that the client's window was not opened by yet.
+    /// Number of bytes that were read but not yet returned to the client's window.
     unreleased_len: usize,
     patience: Patience,
 }
@@ -57,20 +57,21 @@ impl StreamLink {
         }
     }
 
-    /// Waits for the client, with the worker slot lent.
+    /// Waits for the client. Meanwhile the worker slot is lent to other jobs.
     fn wait<'a>(
         &mut self,
         inflow: &'a Inflow,
         state: MutexGuard<'a, State>,
     ) -> io::Result<MutexGuard<'a, State>> {
         drop(state);
-        // RFC 9110, 10.1.1: nothing has arrived yet, so the client waits to be asked.
+        // RFC 9110, 10.1.1: no byte of the body has arrived, so the client waits for `100
+        // Continue`.
         if std::mem::take(&mut self.expects_continue) {
             let news = StreamNews::Inform(Status::CONTINUE, Vec::new());
             self.core.send_news(self.stream, news);
         }
-        // If too many slots are lent already, the job keeps its own slot, for one stall time at
-        // most.
+        // If too many slots are lent already, the job keeps its slot while it waits, for one stall
+        // time at most.
         let _lent = LentSlot::lend(&self.core.queue, self.stream.lane);
         let mut state = inflow.lock();
         while state.is_empty() && state.end.is_none() {

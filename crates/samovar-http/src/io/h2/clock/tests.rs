@@ -11,12 +11,12 @@ use crate::io::transport::Transport;
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const LONG: Duration = Duration::from_secs(1_000_000);
 
-/// A request of stream 1 for `/`, in a header block without its end: `:method: GET`, `:scheme:
-/// http`, `:path: /` (RFC 7541, appendix A).
+/// The start of a request for `/` on stream 1, in an incomplete header block: `:method: GET`,
+/// `:scheme: http`, `:path: /` (RFC 7541, appendix A).
 const PARTIAL_BLOCK: &[u8] = b"\0\0\x03\x01\x01\0\0\0\x01\x82\x86\x84";
-/// The rest of the block: `:authority: a`.
+/// The end of the header block: `:authority: a`.
 const REST: &[u8] = b"\0\0\x03\x09\x04\0\0\0\x01\x41\x01a";
-/// A part of the rest, without a field.
+/// A CONTINUATION frame without a field, which does not end the block.
 const EMPTY_PART: &[u8] = b"\0\0\0\x09\0\0\0\0\x01";
 
 fn receive(conn: &mut H2Conn, bytes: &[u8], now: Instant) -> Option<Event> {
@@ -26,7 +26,7 @@ fn receive(conn: &mut H2Conn, bytes: &[u8], now: Instant) -> Option<Event> {
     event
 }
 
-/// A new connection whose client has sent its SETTINGS.
+/// Returns a new connection whose client has sent its SETTINGS.
 fn new_conn(start: Instant) -> H2Conn {
     let (socket, _) = UnixStream::pair().unwrap();
     let transport = Transport::Plain(socket.into());
@@ -39,7 +39,7 @@ fn new_conn(start: Instant) -> H2Conn {
     conn
 }
 
-/// A connection with an open stream that a worker has.
+/// Returns a connection with one open stream, which waits for a worker.
 fn busy_conn(start: Instant) -> H2Conn {
     let mut conn = new_conn(start);
     let event = receive(&mut conn, &[PARTIAL_BLOCK, REST].concat(), start);
@@ -49,7 +49,7 @@ fn busy_conn(start: Instant) -> H2Conn {
     conn
 }
 
-/// Checks that a limit of a connection expires exactly `time` after `start`.
+/// Checks that a limit expires exactly `time` after `start` and not before.
 #[track_caller]
 fn check(
     conn: impl Fn() -> H2Conn,
@@ -65,7 +65,7 @@ fn check(
     assert_eq!(at(time + NANOSECOND), Some(expected));
 }
 
-/// Checks that no limit of a connection has expired.
+/// Checks that no time limit has expired.
 #[track_caller]
 fn check_none(conn: &mut H2Conn, is_draining: bool, now: Instant) {
     assert_eq!(expired(conn, &Limits::default(), is_draining, now), None);
@@ -102,7 +102,7 @@ fn a_client_that_does_not_acknowledge_a_goaway_is_closed() {
             limits.linger_time,
             Overdue::GoAway,
         );
-        // Open streams are answered first.
+        // Open streams get their responses first.
         let mut busy = busy_conn(start);
         busy.leaving_since = Some(left);
         check_none(&mut busy, is_draining, left + LONG);
@@ -158,7 +158,7 @@ fn each_frame_of_a_header_block_has_the_whole_time() {
     };
     let later = start + limits.head_time;
     check(continued, false, later, limits.head_time, Overdue::Block);
-    // Bytes that complete no frame do not count.
+    // Bytes that do not complete a frame do not restart the time limit.
     let trickled = || {
         let mut conn = partial();
         assert!(receive(&mut conn, &REST[..5], later - NANOSECOND).is_none());
@@ -184,7 +184,7 @@ fn a_client_that_does_not_read_its_socket_is_stuck_after_a_window() {
         let mut conn = busy_conn(start - NANOSECOND);
         conn.moved_len = 1_000_000;
         conn.output = b"unsent".to_vec();
-        // This check finds the socket full, and starts the window.
+        // This check finds unsent output, and starts the window.
         check_none(&mut conn, false, start);
         conn
     };
@@ -201,7 +201,7 @@ fn a_client_that_does_not_read_its_socket_is_stuck_after_a_window() {
         limits.stall_time,
         Overdue::Stuck,
     );
-    // Enough bytes, and then a window that starts with nothing.
+    // Enough bytes for the first window; the next window starts at zero.
     let mut conn = full();
     conn.moved_len = limits.stall_len_min;
     let mut now = start + limits.stall_time;
@@ -212,7 +212,7 @@ fn a_client_that_does_not_read_its_socket_is_stuck_after_a_window() {
         expired(&mut conn, &limits, false, now),
         Some(Overdue::Stuck)
     );
-    // Nothing is unsent for a moment.
+    // The output is empty for a moment, which resets the window.
     let mut conn = full();
     conn.output.clear();
     check_none(&mut conn, false, now);
