@@ -1,4 +1,4 @@
-//! A path excluded by a policy looks absent under every URL, and all others are served as usual.
+//! A path excluded by a policy looks absent under every URL. All other paths are served as usual.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use support::{OwnStore, eventually, hash_part, key_pair, sample, sample_list, sa
 use support_caches::{Serving, key};
 use support_process::{Connection, Response};
 
-/// A hash part of no path, and a NAR hash.
+/// A hash part that no path has, and a NAR hash.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 const NO_NAR: &str = "1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
 
@@ -65,7 +65,7 @@ fn base_name(path: &str) -> &str {
 /// A request: method, target below the prefix, header fields, body.
 type Asked = (&'static str, String, Vec<&'static str>, String);
 
-/// Every kind of request about a path.
+/// Builds requests of every kind about a path.
 fn questions(path: &str, nar_hash: &str) -> Vec<Asked> {
     let (hash, name) = (hash_part(path), base_name(path));
     let urls = [
@@ -124,7 +124,8 @@ fn ask(connection: &mut Connection, prefix: &str, (method, url, fields, body): &
     connection.response(*method == "HEAD")
 }
 
-/// Status, head without its date, and body, of which a chunked one is decoded.
+/// Reduces a response to its status, its head without the date, and its body; decodes a chunked
+/// body.
 fn say(reply: &Response) -> (u16, Vec<String>, String) {
     let head = reply
         .head_without_date()
@@ -134,7 +135,7 @@ fn say(reply: &Response) -> (u16, Vec<String>, String) {
     (reply.status, head, reply.text())
 }
 
-/// Checks that no request about `path` tells it from an absent path.
+/// Checks that responses about `path` are the same as those about an absent path.
 #[track_caller]
 fn check_hidden(connection: &mut Connection, prefix: &str, path: &str, nar_hash: &str) {
     let absent = format!("/nix/store/{ABSENT}-{}", &base_name(path)[33..]);
@@ -142,7 +143,8 @@ fn check_hidden(connection: &mut Connection, prefix: &str, path: &str, nar_hash:
         .into_iter()
         .zip(questions(&absent, nar_hash));
     for (question, other) in pairs {
-        // The second answer may come from caches filled by the first, or by the open cache.
+        // The second response may come from caches, filled by the first request or through the open
+        // cache.
         for _ in 0..2 {
             let reply = say(&ask(connection, prefix, &question));
             let mut expected = say(&ask(connection, prefix, &other));
@@ -204,16 +206,16 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
         &sample("top"),
     ] {
         let nar_hash = nar_hash(&mut connection, path);
-        // Request all of it in the open cache, to fill the in-memory caches.
+        // Request everything through the open cache, to fill the in-memory caches.
         for question in questions(path, &nar_hash) {
             ask(&mut connection, "", &question);
         }
         for prefix in ["/roots", "/names", "/built", "/deny", "/unsigned", "/young"] {
             let of_this = match prefix {
-                // These policies allow some of the paths.
+                // This policy allows some of the paths.
                 "/names" => *path != sample("top"),
                 "/unsigned" => *path == denied,
-                // Its log may be read, because its output was built here.
+                // The log of this path may be read, because its output was built here.
                 "/built" => *path != sample("built_drv"),
                 _ => true,
             };
@@ -222,7 +224,7 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
             }
         }
     }
-    // Allowed paths are served, so the checks above mean something.
+    // Allowed paths are served: otherwise the checks above would prove nothing.
     let hash = hash_part(&allowed);
     let nar_hash = nar_hash(&mut connection, &allowed);
     for prefix in ["/roots", "/names", "/deny", "/unsigned"] {
@@ -320,7 +322,8 @@ fn a_closure_with_a_denied_path_is_not_served_and_lists_say_absent() {
     assert!(!text.contains(&format!("StorePath: {inner}\n")));
 }
 
-/// Profiles change under constant requests.
+/// Profiles change under constant requests: a path that a root leads to is served within a second,
+/// and a path that it no longer leads to is absent after a second.
 #[test]
 fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
     let store = OwnStore::new();
@@ -418,7 +421,7 @@ fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
         list.contains("failed ") && list.ends_with("end 0 0 1\n"),
         "{list}"
     );
-    // An allowing rule may name a profile that does not exist yet.
+    // A rule that allows paths may name a profile that does not exist yet.
     let url = format!("{}.narinfo", hash_part(&path));
     eventually("it leads nowhere", || {
         connection.get(&format!("/b/{url}")).status == 404
@@ -504,8 +507,8 @@ fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
     }
 }
 
-/// Two teams with real Nix clients: one may read the closure of a profile, one the paths with a
-/// certain signature.
+/// Two teams with real Nix clients: one may read the closure of a profile, the other the paths that
+/// a certain key has signed.
 #[test]
 fn two_clients_get_what_is_theirs() {
     let (top, signed) = (sample("top"), sample("signed"));

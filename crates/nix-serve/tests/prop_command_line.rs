@@ -1,4 +1,4 @@
-//! No command line makes the parser panic, and every message is one line.
+//! No command line makes the parser panic, and every message is one line long.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -7,7 +7,7 @@ use nix_serve::cli::{Invocation, parse};
 use nix_serve::environment;
 use proptest::prelude::*;
 
-/// Words similar to options, and arbitrary bytes.
+/// Generates words similar to options, and arbitrary bytes.
 fn word() -> impl Strategy<Value = OsString> {
     let name = prop_oneof![
         Just("listen"),

@@ -1,4 +1,4 @@
-//! Realisations of content-addressed derivations are served in the formats of old and new Nix.
+//! Realisations of content-addressed derivations are served in the formats of both old and new Nix.
 
 mod support;
 mod support_process;
@@ -7,7 +7,7 @@ use support::{OwnStore, eventually, local, sample, sample_root};
 use support_process::{Connection, Process, at, serve_sample, sqlite};
 
 const NOT_FOUND: &str = "File not found.\n";
-/// A hash part of no path.
+/// A hash part that no path has.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
 #[test]
@@ -53,7 +53,7 @@ fn realisations_by_derivation() {
     let (_server, addr) = Process::serving(&mut command);
     let mut connection = Connection::connect(addr);
     let path = format!("/build-trace-v2/{drv}/out.doi");
-    // No Nix with this table has written to the store yet.
+    // No Nix that has this table has written to the store yet.
     connection.check_text(&path, 404, NOT_FOUND);
     sqlite(
         &store.database(),

@@ -1,5 +1,5 @@
-//! HUP changes keys under load without a single unsigned answer, and refuses unusable files with a
-//! log line and without blocking.
+//! HUP changes keys under load without a single unsigned response. Unusable files cause a log line
+//! and no change, and do not block the server.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,11 +22,11 @@ use samovar_nix::{PublicKey, Signature};
 use support::{eventually, hash_part, key_pair, of_sample, output, sample_list};
 use support_process::{Connection, Process, at, set_mode};
 
-/// Limit for reading a bad file on a busy machine; opening a FIFO without a writer would block for
-/// ever.
+/// Maximum time to reject an unusable file, on a busy machine. Opening a FIFO without a writer
+/// would block forever.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// The text that a narinfo's signatures cover, built as a client does.
+/// Returns the text that a narinfo's signatures cover, built as a client does.
 fn fingerprint(narinfo: &str) -> String {
     let field = |name: &str| {
         let line = narinfo.lines().find_map(|line| line.strip_prefix(name));
@@ -45,7 +45,7 @@ fn fingerprint(narinfo: &str) -> String {
     )
 }
 
-/// Returns which of two keys has signed; fails if there is any other signature.
+/// Returns which of two keys has signed a narinfo; fails if there is any other signature.
 #[track_caller]
 fn signer(narinfo: &str, keys: &[PublicKey; 2]) -> usize {
     let signatures: Vec<_> = narinfo
@@ -106,7 +106,7 @@ fn every_answer_is_signed_by_the_old_key_or_the_new() {
             let before = total();
             eventually("answers", || total() > before + 20);
         }
-        // A burst: pending signals of one kind may merge.
+        // Send many signals: pending signals of one kind may merge.
         let storm = "i=0; while [ $i -lt 1000 ]; do kill -s HUP $0; i=$((i+1)); done";
         let pid = server.child.id().to_string();
         output(Command::new("sh").args(["-c", storm, &pid]));
@@ -128,7 +128,7 @@ fn every_answer_is_signed_by_the_old_key_or_the_new() {
 
 type Put = Box<dyn Fn()>;
 
-/// Puts invalid keys and certificates at a path, one kind after another; `good` is the original.
+/// Returns ways to put invalid keys and certificates at a path; `good` is the original file.
 fn bad_files(path: &Path, good: &[u8]) -> Vec<(&'static str, Put)> {
     let own = |path: &Path| -> PathBuf { path.to_owned() };
     let write = |content: Vec<u8>| -> Put {

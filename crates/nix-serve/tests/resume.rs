@@ -1,4 +1,5 @@
-//! An interrupted download resumes where it broke, for every range a client may request.
+//! An interrupted download can be resumed at the byte where it broke, by any range that a client
+//! may request.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,17 +20,17 @@ struct BreakingLine {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// A request for a NAR and the head of its answer, as seen by the proxy.
+/// A request for a NAR and the head of the response, as recorded by the proxy.
 #[derive(Debug, Clone)]
 struct Seen {
     request: String,
     answer: String,
-    /// Bytes of the body that were forwarded.
+    /// Number of bytes of the body that the proxy has forwarded.
     body_len: u64,
 }
 
 impl BreakingLine {
-    /// Cuts the bodies of NAR answers after these lengths, in order.
+    /// Starts a proxy that cuts the bodies of NAR responses after these lengths, in order.
     fn new(server: SocketAddr, cuts: &[u64]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let line = Self {
@@ -38,7 +39,7 @@ impl BreakingLine {
         };
         let cuts = Arc::new(Mutex::new(cuts.to_vec()));
         let seen = Arc::clone(&line.seen);
-        // Runs until the process ends: a blocking accept cannot be interrupted.
+        // This thread runs until the process ends: a blocking accept cannot be interrupted.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let (cuts, seen) = (Arc::clone(&cuts), Arc::clone(&seen));
@@ -57,7 +58,8 @@ impl BreakingLine {
     }
 }
 
-/// Forwards one request and its answer, then closes; the client reconnects for the next.
+/// Forwards one request and its response, then closes the connection. The client reconnects for the
+/// next request.
 fn pass(
     mut client: TcpStream,
     server: SocketAddr,
@@ -100,7 +102,7 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(head)
 }
 
-/// The value of a header field.
+/// Returns the value of a header field.
 fn field<'head>(head: &'head str, name: &str) -> Option<&'head str> {
     head.lines().skip(1).find_map(|line| {
         let (field, value) = line.split_once(':')?;
@@ -148,7 +150,7 @@ fn a_real_client_resumes_after_two_breaks() {
     assert_eq!([seen[0].body_len, seen[1].body_len], cuts);
 }
 
-/// A NAR of many files resumes in the middle of the tree.
+/// A client resumes a NAR of many files in the middle of the tree.
 #[test]
 fn a_real_client_resumes_within_a_tree() {
     let client = Client::new();
@@ -170,7 +172,7 @@ fn a_real_client_resumes_within_a_tree() {
     );
 }
 
-/// The whole NAR of a path, and a connection for range requests.
+/// The whole NAR of a path, and a connection for requests of ranges.
 struct Whole {
     connection: Connection,
     url: String,
@@ -203,7 +205,7 @@ impl Whole {
         answer
     }
 
-    /// Expects the bytes `start..end`.
+    /// Checks that a range has the bytes `start..end`.
     #[track_caller]
     fn part(&mut self, range: &str, start: usize, end: usize) {
         let answer = self.ask(range);
@@ -244,7 +246,7 @@ fn single_ranges() {
         whole.part("bytes=0-", 0, len);
         whole.part(&format!("bytes={}-", len - 1), len - 1, len);
         whole.part(&format!("bytes={}-{}", len - 1, len - 1), len - 1, len);
-        // An end past the last byte means the last byte, as does a suffix longer than the NAR.
+        // An end after the last byte means the last byte; so does a suffix longer than the NAR.
         whole.part(&format!("bytes=5-{}", len * 2), 5, len);
         whole.part("bytes=5-99999999999999999999999999", 5, len);
         whole.part("bytes=-1", len - 1, len);
@@ -264,12 +266,12 @@ fn ranges_beyond_the_end() {
     whole.beyond(&format!("bytes={}-", len + 1));
     whole.beyond("bytes=99999999999999999999999999-");
     whole.beyond("bytes=-0");
-    // The connection is still usable.
+    // The connection can still be used.
     whole.part("bytes=0-0", 0, 1);
 }
 
-/// RFC 9110, 14.2: "A server MAY ignore the Range header field." For more than one range there is
-/// no client, and what cannot be understood must be ignored.
+/// A malformed range is ignored, and so is a request for several ranges, which no client sends. RFC
+/// 9110, 14.2: "A server MAY ignore the Range header field."
 #[test]
 fn ranges_that_mean_nothing_and_ranges_in_the_plural() {
     let mut whole = Whole::of("kinds");
@@ -294,8 +296,9 @@ fn ranges_that_mean_nothing_and_ranges_in_the_plural() {
     }
 }
 
-/// RFC 9110, 14.2: "A server MUST ignore a Range header field received with a request method that
-/// is unrecognized or for which range handling is not defined", which is every one but GET.
+/// Ranges of HEAD are ignored. RFC 9110, 14.2: "A server MUST ignore a Range header field received
+/// with a request method that is unrecognized or for which range handling is not defined", which
+/// means all methods but GET.
 #[test]
 fn head_ignores_ranges() {
     let mut whole = Whole::of("kinds");
@@ -311,7 +314,7 @@ fn head_ignores_ranges() {
     }
 }
 
-/// A download may break at any byte of a small NAR.
+/// A download can be resumed at any byte of a small NAR.
 #[test]
 fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
     let mut whole = Whole::of("odd");
@@ -321,7 +324,7 @@ fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
     }
 }
 
-/// The same in a tree of thousands of files, at offsets spread over it.
+/// A download can be resumed at offsets spread over a tree of thousands of files.
 #[test]
 fn places_in_a_tree() {
     let mut whole = Whole::of("tree");

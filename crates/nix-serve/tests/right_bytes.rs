@@ -1,5 +1,5 @@
-//! Modified files never make a complete NAR: the first full NAR sent of a path is hashed on the
-//! way, and a damaged path is quarantined until it is repaired.
+//! No complete NAR of modified files is ever sent: the first full NAR of a path is hashed while it
+//! is sent, and a damaged path is quarantined until it is repaired.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,7 +55,7 @@ impl Scene {
         ServerProcess::start(&mut self.command())
     }
 
-    /// A server with a state file for verification records.
+    /// Starts a server with a state file for verification records.
     fn remembering(&self) -> ServerProcess {
         let mut command = self.command();
         command.arg("--state-directory").arg(self.dir.path());
@@ -68,7 +68,7 @@ impl Scene {
         dump.output().unwrap().stdout
     }
 
-    /// The file of a path in which a byte gets changed.
+    /// Returns the file of a path in which the test changes a byte.
     fn victim(&self, path: &str) -> PathBuf {
         let real = self.store.real(path);
         match path == self.tree {
@@ -77,7 +77,7 @@ impl Scene {
         }
     }
 
-    /// Flips a byte in the last third; a second call restores it.
+    /// Flips a byte in the last third of the file. A second call restores it.
     fn flip(&self, path: &str) {
         let file = self.victim(path);
         let mut contents = fs::read(&file).unwrap();
@@ -106,11 +106,11 @@ fn url(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// Checks that requests of every kind find the path absent.
+/// Checks that requests of every kind report the path as absent.
 #[track_caller]
 fn is_kept_out(server: &ServerProcess, path: &str) {
     let part = hash_part(path);
-    // 503 until a second check has confirmed the damage.
+    // The status is 503 until a second check has confirmed the damage.
     eventually("it is known to be damaged", || {
         let status = server.narinfo(path).status;
         assert!(matches!(status, 404 | 503), "{status}");
@@ -154,7 +154,7 @@ fn is_served(server: &ServerProcess, path: &str, nar: &[u8]) {
     assert_eq!(closure.status, 200);
 }
 
-/// Expects the first NAR to be aborted.
+/// Checks that the first NAR is aborted.
 #[track_caller]
 fn breaks(server: &ServerProcess, path: &str) {
     let mut connection = Connection::connect(server.addr);
@@ -173,7 +173,7 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
     for path in [&scene.file, &scene.tree] {
         let nar = scene.dump(path);
         scene.flip(path);
-        // Narinfo from memory, and a NAR small enough for the I/O thread.
+        // The narinfo comes from memory, and the NAR is small enough for the I/O thread.
         assert_eq!(server.narinfo(path).status, 200);
         assert_eq!(server.narinfo(path).status, 200);
         breaks(&server, path);
@@ -185,11 +185,11 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
         is_served(&server, path, &nar);
         is_served(&server, path, &nar);
     }
-    // A small NAR is hashed before anything is sent.
+    // A small NAR is hashed before any byte is sent.
     let nar = scene.dump(&scene.tiny);
     scene.flip(&scene.tiny);
     assert_eq!(server.narinfo(&scene.tiny).status, 200);
-    // The second check of a small path may be over already.
+    // The second check of a small path may already be over.
     let status = server.get(&url(&scene.tiny)).status;
     assert!(matches!(status, 404 | 503), "{status}");
     is_kept_out(&server, &scene.tiny);
@@ -238,7 +238,7 @@ fn over_tls_and_http2_it_breaks_as_well() {
         let len = fs::metadata(&out).map_or(0, |metadata| metadata.len());
         assert!(len < nar.len() as u64, "{protocol:?}");
         scene.flip(path);
-        // 503 until the second check.
+        // The status is 503 until the second check.
         eventually("it is served", || {
             curl();
             fs::read(&out).is_ok_and(|body| body == nar)
@@ -247,8 +247,8 @@ fn over_tls_and_http2_it_breaks_as_well() {
     }
 }
 
-/// Ranges of a path that is not verified are sent unhashed: a client that resumes checks the hash
-/// of the whole. They do not change the state of the path.
+/// Ranges of a path that is not verified are sent without hashing them: a client that resumes a
+/// download checks the hash of the whole. They do not change the state of the path.
 #[test]
 fn a_range_is_not_hashed() {
     let scene = Scene::new();
@@ -296,7 +296,7 @@ fn verdicts_outlive_the_server() {
         "{log}"
     );
 
-    // The first is repaired and another one damaged while no server runs.
+    // One path is repaired and another one damaged while no server runs.
     scene.flip(&scene.tree);
     let tree = scene.dump(&scene.tree);
     fs::remove_file(scene.store.real(&scene.file)).unwrap();
@@ -312,7 +312,8 @@ fn verdicts_outlive_the_server() {
     );
 }
 
-/// With any invalid state file the server starts, logs one line, and verifies anew.
+/// If the state file is invalid in any way, the server starts, logs one line, and verifies the
+/// paths again.
 #[test]
 fn a_state_file_that_is_of_no_use_costs_a_line() {
     let scene = Scene::new();
@@ -386,7 +387,8 @@ fn a_directory_that_cannot_be_written_costs_a_line() {
     }
 }
 
-/// The bytes it sent were right at the time they were read.
+/// A slow download that started before the damage does not count as a verification of the damaged
+/// path: its bytes were right when they were read.
 #[test]
 fn a_slow_download_does_not_acquit_what_others_found_damaged() {
     let store = OwnStore::new();
@@ -419,7 +421,7 @@ fn a_slow_download_does_not_acquit_what_others_found_damaged() {
         });
     });
     assert!(result.is_ok() && len == head.content_length(), "{result:?}");
-    // The second check finds it still damaged.
+    // The second check confirms the damage.
     eventually("the second look is over", || {
         let status = server.narinfo(&path).status;
         assert!(matches!(status, 404 | 503), "{status}");

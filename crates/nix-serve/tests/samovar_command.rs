@@ -1,4 +1,5 @@
-//! `samovar` reports the same about a store through a running server as Nix does locally.
+//! `samovar` reports the same about a store through a running server as Nix does with direct
+//! access.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +25,7 @@ fn samovar(words: &[&str]) -> (String, Outcome) {
     (String::from_utf8(out).unwrap(), outcome)
 }
 
-/// The store paths in a report, in order.
+/// Returns the store paths in a report, in order.
 #[track_caller]
 fn paths(report: &str) -> Vec<String> {
     let report: Value = serde_json::from_str(report).unwrap();
@@ -82,7 +83,7 @@ fn what_the_local_store_has_is_left_out() {
     let words = ["closure", "--json", "--store", &uri, &url, &path];
     let all = paths(&samovar(&words).0);
     assert_eq!(all.len(), sample_list("closure").len());
-    // A path near the leaves, so that its closure is small.
+    // Take a path near the leaves, whose closure is small.
     let part = &all[20];
     store.run("nix", &["copy", "--no-check-sigs", "--from", &url, part]);
     let has = requisites(part);

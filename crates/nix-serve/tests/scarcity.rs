@@ -1,5 +1,5 @@
-//! Without free descriptors or disk space the server goes on, loses nothing but log lines, and
-//! recovers when there are some again.
+//! Without free descriptors or disk space the server continues to run and loses only log lines. It
+//! recovers when there are free ones again.
 
 #![expect(
     clippy::unwrap_used,
@@ -78,7 +78,7 @@ fn a_full_disk_costs_log_lines_alone() {
         assert_eq!(server.get(&path).status, 200);
     }
     disk.empty();
-    // Lines are complete again, and one line has the number of lost lines.
+    // Lines are complete again, and one line states the number of lost lines.
     eventually("lines are written again", || {
         assert_eq!(server.get(&format!("{path}?again")).status, 200);
         fs::read_to_string(&log).unwrap().contains("?again")
@@ -111,7 +111,7 @@ fn few_descriptors_cost_connections_alone() {
             stream
         })
         .collect();
-    // Every answer sent meanwhile is right; 503 and closed connections do not count.
+    // Each response sent meanwhile is right. Status 503 and closed connections are ignored.
     for _ in 0..50 {
         let mut stream = TcpStream::connect(server.addr).unwrap();
         let patience = Duration::from_millis(20);
@@ -135,8 +135,8 @@ fn few_descriptors_cost_connections_alone() {
     eventually("nothing is left", || besides_database(pid) <= before + 4);
 }
 
-/// Counts the descriptors of a process except database connections, which the server keeps open,
-/// one per concurrent reader.
+/// Counts the descriptors of a process except its database connections: the server keeps one open
+/// per concurrent reader.
 fn besides_database(pid: u32) -> usize {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
@@ -145,7 +145,7 @@ fn besides_database(pid: u32) -> usize {
         .count()
 }
 
-/// The address in the log line of a listener.
+/// Finds the address in the log line of a listener.
 fn address_in(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     let line = text.lines().find(|line| line.contains(" on http"))?;
@@ -170,7 +170,7 @@ fn a_full_disk_under_the_error_log_costs_its_lines_alone() {
         server.signal("USR1");
         assert_eq!(connection.get(&path).status, 200);
     };
-    // The last page has capacity for some lines.
+    // The last page of the file has space for some more lines.
     eventually("a line breaks off", || {
         say_and_ask();
         fs::metadata(&log).unwrap().len().is_multiple_of(4096)
@@ -199,7 +199,7 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
     let server = ServerProcess::start(&mut with_pid_file());
     let written = fs::read_to_string(&file).unwrap();
     disk.fill();
-    // Its successor cannot write a PID file.
+    // The successor fails, because it cannot write a PID file.
     server.signal("USR2");
     let line = server.wait_for("cannot write the PID file");
     println!("{line}");
@@ -209,7 +209,7 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
     drop(server);
     fs::remove_file(&file).unwrap();
     disk.fill();
-    // A new server logs one line, and leaves no file.
+    // A new server fails with one line, and leaves no file.
     let output = with_pid_file()
         .args(["--listen", "127.0.0.1:0"])
         .output()

@@ -1,5 +1,5 @@
-//! The scrub verifies paths in the background at its configured rate, disturbs nothing, and reports
-//! only real damage.
+//! The scrub verifies paths in the background at its configured rate. It disturbs no requests and
+//! reports only real damage.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
     );
     for (index, path) in paths.iter().enumerate() {
         let expected = if index == 1 { 404 } else { 200 };
-        // 503 until the second check.
+        // The status is 503 until the second check.
         eventually("that is known", || server.narinfo(path).status == expected);
     }
     overwrite(&store, &paths[1], b'b');
@@ -62,7 +62,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
         "{log}"
     );
 
-    // Verified paths come last, and those verified within the last minute are skipped.
+    // The scrub starts with unverified paths, and skips paths verified within the last minute.
     let server = serve(&store, &arguments);
     let line = server.wait_for("scrub ended");
     assert!(
@@ -78,7 +78,7 @@ fn it_keeps_to_its_pace_and_ends_with_the_server() {
     let (store, paths) = store(3);
     let started = Instant::now();
     let server = serve(&store, &["--scrub", "600000"]);
-    // Collected before its turn, which is the last.
+    // The scrub would verify this path last. It is collected before.
     store.run("nix-store", &["--delete", &paths[0]]);
     let line = server.wait_for("scrub ended");
     assert!(line.contains("3 of 3 paths"), "{line}");
@@ -100,8 +100,8 @@ fn it_keeps_to_its_pace_and_ends_with_the_server() {
     assert!(!log.contains("scrub"), "{log}");
 }
 
-/// The database is there, but the file system of the files is not mounted: this is no damage of any
-/// path.
+/// If the database is present but the file system of the files is not mounted, no path counts as
+/// damaged.
 #[test]
 fn a_store_that_is_not_mounted_is_no_damage() {
     let (store, paths) = store(2);
@@ -122,7 +122,7 @@ fn a_store_that_is_not_mounted_is_no_damage() {
     fs::remove_dir(&files).unwrap();
     fs::rename(&aside, &files).unwrap();
     assert!(server.get(&nar).is_complete);
-    // The scrub waited for the files.
+    // The scrub must wait until the files are mounted.
     let line = server.wait_for("scrub ended");
     assert!(line.contains("2 of 2 paths"), "{line}");
     assert!(line.contains(" 0 damaged"), "{line}");

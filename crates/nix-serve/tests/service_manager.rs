@@ -1,5 +1,5 @@
-//! As a systemd service the server supports socket activation, readiness, reload and watchdog
-//! notifications.
+//! As a systemd service, the server supports socket activation, and notifies systemd of readiness,
+//! reloads, stopping and its watchdog.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ impl Manager {
         }
     }
 
-    /// The next message, or `None` if none comes within `time`.
+    /// Returns the next message, or `None` if none arrives within `time`.
     fn next_within(&self, time: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(time)).unwrap();
         let mut buffer = [0; 4096];
@@ -51,7 +51,7 @@ impl Manager {
         }
     }
 
-    /// Waits for a message with `state`; only watchdog messages may precede it.
+    /// Waits for a message with `state`. Only watchdog messages may precede it.
     #[track_caller]
     fn wait_for(&self, state: &str) -> String {
         let start = Instant::now();
@@ -80,7 +80,7 @@ fn ready_reloading_stopping() {
     let mut command = server_of(&sample_root());
     let mut server = Process::spawn(command.env("NOTIFY_SOCKET", &manager.path));
     manager.wait_for("READY=1");
-    // Once ready is reported, requests must succeed.
+    // Once readiness was reported, requests must succeed.
     let addr = server.wait_for_address();
     assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
     for _ in 0..2 {
@@ -98,7 +98,8 @@ fn ready_reloading_stopping() {
     assert_eq!(manager.next_within(Duration::from_millis(1)), None);
 }
 
-/// The manager's stop timeout runs from STOPPING=1, and its watchdog is off from then on.
+/// The server sends STOPPING=1 before it finishes downloads: from then on the manager's stop
+/// timeout runs, and its watchdog is off.
 #[test]
 fn stopping_is_said_before_downloads_are_finished() {
     let store = OwnStore::new();
@@ -151,7 +152,7 @@ fn the_watchdog_hears_of_a_server_that_lives_and_of_no_other() {
             .trim_start()
             .starts_with('T')
     });
-    // Discard the messages sent before the server was stopped.
+    // Discard messages sent before the server was stopped.
     while manager.next_within(Duration::from_millis(1)).is_some() {}
     assert_eq!(manager.next_within(Duration::from_millis(600)), None);
     server.signal("CONT");
@@ -174,8 +175,8 @@ fn a_watchdog_of_another_process_is_none_of_ours() {
     assert_eq!(manager.next_within(Duration::from_millis(300)), None);
 }
 
-/// Starts the binary with two sockets from descriptor 3 on, as a service manager does. The PID is
-/// known only after the fork, so a shell sets `LISTEN_PID`.
+/// Starts the binary with two sockets, from descriptor 3 on, as a service manager does. A shell
+/// sets `LISTEN_PID`, because the PID is known only after the fork.
 fn activated(first: OwnedFd, second: OwnedFd, arguments: &[&str]) -> Command {
     let script = "exec 3<&0 4<&1 </dev/null >/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -193,8 +194,8 @@ fn activated(first: OwnedFd, second: OwnedFd, arguments: &[&str]) -> Command {
     command
 }
 
-/// Binds a TCP socket on a free port and a Unix socket, as a manager does; returns them and their
-/// addresses.
+/// Binds a TCP socket on a free port and a Unix socket, as a manager does. Returns the sockets and
+/// their addresses.
 fn manager_sockets(directory: &Path) -> (TcpListener, String, UnixListener, PathBuf) {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap().to_string();
@@ -214,13 +215,13 @@ fn inherited_sockets_replace_the_default_listener() {
     let addr = server.wait_for_address();
     assert_eq!(addr.to_string(), address);
     for _ in 0..8 {
-        // More connections than threads, so every thread accepts.
+        // Use more connections than there are threads, so that every thread accepts.
         assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
         assert_eq!(Connection::unix(&path).get("/nix-cache-info").status, 200);
     }
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    // The socket file belongs to the manager.
+    // The socket file belongs to the manager, so it stays.
     assert!(path.exists());
 }
 
@@ -241,8 +242,8 @@ fn inherited_sockets_that_listen_names_are_served() {
     assert_eq!(server.wait(), Some(0));
 }
 
-/// An inherited socket that `--listen` does not name could expose an address that the operator
-/// meant to close.
+/// The server refuses inherited sockets that `--listen` does not cover: they could expose an
+/// address that the operator meant to close.
 #[test]
 fn inherited_sockets_that_listen_does_not_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,7 +268,7 @@ fn inherited_sockets_that_listen_does_not_name_are_refused() {
     }
 }
 
-/// The manager keeps the socket open while the service restarts, so no client is refused.
+/// No client is refused while the service restarts, because the manager keeps the socket open.
 #[test]
 fn connections_wait_for_the_next_server() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -296,7 +297,7 @@ fn a_descriptor_that_is_no_socket_is_one_line() {
     });
 }
 
-/// Sockets passed to another PID are ignored.
+/// Sockets that were passed to another PID are ignored.
 #[test]
 fn sockets_meant_for_another_process_are_left_alone() {
     let mut command = server_of(&sample_root());
@@ -306,7 +307,8 @@ fn sockets_meant_for_another_process_are_left_alone() {
     assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
 }
 
-/// A service manager needs the server in the foreground.
+/// `--daemonize` is refused with inherited sockets: a service manager needs the server in the
+/// foreground.
 #[test]
 fn going_to_the_background_does_not_go_with_inherited_sockets() {
     let (first, second) = (
@@ -322,7 +324,7 @@ fn going_to_the_background_does_not_go_with_inherited_sockets() {
     assert_eq!(server.lines().len(), 1);
 }
 
-/// Uses `systemd-socket-activate`.
+/// The first connection starts the server, by `systemd-socket-activate`.
 #[test]
 fn started_by_the_first_connection() {
     let tool = "systemd-socket-activate";

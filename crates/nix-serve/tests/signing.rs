@@ -1,5 +1,5 @@
-//! With a key the server replaces stored signatures by its own, without one it passes them on; keys
-//! are reloaded, and an unusable key never means unsigned answers.
+//! With a key the server replaces stored signatures by its own; without one it passes them on. Keys
+//! are reloaded, and an unusable key never leads to unsigned responses.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ fn signatures(narinfo: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The text that a narinfo's signatures cover, built as a client does.
+/// Returns the text that a narinfo's signatures cover, built as a client does.
 fn fingerprint(narinfo: &str) -> String {
     let references = field(narinfo, "References").unwrap_or_default();
     let references: Vec<_> = references
@@ -84,7 +84,7 @@ fn with_a_key_every_path_has_one_signature_and_it_is_ours() {
         paths.push(sample(key));
     }
     for path in paths {
-        // The second answer comes from memory.
+        // The second response comes from memory.
         for _ in 0..2 {
             let reply = connection.get(&format!("/{}.narinfo", hash_part(&path)));
             assert_eq!(reply.status, 200, "{path}");
@@ -129,7 +129,7 @@ fn without_a_key_stored_signatures_are_sent_one_a_line() {
     assert_eq!(signatures(&narinfo), [""; 0]);
 }
 
-/// Current clients refuse a narinfo with a malformed signature.
+/// Malformed stored signatures are left out, because current clients refuse a narinfo with one.
 #[test]
 fn stored_signatures_that_are_none_are_dropped() {
     let store = OwnStore::new();
@@ -172,7 +172,7 @@ fn stored_signatures_that_are_none_are_dropped() {
     }
     sqlite(&store.database(), "update ValidPaths set sigs = null");
     assert_eq!(signatures(&connection.get(&url).text()), [""; 0]);
-    // Nix never writes this: a damaged row, whose path is not absent.
+    // Nix never writes this value: the row is damaged, but its path is not absent.
     sqlite(&store.database(), "update ValidPaths set sigs = x'00ff'");
     assert_eq!(connection.get(&url).status, 503);
 }
@@ -214,7 +214,7 @@ fn no_start_with_a_key_that_cannot_be_used() {
     fs::create_dir(&file).unwrap();
     refused(&[]);
     let mut command = server_of(&sample_root());
-    // The operator wants signatures, so refusing to start is better than serving without.
+    // The operator has requested signatures, so it is better not to start than to serve without.
     refuses_to_start(
         command.env("NIX_SECRET_KEY_FILE", ""),
         &["NIX_SECRET_KEY_FILE is set but empty"],
@@ -290,7 +290,7 @@ fn a_new_key_from_the_next_answer_on() {
     for round in 2..5 {
         let (new, new_public) = key_pair(dir.path(), &format!("test-{round}"));
         fs::rename(new, &secret).unwrap();
-        // Not before the signal.
+        // A new key takes effect at the signal, not before.
         check_signed(&kept.get(&url).text(), &public);
         server.signal("HUP");
         server.wait_for("the configuration was reloaded");
@@ -327,7 +327,7 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
     assert!(server.is_alive());
 }
 
-/// As log rotation does: rename, signal, compress the renamed file.
+/// Logs are reopened as log rotation requires: rename, signal, compress the renamed file.
 #[test]
 fn logs_are_opened_anew() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ fn logs_are_opened_anew() {
         support::eventually("a line in the new log", || read(&access).contains(&after));
         assert!(!read(&old_access).contains(&after));
         assert!(!read(&access).contains(&before));
-        // Makes the server write a line to the new error log.
+        // This signal makes the server write a line to the new error log.
         server.signal("TTIN");
         support::eventually("a line in the new error log", || {
             read(&errors).contains("workers")

@@ -1,5 +1,5 @@
-//! Signing policies choose which keys sign which paths, and whether stored signatures are kept;
-//! realisations are signed as by Nix; and all this can be reloaded under load.
+//! Signing policies decide which keys sign which paths, and whether stored signatures are kept.
+//! Realisations are signed as by Nix. All this can be reloaded under load.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -47,7 +47,7 @@ fn fields<'a>(narinfo: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The text that a narinfo's signatures cover, built as a client does.
+/// Returns the text that a narinfo's signatures cover, built as a client does.
 fn fingerprint(narinfo: &str) -> String {
     let field = |name| fields(narinfo, name).first().copied().unwrap_or_default();
     let references: Vec<String> = field("References")
@@ -63,7 +63,8 @@ fn fingerprint(narinfo: &str) -> String {
     )
 }
 
-/// Returns the key names of a narinfo's signatures; those of the given keys must be valid.
+/// Returns the names of the keys that have signed a narinfo. Signatures by the given keys must be
+/// valid.
 #[track_caller]
 fn signers(narinfo: &str, keys: &[&PublicKey]) -> Vec<String> {
     let signatures = fields(narinfo, "Sig");
@@ -91,7 +92,7 @@ fn what_is_signed_by_whom() {
     let dir = tempfile::tempdir().unwrap();
     let ((one, one_public), (two, two_public)) =
         (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
-    // Another key with the name of a key in the store.
+    // A different key with the same name as a key in the store.
     let (same, same_public) = made(dir.path(), "test-1");
     let trusted = PublicKey::parse(&sample("signed_by")).unwrap();
     let with = |sign, stored| Signing {
@@ -161,7 +162,7 @@ fn what_is_signed_by_whom() {
             }
         }
     }
-    // A client that trusts only the second key accepts a path signed with both.
+    // A client that trusts only the second key accepts a path signed by both.
     let client = Client::new();
     let public = two_public.to_string();
     let url = |cache: &str| format!("http://{}/{cache}", serving.addr());
@@ -172,7 +173,7 @@ fn what_is_signed_by_whom() {
     succeeds(&mut client.copy(&url("all"), &public, &path));
 }
 
-/// A client that knows the content address needs no signature.
+/// A configured cache sends content addresses, with which a client needs no signature.
 #[test]
 fn content_addresses_by_choice() {
     let serving = Serving::start(
@@ -209,8 +210,8 @@ fn content_addresses_by_choice() {
     succeeds(&mut client.copy(&url("ca"), "", &path));
 }
 
-/// The real Nix signs a realisation when it builds; with the same key the server's signature is
-/// equal.
+/// The server signs a realisation exactly as Nix does: Nix signs it after a build, and with the
+/// same key the signatures are equal.
 #[test]
 fn realisations_are_signed_as_nix_signs_them() {
     let store = OwnStore::new();
@@ -222,7 +223,7 @@ fn realisations_are_signed_as_nix_signs_them() {
                       __contentAddressed = true; outputHashMode = \"recursive\"; \
                       outputHashAlgo = \"sha256\"; }";
     let secret_file = secret.to_str().unwrap();
-    // Sandboxed, or the builder would write to this machine's `/nix/store`.
+    // Build in a sandbox, or the builder would write to this machine's `/nix/store`.
     let options = [
         ("experimental-features", "ca-derivations nix-command"),
         ("secret-key-files", secret_file),
@@ -279,7 +280,7 @@ fn realisations_are_signed_as_nix_signs_them() {
     assert_eq!(signatures("one"), [by_nix.as_str()]);
     assert_eq!(signatures("built"), [by_nix.as_str()]);
     assert_eq!(signatures("off"), [""; 0]);
-    // The store lacks a signature by that key: Nix adds one at registration.
+    // Remove the signatures that Nix added at registration, so that the store has none by that key.
     sqlite(&database, "update ValidPaths set sigs = ''");
     assert_eq!(signatures("never"), [""; 0]);
     sqlite(
@@ -292,8 +293,8 @@ fn realisations_are_signed_as_nix_signs_them() {
     assert!(both[1].starts_with("two-1:"), "{both:?}");
 }
 
-/// Keys change under constant requests: no answer fails, and each has the signatures of one
-/// configuration.
+/// Keys change under constant requests. No request fails, and each response has the signatures of
+/// one configuration.
 #[test]
 fn keys_change_at_once_and_no_request_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -328,7 +329,7 @@ fn keys_change_at_once_and_no_request_fails() {
             let (keys, names) = ways[round % ways.len()];
             let caches = vec![cache("", signing(keys))];
             serving.site().reconfigure(caches).unwrap();
-            // Requests after the change get the new signatures.
+            // Requests after the change must get the new signatures.
             let url = format!("/{}.narinfo", hash_part(&paths[round % paths.len()]));
             let by = signers(&connection.get(&url).text(), &[&one_public, &two_public]);
             assert_eq!(by, names);

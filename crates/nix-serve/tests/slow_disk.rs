@@ -1,5 +1,5 @@
-//! A hanging or slow disk of the store's files delays no request that does not read from it. The
-//! database is on another disk.
+//! If the disk of the store's files hangs or is slow, requests that do not read from it are not
+//! delayed. The database is on another disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,14 +21,14 @@ use support::{
 use support_process::{Shell, sqlite};
 use testkit::http1::Connection;
 
-/// Far more than the number of workers.
+/// Number of downloads, far more than there are workers.
 const DOWNLOADS: usize = 200;
-/// While downloads hang, the 99th percentile of other answers may grow by this factor, plus a
-/// constant: other processes run too.
+/// While downloads hang, the 99th percentile of other response times may grow by this factor, plus
+/// a constant: other processes run too.
 const FACTOR: u32 = 5;
 const SLACK: Duration = Duration::from_millis(25);
 
-/// A store whose files are on a disk of their own.
+/// A store whose files are on a separate disk.
 struct Store {
     /// Declared first, so that it is dropped before the directory it is mounted in.
     disk: SlowDisk,
@@ -56,8 +56,8 @@ impl Store {
     }
 }
 
-/// Requests, in turns, a narinfo from memory, one never requested, and an absent one. Returns the
-/// time of each answer.
+/// Requests three narinfos in turn: one in memory, one never requested before, and an absent one.
+/// Returns the time of each response, sorted.
 fn ask_for_narinfos(addr: SocketAddr, warm: &str, cold: &[String]) -> Vec<Duration> {
     let mut connection = Connection::connect(addr);
     let absent = sample("absent");
@@ -78,7 +78,7 @@ fn p99(times: &[Duration]) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// Hash of `nix-store --dump` of a path.
+/// Returns the hash of the output of `nix-store --dump`.
 fn nar(path: &str) -> [u8; 32] {
     let mut dump = nix("nix-store", &sample_root());
     let real = sample_root().join(path.trim_start_matches('/'));
@@ -93,7 +93,7 @@ struct Download {
 }
 
 impl Download {
-    /// Reads the answer; retries one that got 503 because the database was locked.
+    /// Reads the response. If it is a 503 because the database was locked, retries.
     fn finish_or_ask_again(mut self, addr: SocketAddr) {
         let answer = self.connection.begin_reading(false);
         if answer.status == 503 {
@@ -104,7 +104,7 @@ impl Download {
         self.read(&answer);
     }
 
-    /// Reads the answer, which may not have begun.
+    /// Reads the response, which may not have started.
     fn finish(mut self) {
         let answer = self.connection.begin_reading(false);
         self.read(&answer);
@@ -122,7 +122,7 @@ fn request(url: &str) -> String {
     format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Requests the large file, the tree and small NARs, without reading the answers.
+/// Requests the large file, the tree and small NARs, but does not read the responses.
 fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
     let mut paths = vec![sample("big"), sample("tree"), sample("kinds")];
     paths.extend(sample_list("graph").into_iter().take(7));
@@ -144,7 +144,7 @@ fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
         .collect()
 }
 
-/// Paths whose narinfo was never requested, in two halves.
+/// Returns paths whose narinfo was never requested, in two halves.
 fn cold_paths() -> (Vec<String>, Vec<String>) {
     let mut paths = sample_list("graph").split_off(10);
     let second = paths.split_off(paths.len() / 2);
@@ -173,13 +173,13 @@ fn narinfos_do_not_wait_for_a_disk_that_hangs() {
     downloads.into_iter().for_each(Download::finish);
 }
 
-/// With both failures, cached answers are sent, others are 503, and service resumes when lock and
-/// disk are free.
+/// While the disk hangs and the database is locked, cached responses are sent and all others are
+/// 503. The server recovers when lock and disk are free.
 #[test]
 fn a_disk_that_hangs_and_a_database_that_is_locked() {
     let Some(store) = Store::new() else { return };
     let database = store.root().join("nix/var/nix/db/db.sqlite");
-    // In WAL mode a writer does not block readers.
+    // Do not use WAL mode, in which a writer does not block readers.
     sqlite(&database, "pragma journal_mode = truncate");
     let server = ServerProcess::of_store(store.root());
     let (warm, absent) = (sample("top"), sample("absent"));
@@ -219,7 +219,7 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
 
     drop(holder);
     let start = Instant::now();
-    // A closure needs the database; a narinfo could come from memory.
+    // Request a closure, which needs the database; a narinfo could come from memory.
     eventually("the database is back", || {
         server.get(&unknown).status == 200
     });

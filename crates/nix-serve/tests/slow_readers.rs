@@ -1,4 +1,5 @@
-//! Clients that read slowly cost a bounded amount of memory and do not lock out others.
+//! Clients that read slowly cost a bounded amount of memory and do not prevent others from being
+//! served.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ use support_process::Connection;
 
 const MIB: u64 = 1 << 20;
 
-/// A store in memory with one path of `count` files, whose names have `name_len` bytes.
+/// Creates a store in memory with one path of `count` files, whose names have `name_len` bytes.
 fn wide_store(count: usize, name_len: usize) -> (OwnStore, String) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = OwnStore { dir };
@@ -40,12 +41,12 @@ fn fill(directory: &Path, count: usize, name_len: usize) {
     }
 }
 
-/// Buffered directories of slow readers of NARs and listings take 64 MiB in total, for any number
-/// of readers, and each reader can finish.
+/// The directories that are buffered for slow readers of NARs and listings take 64 MiB in total,
+/// for any number of readers. Every reader can finish.
 #[test]
 fn large_directories_take_bounded_memory() {
     const READERS: u64 = 48;
-    // 5 MB of names per reader.
+    // The names of the entries take 5 MB per reader.
     let (store, path) = wide_store(20_000, 250);
     let server = ServerProcess::of_store(store.root());
     let pid = server.child.id();
@@ -59,10 +60,10 @@ fn large_directories_take_bounded_memory() {
         "{READERS} slow readers of 20,000 entries: {} KiB",
         held / 1024
     );
-    // Per reader a part of the directory and buffers, plus what the allocator retains.
+    // Each reader needs a part of the directory and buffers; the allocator retains some memory.
     let bound = 64 * MIB + READERS * MIB + 16 * MIB;
     assert!(held <= bound, "{held} bytes, {bound} expected at most");
-    // A new reader gets the directory in parts.
+    // A new reader gets the directory in several passes.
     let answer = server.get(&nar);
     assert!(answer.is_complete && answer.body == expected.body);
     drop(readers);
@@ -76,7 +77,7 @@ fn post(addr: SocketAddr, list: &[u8]) -> u16 {
     connection.response(false).status
 }
 
-/// Reads to the end; returns whether the answer was truncated.
+/// Reads to the end; returns whether the response was truncated.
 fn is_cut_off(mut stream: TcpStream) -> bool {
     let mut answer = Vec::new();
     let outcome = stream.read_to_end(&mut answer);
@@ -87,8 +88,8 @@ fn is_cut_off(mut stream: TcpStream) -> bool {
     outcome.is_err() || !answer.ends_with(b"\r\n0\r\n\r\n")
 }
 
-/// Twenty clients that request 100,000 paths each and do not read use up the capacity for bulk
-/// queries, and are evicted for clients that do.
+/// Twenty clients that request 100,000 paths each and do not read occupy the capacity for bulk
+/// queries. They are evicted for clients that read.
 #[test]
 fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     let server = ServerProcess::start(nix_serve().args([
@@ -118,8 +119,8 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
         (0..20).map(patiently).collect()
     };
     let first = ask_twenty();
-    // 503 at first, then there is capacity: an answer that makes no progress for five seconds is
-    // evicted.
+    // The first responses are 503. Then there is capacity, because a response that makes no
+    // progress for five seconds is evicted.
     let hundred = &list.as_bytes()[..3300];
     eventually("somebody gives way", || {
         let status = post(server.addr, hundred);
@@ -127,7 +128,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
         status == 200
     });
     let second = ask_twenty();
-    // An evicted answer is visibly truncated.
+    // The evicted responses are visibly truncated.
     for stream in first {
         assert!(is_cut_off(stream));
     }
@@ -143,7 +144,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     );
 }
 
-/// A compressed body is refused as such, not parsed as a list with an invalid first line.
+/// A compressed request body is refused as such, not parsed as a list whose first line is invalid.
 #[test]
 fn a_compressed_list_is_refused_as_such() {
     let server = ServerProcess::of_store(&sample_root());
@@ -157,7 +158,7 @@ fn a_compressed_list_is_refused_as_such() {
     }
 }
 
-/// A request that could not be parsed is logged, too.
+/// A request that cannot be parsed is also written to the access log.
 #[test]
 fn refused_requests_stand_in_the_access_log() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A server that cannot start reports in one line what is wrong and how to fix it, and one that can
-//! serves the store it was given.
+//! A server that cannot start reports in one line what is wrong and how to fix it. A server that
+//! can start serves the store that it was given.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use support_process::{
     refuses_to_start, set_mode, sqlite,
 };
 
-/// Starts a server of a store in which `path` is valid, and requests it.
+/// Starts a server of a store in which `path` is valid, and requests its narinfo.
 #[track_caller]
 fn serves(command: &mut Command, path: &str) -> Process {
     let (server, addr) = Process::serving(command.args(["--listen", "127.0.0.1:0"]));
@@ -40,7 +40,7 @@ fn a_port_in_use_is_one_line() {
         command.args(["--listen", &address]),
         &["cannot listen on", &address, "set --listen", "stop it"],
     );
-    // The sockets of a server have SO_REUSEPORT; a second server must be refused all the same.
+    // A second server must be refused, although the sockets of a server have SO_REUSEPORT.
     let (_server, addr) = Process::serving(of_sample().args(["--listen", "127.0.0.1:0"]));
     let address = addr.to_string();
     let mut command = of_sample();
@@ -140,7 +140,7 @@ fn no_database_is_one_line_that_names_it() {
             "nix-daemon",
         ],
     );
-    // Only Nix creates stores.
+    // The server creates nothing: only Nix creates stores.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -199,7 +199,7 @@ fn every_uri_of_a_local_store() {
         assert_eq!(server.count("warning"), 0, "{uri}: {:?}", server.lines());
         let server = serves(nix_serve().env("NIX_REMOTE", &uri), &path);
         assert_eq!(server.count("warning"), 0, "{uri}: {:?}", server.lines());
-        // The option overrides the environment.
+        // The option overrides the environment variable.
         serves(
             nix_serve()
                 .args(["--store", &uri])
@@ -232,7 +232,7 @@ fn nars_come_from_where_the_files_really_are() {
     assert!(nar.body.windows(7).any(|part| part == b"content"));
 }
 
-/// A store with its own logical directory, configured by Nix's environment variables.
+/// A store with another logical directory, configured by Nix's environment variables.
 struct Elsewhere {
     dir: tempfile::TempDir,
 }
@@ -310,7 +310,8 @@ fn the_directories_of_the_environment() {
 
 // Unprivileged users.
 
-/// Starts in every state of the database, as a user who may read but not write.
+/// A server whose user may read but not write starts in every state of the database, or says how to
+/// fix it.
 #[test]
 fn without_privileges_whatever_state_the_database_is_in() {
     if !is_root() {
@@ -333,19 +334,19 @@ fn without_privileges_whatever_state_the_database_is_in() {
     };
     let database_name = database.to_str().unwrap();
 
-    // No process has it open, and the WAL files are gone, as Nix before 2.22 leaves it.
+    // No process has the database open, and the WAL files are gone, as Nix before 2.22 leaves them.
     assert!(!database.with_extension("sqlite-wal").exists());
     refuses_to_start(
         &mut listening(),
         &[database_name, "WAL index is missing", "start nix-daemon"],
     );
 
-    // Another process has it open.
+    // Another process has the database open.
     let holder = Shell::open(&database, "begin; select count(*) from ValidPaths;");
     drop(serves(&mut as_nobody(), &path));
 
-    // No process has it open, and the WAL files persist, as Nix from 2.22 on leaves it. Made by
-    // copying: closing the last connection would remove them.
+    // No process has the database open, and the WAL files exist, as Nix from 2.22 on leaves them.
+    // Made by copying, because closing the last connection would remove them.
     let (db, copy) = (at(store.root(), "nix/var/nix/db"), at(store.root(), "copy"));
     sqlite(&database, "pragma wal_checkpoint(truncate)");
     output(Command::new("cp").args(["-r", &db, &copy]));
@@ -360,7 +361,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
     refuses_to_start(&mut listening(), &[database_name, "start nix-daemon"]);
     fs::remove_file(format!("{database_name}-wal")).unwrap();
 
-    // Not readable.
+    // A database that the user cannot read.
     let mut command = listening();
     set_mode(&database, 0o600);
     refuses_to_start(&mut command, &[database_name, "not readable for this user"]);
@@ -368,7 +369,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
     set_mode(db.as_ref(), 0o700);
     refuses_to_start(&mut command, &[database_name, "not readable for this user"]);
 
-    // Without a WAL no file has to be created.
+    // Without WAL mode the server need not create a file.
     sqlite(&database, "pragma journal_mode = delete");
     drop(serves(&mut as_nobody(), &path));
     let frozen = format!("{}&read-only=true", local(store.root()));
@@ -398,8 +399,9 @@ fn daemon_of(store: &Elsewhere) -> Daemon {
     daemon
 }
 
-/// The setup of the NixOS module: an unprivileged user, `NIX_REMOTE=daemon`, and a database that
-/// only the daemon keeps open.
+/// The server uses the daemon if it cannot read the database. This is the set-up of the NixOS
+/// module: an unprivileged user, `NIX_REMOTE=daemon`, and a database that only the daemon keeps
+/// open.
 #[test]
 fn by_the_daemon_where_the_database_cannot_be_read() {
     if !is_root() {

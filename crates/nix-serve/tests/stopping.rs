@@ -1,5 +1,5 @@
-//! A server stops at once if no answer is in flight, else after the answers, and a truncated answer
-//! is never mistaken for a complete one.
+//! A server without responses in progress stops at once. Otherwise it finishes them first. A
+//! truncated response cannot be mistaken for a complete one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,9 +15,10 @@ use samovar_server::server::STOP_TIME;
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
 use support_process::{Connection, Process, serve_sample};
 
-/// Longer than the socket buffers, so that an answer stays in flight until the client reads it.
+/// Length of a file, bytes: more than the socket buffers hold, so that a download stays in progress
+/// until the client reads it.
 const BIG_LEN: usize = 48 << 20;
-/// Limit for "at once" on a busy machine; well below the ten seconds that downloads get.
+/// Maximum time for "at once" on a busy machine, well below the ten seconds that downloads get.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A server of a store with one big file.
@@ -43,7 +44,7 @@ impl Big {
         }
     }
 
-    /// A download of which some bytes were read, and no more for now.
+    /// Starts a download and reads only some bytes of it.
     fn start_download(&self) -> Download {
         let mut connection = Connection::connect(self.addr);
         connection.send_request("GET", &self.url, &[]);
@@ -75,7 +76,7 @@ impl Download {
         self.read += rest.len();
         let is_whole = self.read == self.len;
         assert!(self.read <= self.len);
-        // A truncated body is recognizable.
+        // A truncated body is shorter than announced.
         assert!(is_whole || self.read < self.len);
         is_whole && is_orderly
     }
@@ -120,7 +121,7 @@ fn a_download_under_way_is_finished() {
     }
 }
 
-/// The client stops reading: the server ends before a service manager would kill it, and logs the
+/// If a client stops reading, the server ends before a service manager would kill it, and logs the
 /// aborted download.
 #[test]
 fn a_download_that_stands_still_is_cut_when_time_is_up() {
@@ -153,7 +154,7 @@ fn the_second_signal_cuts_at_once() {
     }
 }
 
-/// QUIT waits without a limit; a later TERM sets one.
+/// After QUIT the server waits for downloads without a limit; a later TERM sets one.
 #[test]
 fn a_draining_server_can_be_hurried() {
     let mut big = Big::serve();
@@ -162,12 +163,12 @@ fn a_draining_server_can_be_hurried() {
     big.server.wait_for("stopping: ");
     stops_listening(big.addr);
     big.server.signal("TERM");
-    // The first TERM gives downloads ten seconds, the second ends them.
+    // The first TERM gives downloads ten seconds; the second aborts them.
     assert!(big.server.is_alive());
     let start = Instant::now();
     eventually("it ends", || {
         if big.server.is_alive() {
-            // Two pending signals of one kind merge into one.
+            // Repeat the signal: two pending signals of one kind merge into one.
             big.server.signal("TERM");
         }
         !big.server.is_alive()
@@ -177,12 +178,12 @@ fn a_draining_server_can_be_hurried() {
     assert!(!download.finish());
 }
 
-/// A request during the shutdown gets an answer with `Connection: close`, or none.
+/// A request during the shutdown gets a complete response with `Connection: close`, or none.
 #[test]
 fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     let mut big = Big::serve();
     let download = big.start_download();
-    // Half a request; the other half follows during the shutdown.
+    // Send half a request; the other half follows during the shutdown.
     let mut late = Connection::connect(big.addr);
     assert_eq!(late.get("/nix-cache-info").status, 200);
     late.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
@@ -201,7 +202,7 @@ fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     assert_eq!(big.server.wait(), Some(0));
 }
 
-/// A truncated body of unknown length must not end in a last chunk.
+/// A truncated body of unknown length does not end with a last chunk.
 #[test]
 fn a_log_that_is_cut_does_not_look_whole() {
     let store = OwnStore::new();
@@ -241,7 +242,7 @@ fn the_socket_file_goes_with_the_server() {
     }
 }
 
-/// Another server may listen on this path by now.
+/// The server removes only its own socket file: another server may listen at this path by now.
 #[test]
 fn the_socket_file_of_another_server_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -254,7 +255,7 @@ fn the_socket_file_of_another_server_stays() {
     assert_eq!(Connection::unix(&socket).get("/nix-cache-info").status, 200);
 }
 
-/// A Unix socket has no reset, so truncation must show in another way.
+/// Truncation is visible on a Unix socket, although it has no reset.
 #[test]
 fn a_download_that_is_cut_on_a_unix_socket() {
     let store = OwnStore::new();

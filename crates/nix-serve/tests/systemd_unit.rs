@@ -1,5 +1,5 @@
-//! systemd accepts the unit in `contrib/systemd`, rates its exposure as documented, and its filter
-//! allows every system call of the server.
+//! systemd accepts the unit in `contrib/systemd` and rates its exposure as documented. The unit's
+//! filter allows every system call of the server.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,8 @@ use rcgen::{CertificateParams, KeyPair};
 use support::{eventually, hash_part, key_pair, local, nix_serve, output, sample, sample_root};
 use support_process::{Connection, Process, at, set_mode, signal};
 
-/// Ten times the maximum exposure by `systemd-analyze security`, which the unit also states.
+/// Ten times the maximum exposure according to `systemd-analyze security`, which the unit also
+/// states.
 const EXPOSURE_MAX: &str = "12";
 
 fn contrib() -> PathBuf {
@@ -31,7 +32,7 @@ fn unit() -> String {
     fs::read_to_string(contrib().join("nix-serve.service")).unwrap()
 }
 
-/// Whether a program is installed; prints a message if not.
+/// Returns whether a program is installed; prints a message if not.
 fn has(program: &str) -> bool {
     let is_there = Command::new(program)
         .arg("--version")
@@ -51,7 +52,7 @@ fn systemd_understands_it_and_finds_it_closed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let service = dir.path().join("nix-serve.service");
-    // The program is not installed at its usual path here.
+    // Replace the program's path: it is not installed there on this machine.
     let text = unit().replace("/usr/local/bin/nix-serve", env!("CARGO_BIN_EXE_nix-serve"));
     fs::write(&service, text).unwrap();
     let socket = dir.path().join("nix-serve.socket");
@@ -70,7 +71,7 @@ fn systemd_understands_it_and_finds_it_closed() {
     output(security.args(["--threshold", EXPOSURE_MAX]).arg(&service));
 }
 
-/// Adds the system calls of a set, nested sets included.
+/// Adds the system calls of a set, including those of nested sets.
 fn expand(name: &str, calls: &mut BTreeSet<String>) {
     if !name.starts_with('@') {
         calls.insert(name.to_owned());
@@ -85,7 +86,8 @@ fn expand(name: &str, calls: &mut BTreeSet<String>) {
     }
 }
 
-/// System calls that the unit's filter allows, evaluated line by line as systemd does.
+/// Returns the system calls that the unit's filter allows. Evaluates the filter line by line, as
+/// systemd does.
 fn allowed() -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
     // Always allowed.
@@ -108,20 +110,20 @@ fn allowed() -> BTreeSet<String> {
     allowed
 }
 
-/// Kills a process group. Killing a tracer alone would leave its tracees running.
+/// A process group that is killed on drop. Killing only a tracer would leave its tracees running.
 struct Group(u32);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // After a successful test no process is left.
+        // Ignore errors: after a successful test no process is left.
         let mut kill = Command::new("kill");
         kill.args(["-s", "KILL", "--", &format!("-{}", self.0)]);
         kill.stderr(Stdio::null()).status().ok();
     }
 }
 
-/// Exercises everything once: all routes over TCP, TLS and a Unix socket, every signal, and a
-/// zero-downtime upgrade.
+/// The filter allows every system call that the server makes on all routes over TCP, TLS and a Unix
+/// socket, for every signal, and in a zero-downtime upgrade.
 #[test]
 fn its_filter_lets_through_all_that_the_server_calls() {
     if !has("systemd-analyze") || !has("strace") {
@@ -167,7 +169,7 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     let number = || -> Option<u32> { fs::read_to_string(&pid).ok()?.trim().parse().ok() };
     eventually("there is a pid file", || number().is_some());
     let visit = || {
-        // The status does not matter, only the system calls.
+        // Only the system calls matter, not the status.
         let visit = |path: &str, field: &str| {
             let mut one = Connection::connect(addr);
             one.send_request("GET", path, &["Connection: close", field]);
@@ -222,8 +224,7 @@ fn its_filter_lets_through_all_that_the_server_calls() {
         })
         .collect();
     assert!(called.contains("execve") && called.len() > 30, "{called:?}");
-    // As root, SQLite gives new files to the owner of the database, a call that is not needed
-    // otherwise.
+    // Except this call: as root, SQLite gives new files to the owner of the database.
     let refused: Vec<_> = called
         .difference(&allowed)
         .filter(|call| *call != "fchown")

@@ -1,5 +1,5 @@
-//! USR2 starts a newer executable that takes over under load without a failed request; one that
-//! does not start changes nothing.
+//! USR2 starts a newer executable, which replaces the server under load without a failed request. A
+//! new process that does not start changes nothing.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,10 +28,11 @@ use support::{
 use support_process::{Connection, NOBODY, Process, at, ends, is_root, set_mode, signal};
 
 const INFO: &str = "/nix-cache-info";
-/// Longer than the socket buffers, so that a download stays in flight until the client reads it.
+/// Length of a file, bytes: more than the socket buffers hold, so that a download stays in progress
+/// until the client reads it.
 const BIG_LEN: usize = 48 << 20;
 
-/// A server that is upgraded repeatedly; its PID file names the current process.
+/// A server that is upgraded several times. Its PID file names the current process.
 struct Upgraded {
     dir: tempfile::TempDir,
     /// The first process. Later ones write to the same standard error.
@@ -47,7 +48,7 @@ impl Upgraded {
         (upgraded, addr)
     }
 
-    /// Copies the binary, so that a test can replace it.
+    /// Starts a copy of the binary, which a test can replace.
     fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         set_mode(dir.path(), 0o777);
@@ -85,7 +86,7 @@ impl Upgraded {
         text.trim().parse().ok()
     }
 
-    /// PID of the serving process.
+    /// Returns the PID of the serving process.
     fn pid(&self) -> u32 {
         *self.pids.last().unwrap()
     }
@@ -99,7 +100,7 @@ impl Upgraded {
         self.pids.push(self.named().unwrap());
     }
 
-    /// Sends USR2 for an upgrade that must fail; returns the log line that says so.
+    /// Sends USR2 for an upgrade that must fail. Returns the log line that reports the failure.
     #[track_caller]
     fn fails_to_upgrade(&mut self) -> String {
         signal(self.pid(), "USR2");
@@ -108,7 +109,7 @@ impl Upgraded {
         line
     }
 
-    /// Stops the current process; all others have ended by then.
+    /// Stops the current process. All others must have ended by then.
     fn end(mut self) {
         let last = self.pid();
         signal(last, "TERM");
@@ -132,8 +133,8 @@ impl Drop for Upgraded {
     }
 }
 
-/// Copies in another process: if a child of another test inherited a descriptor opened for writing,
-/// execution would fail with "text file busy".
+/// Copies the binary in another process: if a child of another test inherited a descriptor opened
+/// for writing, execution would fail with "text file busy".
 fn copy_binary(to: &Path) {
     let beside = to.with_extension("new");
     output(
@@ -152,7 +153,7 @@ fn write_program(to: &Path, text: &str) {
     fs::rename(beside, to).unwrap();
 }
 
-/// Whether the process exists and is no zombie.
+/// Returns whether the process exists and is not a zombie.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
@@ -165,12 +166,13 @@ fn sample_server() -> Command {
     command
 }
 
-/// Counters of the clients.
+/// Counters of the clients' actions.
 #[derive(Default)]
 struct Tally {
     answers: AtomicU64,
-    /// Requests sent again on a new connection, because the one they were sent on was closed before
-    /// the first byte of an answer, after other answers: RFC 9112, 9.3.1, asks that of clients.
+    /// Number of requests sent again on a new connection, because the server had closed a used
+    /// connection before the first byte of the response. RFC 9112, 9.3.1, requires clients to do
+    /// so.
     again: AtomicU64,
     is_over: AtomicBool,
 }
@@ -223,7 +225,7 @@ fn open(addr: SocketAddr) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// Sends one request and expects a complete 200; returns whether the connection stays open.
+/// Sends one request and checks for a complete 200; returns whether the connection stays open.
 fn exchange(stream: &mut BufReader<TcpStream>, path: &str, fields: &str) -> Result<bool, Broken> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let sent = stream.get_mut().write_all(request.as_bytes());
@@ -246,7 +248,7 @@ fn exchange(stream: &mut BufReader<TcpStream>, path: &str, fields: &str) -> Resu
     Ok(!head.contains("Connection: close"))
 }
 
-/// Number of upgrades; an environment variable raises it.
+/// Returns the number of upgrades; an environment variable raises it.
 fn upgrade_count() -> u32 {
     let number = std::env::var("SAMOVAR_UPGRADES").ok();
     number.map_or(20, |text| text.parse().unwrap())
@@ -327,7 +329,8 @@ fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
             }
             count
         });
-        // One download begins under each of the first servers, and ends when all these have gone.
+        // One download starts under each of the first servers, and ends after all these have been
+        // replaced.
         let mut downloads = Vec::new();
         for _ in 0..upgrade_count() {
             if downloads.len() < 3 {
@@ -389,7 +392,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     write_program(&executable, "#!/bin/sh\necho it is broken >&2; exit 3\n");
     check(&mut upgraded, "exit code 3");
     assert_eq!(upgraded.first.count("it is broken"), 1);
-    // A version without support for taking over binds the address, and finds it in use.
+    // A version that does not support upgrades tries to bind the address, and finds it in use.
     write_program(
         &executable,
         &format!(
@@ -400,7 +403,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     );
     check(&mut upgraded, "exit code 1");
     assert_eq!(upgraded.first.count("another server listens there"), 1);
-    // A version with an incompatible handover protocol.
+    // A version with an incompatible handover protocol fails.
     write_program(
         &executable,
         &format!(
@@ -411,15 +414,15 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     );
     check(&mut upgraded, "exit code 1");
     assert_eq!(upgraded.first.count("is of an incompatible version"), 1);
-    // Replaces the executable while the program runs.
+    // Replace the executable while the program runs.
     copy_binary(&executable);
     upgraded.upgrade();
     assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     upgraded.end();
 }
 
-/// A process that becomes ready just too late does not serve, and the PID file still names the old
-/// one.
+/// A new process that becomes ready just too late does not serve, and the PID file still names the
+/// old process.
 #[test]
 fn what_becomes_ready_too_late_changes_nothing() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
@@ -436,7 +439,7 @@ fn what_becomes_ready_too_late_changes_nothing() {
     assert_eq!(upgraded.named(), None);
 }
 
-/// A new process that neither becomes ready nor fails is given up after ten seconds.
+/// A new process that neither becomes ready nor fails is killed after ten seconds.
 #[test]
 fn what_never_becomes_ready_is_given_up() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
@@ -447,7 +450,7 @@ fn what_never_becomes_ready_is_given_up() {
     );
     let start = Instant::now();
     signal(upgraded.pid(), "USR2");
-    // A second USR2 during the upgrade changes nothing.
+    // A second USR2 during an upgrade has no effect.
     upgraded.first.wait_for("starting process");
     signal(upgraded.pid(), "USR2");
     let line = upgraded.first.wait_for("this process continues to serve");
@@ -458,7 +461,7 @@ fn what_never_becomes_ready_is_given_up() {
     assert!(!runs(child));
     assert_eq!(upgraded.first.count("starting process"), 1);
 
-    // TERM during an upgrade ends the new process too.
+    // TERM during an upgrade also ends the new process.
     fs::remove_file(&pid).unwrap();
     signal(upgraded.pid(), "USR2");
     eventually("it starts", || Path::new(&pid).exists());
@@ -469,7 +472,8 @@ fn what_never_becomes_ready_is_given_up() {
     assert_eq!(upgraded.named(), None);
 }
 
-/// Dropped privileges do not come back: the new process must get by with its user's rights.
+/// A server that has switched its user can be upgraded: the new process needs no more than that
+/// user's rights.
 #[test]
 fn another_user_upgrades_too() {
     if !is_root() {
@@ -518,7 +522,7 @@ fn in_the_background() {
     upgraded.settle();
     assert_eq!(upgraded.first.wait(), Some(0));
     eventually("it serves", || UnixStream::connect(&socket).is_ok());
-    // Like the first process, the new one leads a session of its own.
+    // Like the first process, the new one is a session leader.
     upgraded.upgrade();
     let stat = fs::read_to_string(format!("/proc/{}/stat", upgraded.pid())).unwrap();
     let session = stat.rsplit(')').next().unwrap().split_whitespace().nth(3);
@@ -531,7 +535,7 @@ fn in_the_background() {
     assert!(!Path::new(&socket).exists());
 }
 
-/// The PID file of a running server is refused, except to its successor.
+/// Another server that uses the PID file is refused after an upgrade too.
 #[test]
 fn a_third_one_is_still_refused() {
     let (mut upgraded, _) = Upgraded::start(&[]);
@@ -548,8 +552,8 @@ fn a_third_one_is_still_refused() {
     upgraded.end();
 }
 
-/// The notification comes from the old process, which systemd trusts, and only once the new one
-/// serves.
+/// The service manager learns the PID of the new process from the old one, which it trusts, and
+/// only once the new process serves.
 #[test]
 fn the_service_manager_is_told_who_serves() {
     let dir = tempfile::tempdir().unwrap();
@@ -570,7 +574,7 @@ fn the_service_manager_is_told_who_serves() {
     assert_eq!(next().trim(), "STOPPING=1");
 }
 
-/// The variable of a stale environment does not start a handover.
+/// A left-over environment variable of an earlier upgrade does not start a handover.
 #[test]
 fn a_left_over_variable_is_nothing() {
     let mut command = sample_server();

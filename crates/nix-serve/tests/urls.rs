@@ -1,5 +1,5 @@
-//! Every URL of nix-serve, nix-serve-ng and harmonia is answered, with nix-serve's texts where it
-//! has some, and HEAD has the headers of GET.
+//! Every URL of nix-serve, nix-serve-ng and harmonia is supported, with nix-serve's texts where it
+//! has some. HEAD has the header fields of GET.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,10 +15,10 @@ const NO_PATH: &str = "No such path.\n";
 const NOT_FOUND: &str = "File not found.\n";
 const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
-/// A hash part of no path.
+/// A hash part that no path has.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
-/// One path of the sample, as strings to build URLs from.
+/// A path of the sample store, as strings from which URLs are built.
 struct Subject {
     store_path: String,
     hash: String,
@@ -43,7 +43,8 @@ impl Subject {
         }
     }
 
-    /// `{H}`: hash part, `{N}`: NAR hash, `{Z}`: hash part of no path, `{M}`: another NAR hash.
+    /// Replaces `{H}` by the hash part, `{N}` by the NAR hash, `{Z}` by a hash part that no path
+    /// has, and `{M}` by another NAR hash.
     fn fill(&self, pattern: &str) -> String {
         let mut other: Vec<char> = self.nar_hash.chars().collect();
         other[51] = if other[51] == '0' { '1' } else { '0' };
@@ -54,7 +55,7 @@ impl Subject {
             .replace("{Z}", ABSENT)
     }
 
-    /// The NAR made by the real Nix.
+    /// Makes the NAR with the real Nix.
     fn nar(&self) -> Vec<u8> {
         let real = sample_root().join(self.store_path.trim_start_matches('/'));
         let mut command = nix("nix-store", &sample_root());
@@ -80,7 +81,7 @@ fn every_status_with_the_words_of_nix_serve() {
                 "/{Z}.narinfo?x=1",
                 "/abc.narinfo",
                 "/{H}0.narinfo",
-                // 32 letters, one of them not in the base-32 alphabet.
+                // 32 characters, one of which is not in the base-32 alphabet.
                 "/ezzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz.narinfo",
                 "/nar/{Z}-{N}.nar",
                 "/nar/{Z}.nar",
@@ -235,7 +236,7 @@ fn a_nar_by_each_of_its_urls() {
             assert_eq!(reply.header("content-length"), Some(len.as_str()));
             assert_eq!(reply.header("accept-ranges"), Some("bytes"));
             assert_eq!(reply.header("content-encoding"), None);
-            // With a text type, proxies would compress it and break resumption.
+            // As a text type, proxies would compress the NAR, which breaks resumption.
             assert_eq!(reply.header("content-type"), Some("application/x-nix-nar"));
         }
     }
@@ -266,7 +267,7 @@ fn other_methods_are_refused_and_named() {
     connection.check_text("/nix-cache-info", 200, INFO);
 }
 
-/// The body of a refused upload must not be parsed as the next request.
+/// The body of a refused upload is not parsed as the next request.
 #[test]
 fn the_body_of_a_refused_upload_is_no_request() {
     let (_server, addr) = serve_sample(&[]);
@@ -349,7 +350,7 @@ fn no_url_leads_out() {
 fn absolute_targets_mean_their_path() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
-    // The absolute form, with the host of these requests.
+    // The absolute form is valid with the host of these requests.
     assert_eq!(connection.get("http://a/nix-cache-info").text(), INFO);
 }
 

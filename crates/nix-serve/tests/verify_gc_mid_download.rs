@@ -1,4 +1,4 @@
-//! If a path is deleted or modified while its NAR is sent, only that download fails: the client
+//! If a path is deleted or modified while its NAR is sent, only that download fails. The client
 //! sees a broken connection, never a complete but wrong NAR.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,7 +17,7 @@ use support::client::{Client, fails};
 use support::{OwnStore, ServerProcess, eventually, hash_part, output};
 use testkit::http1::Connection;
 
-/// Longer than all socket buffers.
+/// Length of a file, bytes: more than all socket buffers hold.
 const FILE_LEN: usize = 96 << 20;
 const FILE_COUNT: usize = 96;
 
@@ -61,7 +61,7 @@ impl Scene {
         }
     }
 
-    /// Downloads the long NAR and calls `change` after the first bytes.
+    /// Downloads the long NAR, and calls `change` after the first bytes.
     fn download(&self, change: impl FnOnce(&OwnStore, &str)) -> Outcome {
         download(self.server.addr, &self.long, || {
             change(&self.store, &self.long);
@@ -100,7 +100,7 @@ fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
     }
 }
 
-/// Result of a download.
+/// The result of a download.
 #[derive(Debug)]
 struct Outcome {
     ended_well: bool,
@@ -115,7 +115,7 @@ fn is_broken(outcome: &Outcome) {
     assert!(outcome.len < outcome.announced, "{outcome:?}");
 }
 
-/// Bytes without two equal pages.
+/// Generates bytes without two equal pages.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let words = (0..len / 8).map(|_| {
@@ -127,7 +127,7 @@ fn noise(len: usize) -> Vec<u8> {
     words.flatten().collect()
 }
 
-/// Store paths are read-only, files and directories.
+/// Makes a path writable, because files and directories of a store are read-only.
 fn make_writable(path: &Path) {
     let mode = if path.is_dir() { 0o755 } else { 0o644 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -156,8 +156,8 @@ fn a_file_is_truncated() {
     is_broken(&outcome);
     scene.server.wait_for("does not match its registration");
     scene.lives_on();
-    // Truncation changed the file once more after the damage was found, so the path is checked
-    // again.
+    // The truncation changed the file once more after the damage was found, so the server checks
+    // the path again.
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
     eventually("it is kept out", || {
         let status = scene.server.get(&url).status;
@@ -167,7 +167,8 @@ fn a_file_is_truncated() {
     scene.lives_on();
 }
 
-/// An open file outlives its name, so the NAR is either complete and right or aborted.
+/// If the file is collected, the NAR is either complete and right, because an open file outlives
+/// its name, or aborted.
 #[test]
 fn a_file_is_collected() {
     let mut scene = Scene::of_file();
@@ -194,7 +195,7 @@ fn a_tree_is_collected() {
     scene.lives_on();
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
     assert_eq!(scene.server.get(&url).status, 404);
-    // Garbage collection is not damage, so the log does not ask for a repair.
+    // The log asks for no repair, because garbage collection is not damage.
     let log = scene.server.whole_log().join("\n");
     assert!(!log.contains("repair"), "{log}");
 }
@@ -251,7 +252,8 @@ fn a_file_is_replaced_by_something_else() {
     scene.lives_on();
 }
 
-/// Half of one NAR and half of the other would have the right length.
+/// A download is aborted if its tree is replaced by another of the same size. Half of one NAR and
+/// half of the other would have the announced length.
 #[test]
 fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
     let mut scene = Scene::of_tree();
@@ -271,7 +273,7 @@ fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
     assert!(again.ended_well, "{again:?}");
 }
 
-/// Many downloads at once; each is aborted on its own.
+/// Many downloads at once: each is aborted when the tree is collected.
 #[test]
 fn twenty_downloads_of_a_tree_that_is_collected() {
     let mut scene = Scene::of_tree();

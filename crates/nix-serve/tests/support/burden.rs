@@ -1,4 +1,4 @@
-//! Resource usage of a server, and clients that raise it.
+//! Measures a server's use of resources, and has clients that increase it.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::{PATIENCE, bare, eventually, nix_serve};
 
-/// Raises this process's descriptor limit to the maximum; returns it.
+/// Raises this process's limit of descriptors to the maximum; returns the limit.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -44,7 +44,7 @@ pub fn cpu_time(pid: u32) -> Duration {
     testkit::procfs::living_threads_cpu_time(pid)
 }
 
-/// Opens a connection.
+/// Opens a connection to the server.
 #[track_caller]
 pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
@@ -67,7 +67,7 @@ pub fn connect_from(from: [u8; 4], addr: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The server, with a limit of `count` descriptors.
+/// Returns the server's command, with a limit of `count` descriptors.
 pub fn with_descriptors(count: u64) -> Command {
     let mut command = bare("prlimit");
     command.arg(format!("--nofile={count}:{count}"));
@@ -75,14 +75,14 @@ pub fn with_descriptors(count: u64) -> Command {
     command
 }
 
-/// The 99th percentile.
+/// Returns the 99th percentile of the times.
 #[track_caller]
 pub fn percentile_99(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() * 99 / 100]
 }
 
-/// Sends a request and reads nothing.
+/// Sends a request and reads nothing of the response.
 #[track_caller]
 pub fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &[u8]) {
     let len = body.len();
@@ -91,8 +91,8 @@ pub fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &[u8]) {
     stream.write_all(body).unwrap();
 }
 
-/// Opens `count` connections that request `path` and do not read; returns once every answer has
-/// begun.
+/// Opens `count` connections that request `path` and do not read. Returns once every response has
+/// started.
 #[track_caller]
 pub fn slow_readers(addr: SocketAddr, count: usize, path: &str) -> Vec<TcpStream> {
     let mut streams = Vec::with_capacity(count);
@@ -113,7 +113,7 @@ pub fn wait_for_all(streams: &[TcpStream]) {
     }
 }
 
-/// Whether the stream has data or an end of file to read.
+/// Returns whether the stream has data or an end of file to read.
 pub fn has_news(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);

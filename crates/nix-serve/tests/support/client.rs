@@ -7,7 +7,7 @@ pub use testkit::process::{fails, finish, output as succeeds, wait};
 
 use super::nix;
 
-/// A substituting machine: an empty store, no caches, no configuration.
+/// A machine that substitutes: an empty store, no caches, no configuration.
 pub struct Client {
     dir: tempfile::TempDir,
 }
@@ -23,22 +23,23 @@ impl Client {
         self.dir.path()
     }
 
-    /// Root directory of its store.
+    /// Returns the root directory of its store.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("client")
     }
 
-    /// Physical location of a store path.
+    /// Returns the physical location of a store path.
     pub fn real(&self, store_path: &str) -> PathBuf {
         self.root().join(store_path.trim_start_matches('/'))
     }
 
-    /// One of Nix's programs, without substituters and trusted keys unless given.
+    /// Returns one of Nix's programs, without substituters and trusted keys unless the caller adds
+    /// some.
     pub fn command(&self, program: &str) -> Command {
         self.command_with(program, "")
     }
 
-    /// [`Self::command`] with more experimental features.
+    /// Returns [`Self::command`] with more experimental features.
     pub fn command_with(&self, program: &str, features: &str) -> Command {
         let mut command = nix(program, self.dir.path());
         command.env(
@@ -52,7 +53,7 @@ impl Client {
         command
     }
 
-    /// `nix copy --from url` of these paths into the client's store.
+    /// Returns the command `nix copy --from url` that copies these paths into the client's store.
     pub fn copy(&self, url: &str, keys: &str, paths: &[String]) -> Command {
         let mut command = self.command("nix");
         command
@@ -63,7 +64,7 @@ impl Client {
         command
     }
 
-    /// `nix-store --realise` of a path with one substituter, without building.
+    /// Returns the command `nix-store --realise` for a path with one substituter, without building.
     pub fn realise(&self, url: &str, keys: &str, path: &str) -> Command {
         let mut command = self.command("nix-store");
         command
@@ -75,7 +76,7 @@ impl Client {
         command
     }
 
-    /// The closure of `path` in the client's store.
+    /// Returns the closure of `path` in the client's store.
     #[track_caller]
     pub fn closure(&self, path: &str) -> Vec<String> {
         let mut command = self.command("nix-store");

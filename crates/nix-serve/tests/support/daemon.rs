@@ -1,10 +1,10 @@
-//! Temporary GC roots of real Nix daemons.
+//! Reads the temporary GC roots of real Nix daemons.
 
 pub use testkit::nix::Daemon as NixDaemon;
 
 use super::OwnStore;
 
-/// All temporary roots held by daemons.
+/// Returns all temporary roots held by daemons.
 pub fn roots(store: &OwnStore) -> String {
     let directory = store.root().join("nix/var/nix/temproots");
     let Ok(entries) = std::fs::read_dir(directory) else {

@@ -1,4 +1,4 @@
-//! Limits the memory of a server by a control group of its own.
+//! Limits the memory of a server by a separate control group.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -11,16 +11,16 @@ use std::process::Command;
 
 use crate::support::{bare, eventually, nix_serve};
 
-/// The control group; removed when dropped, after all its processes have ended.
+/// A control group. Dropping it removes the group, after all its processes have ended.
 pub(crate) struct LimitedMemory {
     group: PathBuf,
     files: &'static Files,
 }
 
-/// File names in the two versions of control groups.
+/// File names, which differ between the two versions of control groups.
 struct Files {
     root: &'static str,
-    /// Exists if memory can be limited here.
+    /// This file exists if memory can be limited on this machine.
     sign: &'static str,
     limit: &'static str,
     peak: &'static str,
@@ -50,8 +50,8 @@ const SECOND: Files = Files {
 };
 
 impl LimitedMemory {
-    /// Creates a group limited to `len_max` bytes. `None`, with a message, where that is
-    /// impossible.
+    /// Creates a group limited to `len_max` bytes. Prints a message and returns `None` where that
+    /// is impossible.
     pub(crate) fn new(len_max: u64) -> Option<Self> {
         let mut reasons = Vec::new();
         for files in [&FIRST, &SECOND] {
@@ -74,7 +74,7 @@ impl LimitedMemory {
         Ok(group)
     }
 
-    /// The server's command, inside the group.
+    /// Returns the server's command, to run inside the control group.
     pub(crate) fn nix_serve(&self) -> Command {
         let mut command = bare("sh");
         let script = "echo $$ > \"$1\" && shift && exec \"$@\"";
@@ -96,18 +96,18 @@ impl LimitedMemory {
             .map_or(0, |value| value.trim().parse().unwrap())
     }
 
-    /// Peak usage, page cache included.
+    /// Returns the peak memory of the group in bytes, including the page cache.
     pub(crate) fn peak_len(&self) -> u64 {
         let peak = fs::read_to_string(self.group.join(self.files.peak));
         peak.map_or(0, |peak| peak.trim().parse().unwrap())
     }
 
-    /// Current usage that cannot be reclaimed.
+    /// Returns the memory of the group, in bytes, that the kernel cannot reclaim.
     pub(crate) fn anonymous_len(&self) -> u64 {
         self.number(self.files.stat, self.files.anonymous)
     }
 
-    /// Number of processes killed by the OOM killer.
+    /// Returns the number of processes killed by the OOM killer.
     pub(crate) fn killed_count(&self) -> u64 {
         self.number(self.files.events, "oom_kill ")
     }

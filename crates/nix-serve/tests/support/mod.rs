@@ -1,4 +1,4 @@
-//! Runs the built binary on real stores with real clients.
+//! Runs the built binary with real stores and real clients.
 #![allow(
     dead_code,
     unused_imports,
@@ -31,19 +31,19 @@ pub fn bare(program: &str) -> Command {
     command
 }
 
-/// The command of the binary under test.
+/// Returns the command of the binary under test.
 pub fn nix_serve() -> Command {
     bare(env!("CARGO_BIN_EXE_nix-serve"))
 }
 
-/// The same on the sample store.
+/// Returns [`nix_serve`] on the sample store.
 pub fn of_sample() -> Command {
     let mut command = nix_serve();
     command.args(["--store", &local(&sample_root())]);
     command
 }
 
-/// A running server; killed when dropped.
+/// A running server. Dropping it kills the process.
 pub struct ServerProcess {
     process: Process,
     /// Address of its first TCP listener.

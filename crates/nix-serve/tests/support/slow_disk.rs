@@ -26,12 +26,12 @@ use fuser::{
     ReplyEntry, Request,
 };
 
-/// The kernel caches no attributes or names.
+/// Lifetime of attributes and names in the kernel's cache: the kernel caches none.
 const TTL: Duration = Duration::ZERO;
 
 const EIO: i32 = 5;
 
-/// State of the disk.
+/// State of the simulated disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
@@ -43,7 +43,7 @@ enum Health {
     Broken,
 }
 
-/// A failure of the disk; ends when dropped, so that a failing test does not hang.
+/// A failure of the disk. Dropping it ends the failure, so that a failing test does not hang.
 #[must_use]
 pub(crate) struct Trouble<'a>(&'a SlowDisk);
 
@@ -53,7 +53,7 @@ impl Drop for Trouble<'_> {
     }
 }
 
-/// The file system; unmounted when dropped.
+/// The mounted file system. Dropping it unmounts the file system.
 pub(crate) struct SlowDisk {
     disk: Disk,
     session: Option<BackgroundSession>,
@@ -71,8 +71,8 @@ struct State {
 type Operation = Box<dyn FnOnce() + Send>;
 
 impl SlowDisk {
-    /// Mirrors `shown` at `at`. `None`, with a message, if FUSE is missing or mounting is not
-    /// permitted.
+    /// Mirrors `shown` at `at`. Prints a message and returns `None` if FUSE is missing or mounting
+    /// is not permitted.
     pub(crate) fn mount(shown: &Path, at: &Path) -> Option<Self> {
         let root = (1, shown.to_path_buf());
         let disk = Disk(Arc::new(State {
@@ -87,7 +87,7 @@ impl SlowDisk {
                 session: Some(session),
             }),
             Err(error) => {
-                // CI has everything installed, so a skipped test is a failure there.
+                // In CI everything is installed, so a skipped test would be an error.
                 assert!(std::env::var_os("CI").is_none(), "no FUSE: {error}");
                 eprintln!("NOT TESTED: a slow disk. There is no FUSE here: {error}");
                 None
@@ -115,12 +115,12 @@ impl SlowDisk {
         Trouble(self)
     }
 
-    /// Number of hanging operations.
+    /// Returns the number of hanging operations.
     pub(crate) fn hung_count(&self) -> usize {
         self.disk.0.health.lock().unwrap().1.len()
     }
 
-    /// Completes the hanging operations, and works normally from now on.
+    /// Completes the hanging operations. From now on the disk works normally.
     fn recover(&self) {
         let mut health = self.disk.0.health.lock().unwrap();
         health.0 = Health::Well;
@@ -191,7 +191,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Name, inode and type of all directory entries, in a stable order.
+    /// Returns name, inode and type of all directory entries, in a stable order.
     fn entries(&self, inode: INodeNo) -> io::Result<BTreeMap<Vec<u8>, (u64, FileType)>> {
         let path = self.path(inode)?;
         let own = (u64::from(inode), FileType::Directory);
@@ -249,7 +249,7 @@ impl Filesystem for Disk {
         });
     }
 
-    /// Sent by `close`, which waits for the reply.
+    /// Called by `close`, which waits for the reply.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         self.run(move || reply.ok());
     }

@@ -18,7 +18,7 @@ use crate::support::eventually;
 use testkit::http1::Connection;
 use testkit::process::Process;
 
-/// Starts chromedriver on a port it chooses and prints.
+/// Starts chromedriver on a port that it chooses and prints.
 fn start_driver() -> (Process, SocketAddr) {
     let process = Process::spawn_for_stdout(Command::new("chromedriver").arg("--port=0"));
     let line = process.wait_for("successfully on port ");
@@ -26,7 +26,7 @@ fn start_driver() -> (Process, SocketAddr) {
     (process, (Ipv4Addr::LOCALHOST, port.parse().unwrap()).into())
 }
 
-/// A browser with a profile of its own.
+/// A browser with a new profile.
 pub struct Browser {
     driver: SocketAddr,
     session: String,
@@ -122,7 +122,7 @@ impl Browser {
         said["value"].take()
     }
 
-    /// Sends a command of the Chrome `DevTools` protocol.
+    /// Sends a command of the Chrome `DevTools` protocol; returns the result.
     pub fn tell(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
         self.ask("POST", "/goog/cdp/execute", &body)
@@ -147,7 +147,7 @@ impl Browser {
         )
     }
 
-    /// Console messages and policy violations of the page since the last call.
+    /// Returns console messages and policy violations of the page since the last call.
     pub fn complaints(&self) -> Vec<String> {
         let entries = self.ask("POST", "/se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().unwrap().iter();

@@ -1,4 +1,4 @@
-//! Runs several caches with policies on the engine, in this process.
+//! Runs several caches with policies in this process, on the HTTP engine.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use samovar_store::Settings;
 
 use crate::support::local;
 
-/// A running site; stops when dropped.
+/// A running server of several caches. Dropping it stops the server.
 pub struct Serving(Server<Site>);
 
 impl Serving {

@@ -1,4 +1,4 @@
-//! A server whose database fails in various ways.
+//! A server whose database can be made to fail in various ways.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -28,10 +28,10 @@ use crate::support_process::{
 pub const FAILED: &str = "the store cannot be read, answering 503";
 pub const RECOVERED: &str = "the store can be read again";
 const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
-/// Time limit for recovery after the cause has gone.
+/// Maximum time for recovery after the cause of a failure has gone.
 pub const BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// A server of its own store, with one path requested before and one not.
+/// A server of a separate store, with one path that was requested before and one that was not.
 pub struct Subject {
     pub store: OwnStore,
     pub server: Process,
@@ -45,14 +45,14 @@ impl Subject {
         Self::start_as(journal_mode, nix_serve())
     }
 
-    /// Starts with a database in WAL mode that no process has open, with its WAL files beside it.
+    /// Starts a server when no process has the database open and its WAL files exist.
     pub fn start_unprivileged<T>(who: &T, command: impl Fn(&T) -> Command) -> Self {
         Self::start_with("wal", command(who), |store| {
             let (database, copy) = (store.database(), store.root().join("copy"));
             let db = database.parent().unwrap();
             let holder = Shell::open(&database, "begin; select count(*) from ValidPaths;");
             sqlite(&database, "pragma wal_checkpoint(truncate)");
-            // By copying: closing the last connection would remove them.
+            // Made by copying, because closing the last connection would remove them.
             output(Command::new("cp").arg("-r").arg(db).arg(&copy));
             drop(holder);
             fs::remove_dir_all(db).unwrap();
@@ -65,7 +65,8 @@ impl Subject {
         Self::start_with(journal_mode, command, |_| {})
     }
 
-    /// Starts while another process has the database open, which an unprivileged server needs.
+    /// Starts a server while another process has the database open, as an unprivileged server
+    /// needs.
     pub fn start_held(journal_mode: &str, command: Command) -> Self {
         let mut holder = None;
         Self::start_with(journal_mode, command, |store| {
@@ -114,16 +115,16 @@ impl Subject {
         self.store.database()
     }
 
-    /// A path beside the database, on the same file system.
+    /// Returns a path beside the database, on the same file system.
     pub fn beside(&self) -> PathBuf {
         self.database().with_extension("aside")
     }
 
-    /// Checks answers while the cause lasts: 503 for everything unknown, never 404 for a valid
-    /// path.
+    /// Checks responses while the failure lasts: 503 for everything that is unknown, never 404 for
+    /// a valid path.
     ///
-    /// Cached answers may be sent while no commit is possible: the prefetched narinfo of a path,
-    /// and 404 for a path that is certainly absent.
+    /// As no commit is possible meanwhile, cached responses may be sent: the prefetched narinfo of
+    /// a path, and 404 for a path that is certainly absent.
     #[track_caller]
     pub fn suffers(&mut self) {
         let mut connection = Connection::connect(self.addr);
@@ -141,7 +142,7 @@ impl Subject {
             assert_eq!(reply.status, 503, "{url}");
             assert_eq!(reply.header("retry-after"), Some("1"), "{url}");
             assert_eq!(reply.header("content-type"), Some("text/plain"), "{url}");
-            // The reason is only for the operator's log.
+            // The cause must appear only in the operator's log.
             assert_eq!(reply.text(), UNAVAILABLE, "{url}");
             for path in [&self.asked, &self.unasked] {
                 let reply = connection.get(&self.narinfo(path));
@@ -150,7 +151,7 @@ impl Subject {
             let absent = connection.get(&format!("/{}.narinfo", "z".repeat(32)));
             assert!(matches!(absent.status, 404 | 503));
         }
-        // Answers that do not need the database are still sent.
+        // Responses that do not need the database must still be sent.
         assert_eq!(connection.get("/nix-cache-info").status, 200);
         assert_eq!(connection.get("/nowhere").status, 404);
         assert_eq!(self.server.count(RECOVERED), 0);
@@ -207,13 +208,13 @@ pub fn nar(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// Copies in place: the destination keeps its inode.
+/// Copies a file in place: the destination keeps its inode.
 pub fn cp(from: &Path, to: &Path) {
     output(Command::new("cp").arg(from).arg(to));
 }
 
-/// Replaces the database and moves the old one to `aside`. Atomic, because the server may check at
-/// any time.
+/// Replaces the database and moves the old one to `aside`. Atomic, because the server may check the
+/// file at any time.
 pub fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
     let other = database.with_extension("other");
     make(&other);
@@ -221,19 +222,19 @@ pub fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
     fs::rename(other, database).expect("another file under its name");
 }
 
-/// A file that SQLite keeps beside the database.
+/// Returns the path of a file that SQLite keeps beside the database.
 pub fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Starts a real nix-daemon that has opened the database.
+/// Starts a real nix-daemon that already has the database open.
 #[track_caller]
 pub fn start_daemon(store: &OwnStore) -> Daemon {
     let daemon = Daemon::start(store);
-    // The daemon process of the first connection may open the database at any later time; that of
-    // this second connection has opened it on return.
+    // The daemon process of the first connection may open the database at any later time. The
+    // process of this second connection has opened it when the command returns.
     output(
         nix("nix", store.root())
             .env("NIX_REMOTE", "daemon")

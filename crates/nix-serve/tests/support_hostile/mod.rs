@@ -1,4 +1,4 @@
-//! A store with hostile contents, requests to its server, and the checks that the server must pass.
+//! A store with hostile contents, clients of its server, and checks that the server must pass.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -27,10 +27,11 @@ use testkit::wait::holds_within;
 use crate::support::{OwnStore, hash_part, local, nix_serve};
 use crate::support_process::{Connection, Process};
 
-/// Contents of files that no client may get; must be in no answer.
+/// Contents of files that no client may get. Must not appear in any response.
 pub const CANARY: &str = "c4nary-of-this-machine";
 
-/// Time limit for a neighbour's request on an overloaded machine; longer means a hang.
+/// Maximum time of a neighbour's request on an overloaded machine. A longer time means that the
+/// server hangs.
 const NOTICED: Duration = Duration::from_secs(20);
 
 /// Sends one request on a new connection; the status is 0 if no response came.
@@ -41,13 +42,13 @@ pub fn fetch(addr: SocketAddr, method: &str, path: &str, field: &str) -> Respons
     exchange(addr, request)
 }
 
-/// Whether bytes contain [`CANARY`].
+/// Returns whether bytes contain [`CANARY`].
 pub fn holds_canary(bytes: &[u8]) -> bool {
     let canary = CANARY.as_bytes();
     bytes.windows(canary.len()).any(|part| part == canary)
 }
 
-/// A store with one good path, a server with two workers, and a client of the good path.
+/// A store with one good path, a server with two workers, and a client that requests the good path.
 pub struct Hostile {
     pub store: OwnStore,
     pub server: Process,
@@ -56,11 +57,11 @@ pub struct Hostile {
     before: Usage,
 }
 
-/// Resource usage of a process.
+/// Resources that a process uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     pub cpu_seconds: f64,
-    /// Peak resident memory.
+    /// Peak resident memory, in KiB.
     pub memory_kb: u64,
     pub descriptor_count: usize,
 }
@@ -77,12 +78,12 @@ impl Usage {
 }
 
 impl Hostile {
-    /// Serves a store after `fill` has added its contents.
+    /// Starts a server of a store to which `fill` has added contents.
     pub fn new<T>(fill: impl FnOnce(&OwnStore) -> T) -> (Self, T) {
         Self::with(&[], fill)
     }
 
-    /// The same, with more arguments for the server.
+    /// Does the same as [`new`](Self::new), with more arguments for the server.
     pub fn with<T>(arguments: &[&str], fill: impl FnOnce(&OwnStore) -> T) -> (Self, T) {
         let store = OwnStore::new();
         let dir = tempfile::tempdir().unwrap();
@@ -110,7 +111,7 @@ impl Hostile {
     }
 
     /// Stops the server and checks that nothing hangs, spins, leaks or has panicked, and that the
-    /// neighbour was served all the time. Returns the log and the resource usage.
+    /// neighbour was always served. Returns the log and the resource usage.
     #[track_caller]
     pub fn end(mut self) -> (Vec<String>, Usage) {
         let slowest = self.neighbour.take().unwrap().end();
@@ -121,7 +122,7 @@ impl Hostile {
         let after = Usage::of(pid);
         let spun = after.cpu_seconds - quiet.cpu_seconds;
         assert!(spun < 0.15, "{spun} s of CPU for nothing");
-        // Connections being closed, and one to the database per thread.
+        // The remaining ones are connections being closed, and one to the database per thread.
         assert!(
             after.descriptor_count < self.before.descriptor_count + 20,
             "{after:?} {:?}",
@@ -148,7 +149,7 @@ impl Hostile {
     }
 }
 
-/// A client of another path, which must not be affected.
+/// A client that requests another path, and must not be affected.
 struct Neighbour {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -178,14 +179,14 @@ impl Neighbour {
         Self { is_over, thread }
     }
 
-    /// Stops it; returns the longest time of a request.
+    /// Stops the client; returns the longest time of a request.
     fn end(self) -> Duration {
         self.is_over.store(true, Ordering::Release);
         self.thread.join().unwrap()
     }
 }
 
-/// Runs a command that needs root; returns `false`, with a message, without the rights.
+/// Runs a command that needs root. Without the rights, prints a message and returns `false`.
 pub fn may(command: &mut Command) -> bool {
     let output = command.output().unwrap();
     if !output.status.success() {
@@ -196,8 +197,8 @@ pub fn may(command: &mut Command) -> bool {
     output.status.success()
 }
 
-/// Creates a directory and a file outside of the store paths; files are as long as those that they
-/// will replace.
+/// Creates a directory and a file outside of the store paths. Each file is as long as the one that
+/// it will replace.
 pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     let directory = store.root().join("elsewhere");
     fs::create_dir_all(&directory).unwrap();
@@ -210,8 +211,7 @@ pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     (directory, file)
 }
 
-/// The answer for a path that was repaired: retries while the second check of the damage yields
-/// 503. Fails on 404.
+/// Requests a repaired path; retries while the second check of the damage yields 503. Fails on 404.
 #[track_caller]
 pub fn fetch_settled(addr: SocketAddr, url: &str) -> Response {
     let mut response = Response::default();

@@ -1,4 +1,4 @@
-//! Controls the built binary step by step, with its log and exit.
+//! Runs the built binary step by step, and gives access to its log and exit code.
 #![allow(
     dead_code,
     unused_imports,
@@ -27,7 +27,7 @@ use crate::support::{OwnStore, bare, local, nix_serve, output, sample_root};
 /// UID of the user nobody.
 pub const NOBODY: u32 = 65534;
 
-/// Exit code and output of a process.
+/// Exit code and output of a process that has ended.
 #[derive(Debug)]
 pub struct Ending {
     pub code: Option<i32>,
@@ -47,8 +47,8 @@ pub fn ends(command: &mut Command) -> Ending {
     }
 }
 
-/// Runs a server that must not start: exit code 1 and one line with all of `parts`, after any
-/// warnings.
+/// Runs a server that must not start: it exits with code 1, and prints one line that has all of
+/// `parts`, after any warnings.
 #[track_caller]
 pub fn refuses_to_start(command: &mut Command, parts: &[&str]) {
     let ending = ends(command);
@@ -88,7 +88,7 @@ pub fn sqlite(database: &Path, sql: &str) -> String {
         .to_owned()
 }
 
-/// Whether the test runs as root; if not, prints why it is skipped.
+/// Returns whether the test runs as root; if not, prints why it is skipped.
 pub fn is_root() -> bool {
     let id = output(Command::new("id").arg("-u"));
     let is_root = id.trim() == "0";
@@ -107,7 +107,7 @@ pub fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A copy of the binary that every user can execute.
+/// A copy of the binary that any user can execute.
 pub struct PublicBinary {
     dir: tempfile::TempDir,
 }
@@ -115,7 +115,7 @@ pub struct PublicBinary {
 impl PublicBinary {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Copies in another process: if a child of another test inherited a descriptor opened for
+        // Copy in another process: if a child of another test inherited a descriptor opened for
         // writing, execution would fail with "text file busy".
         output(
             Command::new("cp")
@@ -127,7 +127,7 @@ impl PublicBinary {
         Self { dir }
     }
 
-    /// The command as the user nobody, without supplementary groups.
+    /// Returns the command that runs the server as the user nobody, without supplementary groups.
     pub fn as_nobody(&self) -> Command {
         let nobody = NOBODY.to_string();
         let mut command = bare("setpriv");
@@ -138,14 +138,14 @@ impl PublicBinary {
     }
 }
 
-/// A store that is world-readable.
+/// Creates a world-readable store.
 pub fn public_store() -> OwnStore {
     let store = OwnStore::new();
     make_public(store.root());
     store
 }
 
-/// A path below a directory, as text.
+/// Returns a path below a directory, as text.
 pub fn at(dir: &Path, name: &str) -> String {
     let path: PathBuf = dir.join(name);
     path.to_str().unwrap().to_owned()
