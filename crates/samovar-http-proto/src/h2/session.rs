@@ -8,8 +8,8 @@
 //! ```
 //!
 //! * Pass received bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`,
-//!   then send the bytes of [`Session::take_output`]. Commands may be called between these steps, and
-//!   take effect with the next `poll`.
+//!   then send the bytes of [`Session::take_output`]. Commands may be called between these steps,
+//!   and take effect with the next `poll`.
 //! * A stream exists from [`Event::Request`] to [`Event::Sent`] or [`Event::Reset`], or until it is
 //!   [`reset`](Session::reset). Its number is never reused. Commands for a stream that has ended do
 //!   nothing, so callers need not track what the peer does meanwhile.

@@ -10,8 +10,8 @@
 //! closes the connection. It refuses:
 //!
 //! * `Content-Length` together with `Transfer-Encoding`; a `Content-Length` that is repeated, a
-//!   list, signed, contains white space or exceeds 64 bits; transfer codings other than one `chunked`
-//!   at the end;
+//!   list, signed, contains white space or exceeds 64 bits; transfer codings other than one
+//!   `chunked` at the end;
 //! * bare LF or CR anywhere, obs-fold, white space before a colon, NUL and other control
 //!   characters;
 //! * chunk sizes that overflow or contain anything but hexadecimal digits; chunk data without CRLF;

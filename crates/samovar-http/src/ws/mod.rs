@@ -17,20 +17,20 @@
 //! # Guarantees
 //!
 //! * The events of a socket are delivered in order, one at a time: first [`open`](Handler::open),
-//! last and exactly once [`close`](Handler::close). Handlers run on workers and may block;
-//! different sockets run in parallel. A handler that never blocks can run on the I/O thread
-//! ([`Upgrade::inline`]), which avoids the switch to a worker.
+//!   last and exactly once [`close`](Handler::close). Handlers run on workers and may block;
+//!   different sockets run in parallel. A handler that never blocks can run on the I/O thread
+//!   ([`Upgrade::inline`]), which avoids the switch to a worker.
 //! * Sending works from any thread, never blocks, and preserves the order of each thread's calls.
-//! Messages sent before the handshake is complete are queued; messages sent after the end are
-//! dropped.
+//!   Messages sent before the handshake is complete are queued; messages sent after the end are
+//!   dropped.
 //! * A [`Frame`] is encoded and compressed once for all sockets; each socket queues a reference.
 //! * All memory is bounded ([`Limits`]): frames, messages after decompression, and the queues for
-//! the handler and for the peer. A peer that does not read is closed with 1013 and then
-//! disconnected. If a handler is too slow, the engine stops reading.
+//!   the handler and for the peer. A peer that does not read is closed with 1013 and then
+//!   disconnected. If a handler is too slow, the engine stops reading.
 //! * Lost connections are detected: a silent peer gets a ping, and is disconnected if it does not
-//! respond.
+//!   respond.
 //! * Handshakes from pages of other origins are refused ([`Origins`]); otherwise any page could
-//! open a socket with its visitor's cookies.
+//!   open a socket with its visitor's cookies.
 //! * An idle socket owns no buffer.
 //!
 //! # Compression
