@@ -1,5 +1,5 @@
-# nix-darwin: the same as a daemon of launchd. Samovar is tested on Linux only, and package.nix
-# builds it there only: this is for those who port it.
+# services.samovar for nix-darwin: `samovar serve` as a launchd daemon. Samovar is tested on Linux only,
+# and package.nix builds it only there, so this module is a starting point for a port.
 {
   config,
   lib,

@@ -1,5 +1,5 @@
-# What a unit of a server that needs nothing of its machine is not let near. As in contrib/systemd, which
-# says why.
+# Sandboxing settings for units of servers that need no privileges. contrib/systemd has the same settings,
+# with reasons.
 {
   DynamicUser = true;
   LimitCORE = 0;

@@ -1,4 +1,4 @@
-# The kettles' server and swarm, which loads it: built like Samovar, from the same tree.
+# The kettles server and its load generator `swarm`, built like Samovar from the same sources.
 { samovar }:
 
 samovar.overrideAttrs (old: {

@@ -1,5 +1,5 @@
-# services.kettles: `kettles serve` in a closed unit, with SQLite or with a PostgreSQL of this machine.
-# Evaluated and verified as nix/README.md says; never run on NixOS.
+# services.kettles: `kettles serve` in a sandboxed unit, with SQLite or with PostgreSQL on this machine.
+# Evaluated and verified as nix/README.md describes; never run on NixOS.
 {
   config,
   lib,
@@ -18,7 +18,7 @@ let
     optionals
     types
     ;
-  # A URL without a host: a database of this machine, reached by its socket, named after the user.
+  # A URL without a host selects a database on this machine, through its Unix socket, named after the user.
   isLocal = hasPrefix "postgresql:///" cfg.database;
 in
 {
@@ -119,19 +119,19 @@ in
               "--processes ${toString cfg.processes}"
               "--own-port ${toString cfg.ownPort}"
             ]
-            # %d is where systemd puts credentials.
+            # systemd replaces %d by the directory of the credentials.
             ++ optional (cfg.adminTokenFile != null) "--admin-token %d/admin-token"
           );
           LoadCredential = optional (cfg.adminTokenFile != null) "admin-token:${cfg.adminTokenFile}";
           StateDirectory = "kettles";
           StateDirectoryMode = "0700";
-          # PostgreSQL knows its clients by the names of their users.
+          # PostgreSQL authenticates local clients by their user names.
           User = "kettles";
           Restart = "on-failure";
           RestartSec = "2s";
           TimeoutStopSec = "20s";
           LimitNOFILE = cfg.maxConnections + 1024;
-          # Pressure is in /proc, beside what is of processes.
+          # The server reads pressure from /proc, outside of the directories of processes.
           ProcSubset = "all";
         };
       };

@@ -1,5 +1,5 @@
-# services.locust: the rig's users, for a server elsewhere. Evaluated and verified as nix/README.md says;
-# never run on NixOS.
+# services.locust: the rig's simulated users, for a server on another machine. Evaluated and verified as
+# nix/README.md describes; never run on NixOS.
 {
   config,
   lib,
@@ -67,9 +67,9 @@ in
           user
         ];
         Restart = "on-failure";
-        # As in 2017: each user is a connection.
+        # As in 2017, each user has a connection, and hence a descriptor.
         LimitNOFILE = 40000;
-        # Python's foreign functions make code.
+        # Python's foreign function interface generates code at run time.
         MemoryDenyWriteExecute = false;
       };
     };

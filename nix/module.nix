@@ -1,4 +1,4 @@
-# services.samovar: `samovar serve` in a closed unit, behind sockets of systemd.
+# services.samovar: `samovar serve` in a sandboxed unit, with sockets from systemd.
 {
   config,
   lib,
@@ -137,7 +137,8 @@ in
       enable = true;
       virtualHosts.${cfg.nginx.hostName}.locations."/" = {
         proxyPass = "http://127.0.0.1:${toString cfg.port}";
-        # NARs leave as they come: no copy on nginx's disk, and a client that reads slowly is seen.
+        # nginx passes NARs on without buffering: it writes no copy to disk, and the cache notices slow
+        # clients.
         extraConfig = ''
           proxy_http_version 1.1;
           proxy_set_header Connection "";

@@ -1,7 +1,7 @@
 # services.kettles.monitoring: Prometheus with the rig's rules, exporters, and Grafana with the rig's
-# dashboards, for the kettles of this machine. Evaluated as nix/README.md says, and what comes out for
-# Prometheus is checked by promtool; never run on NixOS, and names of NixOS's own options are those of its
-# files, not tried.
+# dashboards, for the kettles server on this machine. Evaluated as nix/README.md describes; promtool checks
+# the resulting Prometheus configuration. Never run on NixOS: the names of NixOS's own options are taken
+# from its sources and were not tested.
 {
   config,
   lib,
@@ -25,7 +25,7 @@ let
     static_configs = [ { inherit targets; } ];
   };
   job = name: target: jobOf name [ target ];
-  # Of several processes each for itself.
+  # If there are several processes, each is scraped separately.
   ports =
     if kettles.processes > 1 then
       builtins.genList (index: kettles.ownPort + index) kettles.processes
@@ -78,7 +78,7 @@ in
       ++ optional hasPostgresql (job "postgres" "127.0.0.1:9187")
       ++ optional (cfg.locust != null) (job "locust" cfg.locust);
       exporters = {
-        # Those that 2017 had, as far as they are not there by themselves, and pressure.
+        # Collectors of the 2017 study that are not enabled by default, and pressure.
         node = exporter // {
           enabledCollectors = [
             "interrupts"

@@ -1,6 +1,7 @@
-# The two machines of the study of 2017, as modules for NixOS: `app` has the server, its database and
-# what watches both, `locust` asks. For `nixosSystem`, for nixops' heirs, and for tests/kettles.nix. In
-# 2017 app had 2 processors and 2048 MB, locust 1 and 1536 MB.
+# The two machines of the 2017 study, as NixOS modules: `app` has the server, its database and the
+# monitoring; `locust` has the load generator. For use with `nixosSystem`, with deployment tools such as
+# nixops, and in tests/kettles.nix. In 2017, app had 2 processors and 2048 MB of memory, locust 1 and
+# 1536 MB.
 let
   both = {
     boot.kernel.sysctl."fs.file-max" = 100000;

@@ -1,4 +1,5 @@
-# Rust 1.95 or newer. The tests are not run: they need a store, root and the network of the loopback.
+# Needs Rust 1.95 or newer. The tests are not run in the build, because they need a store, root, and the
+# loopback network.
 {
   lib,
   rustPlatform,
@@ -31,7 +32,7 @@ rustPlatform.buildRustPackage {
   meta = {
     description = "Nix binary cache server";
     license = lib.licenses.asl20;
-    # What `services.nix-serve` starts.
+    # The program that `services.nix-serve` starts.
     mainProgram = "nix-serve";
     platforms = lib.platforms.linux;
   };

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Checks the dashboards without Grafana.
 
-    check_dashboards.py                          ids, places on the grid, queries that promtool reads,
-                                                 alerts for each row of `use`, cases for each alert
-    check_dashboards.py --types                  and their types, by @grafana/schema (npm, tsc)
-    check_dashboards.py --live URL NAME…         and that every query of these has data in a Prometheus,
-        --without Cache                          but for rows whose titles begin like this
+    check_dashboards.py                          checks ids, positions, the syntax of queries (promtool),
+                                                 an alert for each row of `use`, a test for each alert
+    check_dashboards.py --types                  also checks types, by @grafana/schema (npm, tsc)
+    check_dashboards.py --live URL NAME…         also checks that every query of these dashboards has
+        --without Cache                          data in Prometheus, except rows with such titles
 
-How they look is not checked.
+The look of the dashboards is not checked.
 """
 
 import argparse

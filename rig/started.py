@@ -1,7 +1,8 @@
 """The programs that the rig started, with their logs and addresses. It stops no others.
 
-As a program it is the watcher: it hears on its standard input what was started, and when that ends it
-ends what is left, and removes folders. So nothing is left of a rig that was killed.
+Run as a program, this file is the watcher process: it reads from its standard input which programs the
+rig has started. At the end of the input it stops those that still run, and removes the rig's folders, so
+a rig that was killed leaves nothing behind.
 """
 
 import ctypes

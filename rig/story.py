@@ -1,6 +1,6 @@
-"""The study of 2017 again: a load that rises until the server as it was is saturated; what utilisation,
-saturation and errors of each resource say at that moment; and the same load, and ten times as much, for
-the server as it is. Both have a PostgreSQL of their own."""
+"""Repeats the 2017 study. It raises the load until the server of 2017 is saturated, prints utilisation,
+saturation and errors of each resource at that moment, and then puts the same load, and ten times as much,
+on today's server. Each server has a PostgreSQL of its own."""
 
 import json
 import time

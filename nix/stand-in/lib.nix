@@ -1,7 +1,7 @@
-# As much of nixpkgs' lib as the modules here use, so that they can be evaluated where there is no
-# nixpkgs: imports, options with defaults and types, mkIf and mkMerge, and definitions that are merged:
-# of options that are declared here by their type; of all others, which are NixOS's, sets by name and lists
-# by concatenation. Whether NixOS has those, nothing here knows.
+# The part of nixpkgs' lib that these modules use, so that they can be evaluated without nixpkgs: imports,
+# options with defaults and types, mkIf, mkMerge, and the merging of definitions. Options that these
+# modules declare are merged according to their types. All other options belong to NixOS: sets are merged by
+# name and lists by concatenation, and whether NixOS has such an option is not checked.
 let
   type = name: check: { inherit name check; };
   inherit (builtins)
@@ -64,7 +64,7 @@ let
 
   isPlain = value: isAttrs value && !(value ? _type);
 
-  # A module and all that it imports, as functions' results.
+  # Evaluates a module and its imports, recursively; returns a list of attribute sets.
   load =
     args: module:
     let
@@ -79,7 +79,7 @@ let
       "options"
     ]);
 
-  # Option declarations of all modules.
+  # The option declarations of all modules.
   declare = foldl' (
     one: other:
     one
@@ -88,8 +88,8 @@ let
     ) other
   );
 
-  # One definition, with conditions that stood before it, without asking whether they hold: the names of
-  # what is set must be known before its values are.
+  # Pushes mkIf and mkMerge down into a definition without evaluating the conditions: the names of the
+  # defined options must be known before the values.
   flatten =
     holds: value:
     if isIf value then
@@ -132,7 +132,7 @@ let
       absent
     else
       combine place values;
-  # A set of options, of which no other module of NixOS has any.
+  # A set of options that only these modules declare.
   isDeclared = options: any (name: isOption options.${name}) (attrNames options);
   unknown =
     options: definitions:
@@ -148,7 +148,7 @@ let
     else
       throw "${place} is set twice";
 
-  # What was set, without what a condition leaves out.
+  # The defined values, without those whose condition is false.
   prune =
     value:
     if isAttrs value && (value._type or "") == "absent" then
@@ -164,7 +164,7 @@ let
     else
       value;
 
-  # The configuration that modules make together.
+  # The configuration that results from all modules.
   system =
     modules:
     let
@@ -174,7 +174,7 @@ let
     in
     prune config;
 
-  # TOML as far as it is JSON with other brackets: tables are written inline.
+  # Renders TOML, with all tables inline, so that only brackets and separators differ from JSON.
   toml =
     value:
     if isAttrs value then
@@ -199,7 +199,7 @@ let
     };
   };
 
-  # A unit as NixOS writes it: a line for each value, a list as several.
+  # Renders a unit as NixOS does: one line for each value, several lines for a list.
   lines =
     section:
     concatMap (
@@ -231,7 +231,7 @@ let
       ++ [ "[Install]\n" ]
       ++ map (other: "WantedBy=${other}\n") one.wantedBy
     );
-  # What modules make together, units as text, by their names.
+  # The resulting configuration of all modules, with units rendered as text, by name.
   evaluateAll =
     modules:
     let
@@ -248,7 +248,7 @@ let
       };
     };
 
-  # What `module` makes of `given` alone.
+  # The configuration that `module` alone makes of the definitions in `given`.
   evaluate =
     { module, given }:
     let

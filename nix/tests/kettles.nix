@@ -1,5 +1,5 @@
-# Both machines of network.nix in virtual machines: a kettle's measurement counts, and Prometheus sees it.
-# Not run here: there is neither nixpkgs nor a virtual machine. It parses, and that is all that was checked.
+# NixOS test of both machines of network.nix: a kettle's measurement is counted, and Prometheus scrapes it.
+# Never run, for lack of nixpkgs and virtual machines: only its syntax was checked.
 #
 #   nix build .#checks.x86_64-linux.kettles
 { pkgs, overlay }:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes dashboards/{original,use,kettles}.json; with --check, says whether they are as written.
 
-A panel is a title, a unit, what it is about, and its queries with their legends. Everything else is
-the same for all of them.
+A panel is defined by a title, a unit, a description, and its queries with their legends. All other
+properties are the same for all panels.
 
-A server may be several processes. What they do is summed, what they know is the same for all, and where
-each has a limit of its own it is either told apart or the worst of them.
+A server may have several processes. Their counters are summed, and values that all processes share are
+shown once. Values with a limit per process are shown for each process, or for the one nearest its limit.
 """
 
 import json

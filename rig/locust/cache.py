@@ -1,8 +1,8 @@
 """Nix clients, for Locust: `PATHS=paths.txt locust -f cache.py --host http://127.0.0.1:5000`.
 
-PATHS is a file with what the cache has, one store path a line, as `nix path-info --all` says it.
-Each client asks what cache this is, then again and again for many paths, most of which are not
-there, and downloads one with all that it needs.
+PATHS is a file with the store paths of the cache, one per line, as `nix path-info --all` prints them.
+Each client requests nix-cache-info once. Then, repeatedly, it requests the narinfos of many paths, most of
+which are absent, and downloads the closure of one path.
 """
 
 import os

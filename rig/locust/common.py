@@ -1,7 +1,7 @@
 """Shared by all Locust files: /metrics for Prometheus, on Locust's web address.
 
-The nine names are those of the study of 2017, whose dashboards still work. Different from then: each
-series is there once, all that have an endpoint have a method, and there is a histogram.
+The nine metrics have the names of the 2017 study, so its dashboards still work. Unlike in 2017, no series
+is exported twice, every series with an endpoint label has a method label, and there is a histogram.
 """
 
 import itertools

@@ -1,12 +1,12 @@
 """Kettles, for Locust: `locust -f kettles.py --host http://127.0.0.1:8080 Honest`.
 
-`As2017` is what the study of 2017 ran: one of two requests, at random, each 25 to 35 seconds, which
-is half of what kettles do. `Honest` makes both, each 30 seconds. From what was run then differ the
-client, which takes a fifth of the processor, and the time that is sent, which is in UTC as its "Z"
-says.
+`As2017` sends the load of the 2017 study: every 25 to 35 seconds, one of two requests at random, which is
+half of what kettles send. `Honest` sends both requests every 30 seconds. There are two differences from
+2017: the HTTP client takes a fifth of the CPU time, and measurements have a time that really is in UTC, as
+its "Z" says.
 
-Locust's own share of a request is some hundred times the server's. Believe what it says about
-behaviour, and `swarm` about latencies.
+Locust takes about a hundred times as much CPU time per request as the server. So use it to test behaviour,
+and `swarm` to measure latencies.
 """
 
 import random
