@@ -124,8 +124,7 @@ impl<S: Service> Builder<S> {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the builder has no
     /// [listener](Self::listen); other errors if descriptors or threads cannot be created.
-    // A long function: it starts the parts of the server in order, and the steps share the
-    // builder's fields.
+    // Long: starts the parts of the server in order; the steps share the builder's fields.
     pub fn start(mut self) -> io::Result<Server<S>> {
         if self.listeners.is_empty() {
             let message = "a server without a listener: call Builder::listen before start";

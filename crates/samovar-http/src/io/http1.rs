@@ -183,7 +183,7 @@ impl<S: Service> Context<S> {
 
     /// Responds to the requests in `input`; an incomplete request stays in `conn.input`. Returns
     /// `None` if more input must be read.
-    // A long function: it loops over the requests of one read with all steps of the protocol.
+    // Long: a loop over the requests of one read with all steps of the protocol.
     fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
         let mut at = 0;
         let request = loop {
