@@ -30,12 +30,12 @@ usage: samovar-bench --store DIR [--server NAME=COMMAND]... [OPTION...]
 pub(crate) struct Arguments {
     pub(crate) store: PathBuf,
     pub(crate) big_store: Option<PathBuf>,
-    /// Name and command of each server, in the order given.
+    /// Name and command of each server, in the order of the command line.
     pub(crate) servers: Vec<(String, String)>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
-    /// Substring of the names of the rows to measure; empty for all.
+    /// Part of the names of the rows to measure; empty for all rows.
     pub(crate) rows: String,
     /// Connection counts for rows with small responses.
     pub(crate) connections: &'static [u32],

@@ -23,7 +23,7 @@ const NARINFO_COUNT: usize = 200;
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
     hashes: BTreeMap<String, Hash>,
-    /// Signature of the bench's key in each narinfo, as sent by the first signing server.
+    /// Signature with the benchmark's key in each narinfo, as the first signing server has sent it.
     signatures: BTreeMap<String, String>,
 }
 
@@ -66,13 +66,13 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
 
 /// Checks that the tree is correct for a client that accepts zstd.
 fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<String>> {
-    // A client without zstd, because a narinfo could be compressed too.
+    // The first request is from a client without zstd, because narinfos could be compressed too.
     let url = nar_url(&mut Client::new(server.address), &store.tree)?;
     let mut client = Client::taking_zstd(server.address);
     let mut decoder = zstd::stream::write::Decoder::new(Hasher(Sha256::new()))?;
     let mut plain = Sha256::new();
     let mut decoded = Ok(());
-    // The encoding is known only when the response is complete, so hash both forms.
+    // The encoding is known only when the response is complete, so both forms are hashed.
     let answer = client.get(&url, |piece| {
         if decoded.is_ok() {
             decoded = decoder.write_all(piece);
@@ -162,7 +162,7 @@ fn compare(path: &str, narinfo: &BTreeMap<String, String>, info: &PathInfo) -> R
     let mut references: Vec<&str> = field("References").split_whitespace().collect();
     references.sort_unstable();
     let size = info.nar_size.to_string();
-    // Servers may omit deriver and content address, but must not send wrong ones.
+    // Servers may omit the deriver and the content address, but they must not send wrong ones.
     let or_absent = |sent: &str, known: &Option<String>| {
         sent.is_empty()
             || known

@@ -10,7 +10,7 @@ use crate::figures::{Gap, Part, Values};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// Store and key with which a server is started.
+/// Store and key with which a server is started for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
     /// The store of the run, without a key.
@@ -35,18 +35,18 @@ pub(crate) struct Places {
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) part: Part,
-    /// Commands without and with `{key}`.
+    /// Commands without and with the placeholder `{key}`.
     plain: Option<String>,
     signing: Option<String>,
     places: Places,
     standing: [OnceCell<Running>; 3],
 }
 
-/// Running server and its scratch folder.
+/// A running server, with its scratch folder.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) server: Server,
-    /// Memory before the first measurement.
+    /// Memory of the server before the first measurement.
     pub(crate) idle_memory: Values,
     _scratch: TempDir,
 }
@@ -158,7 +158,7 @@ impl Contender {
         Ok(place.get_or_init(|| running))
     }
 
-    /// Returns the commands as given.
+    /// Returns the commands as the user has given them.
     pub(crate) fn commands(&self) -> impl Iterator<Item = &str> {
         self.plain
             .as_deref()

@@ -29,7 +29,7 @@ pub(crate) enum Quantity {
     RssMib,
     /// Peak memory (RSS) of the server's processes, in MiB.
     PeakMib,
-    /// System calls per response.
+    /// Number of system calls per response.
     Calls,
     /// CPU time of the server per WebSocket message, in microseconds.
     ServerCpuPerMessage,
@@ -139,7 +139,7 @@ pub(crate) enum Section {
     Start,
     Memory,
     Calls,
-    /// HTTP engines instead of caches.
+    /// Rows of HTTP engines instead of caches.
     Engine,
 }
 
@@ -250,9 +250,9 @@ impl Section {
 /// Reason why a server has no figure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gap {
-    /// Not applicable, with the reason.
+    /// The row does not apply to the server, for this reason.
     NotAsked(String),
-    /// The server failed or responded incorrectly.
+    /// The server failed or responded incorrectly, with this error.
     Failed(String),
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn failed<T>(result: anyhow::Result<T>) -> Result<T, Gap> {
     result.map_err(|error| Gap::Failed(format!("{error:#}")))
 }
 
-/// Measurements of one server in one row.
+/// All measurements of one server in one row.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Cell {
     /// One measurement per round.

@@ -17,7 +17,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
-    /// Header lines of every request after `Host`.
+    /// Header lines of every request, after `Host`.
     fields: &'static str,
     /// The connection; a closed one is retained for its buffer.
     connection: Option<Connection>,
@@ -58,7 +58,8 @@ impl Client {
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let reused = self.is_open;
         let (answer, keeps_alive) = match self.send(path).and_then(|()| self.head()) {
-            // The server may have closed an idle connection; retry on a new one.
+            // The server may have closed the idle connection, so the request is sent again on a new
+            // one.
             Err(_) if reused => {
                 self.is_open = false;
                 self.send(path)?;

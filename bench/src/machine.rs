@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Environment variable set in the process that runs in a network namespace of its own.
+/// Environment variable that marks the process inside a separate network namespace.
 const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
 
 /// Congestion control of new sockets.

@@ -10,7 +10,7 @@
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`].
 //!
-//! How figures are measured, and what keeps them comparable:
+//! Rules for measuring, which keep the figures comparable:
 //!
 //! - All servers run at the same time, but only one receives requests at a time. Rounds are
 //!   interleaved (every server's first, then every server's second), and a figure is the median of

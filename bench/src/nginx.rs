@@ -14,7 +14,7 @@ use crate::http::Client;
 use crate::process::Server;
 use crate::store::{PathInfo, Store, hash_part};
 
-/// How nginx sends file contents.
+/// Way in which nginx sends file contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// With `sendfile`, the usual setting.

@@ -15,15 +15,15 @@ use testkit::procfs;
 use crate::figures::{Quantity, Values, to_f64};
 use crate::http::Client;
 
-/// Time limit until a started server responds.
+/// Time limit in seconds until a started server responds.
 const START_SECONDS_MAX: u64 = 30;
 
-/// A server is at rest after this many consecutive idle steps.
+/// Number of consecutive idle checks after which a server counts as idle.
 const REST_COUNT: u32 = 4;
 const REST_STEP: Duration = Duration::from_millis(30);
 const REST_MAX: Duration = Duration::from_secs(20);
 
-/// Running server; terminated on drop.
+/// A running server; terminated on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// Returns a port that is free at the moment.
+/// Returns a port that is free at this moment; another program may take it.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
@@ -94,7 +94,7 @@ impl Server {
         while quiet_count < REST_COUNT && started.elapsed() < REST_MAX {
             std::thread::sleep(REST_STEP);
             let now = self.cpu();
-            // Tolerates periodic timers.
+            // Periodic timers of the server may run meanwhile.
             let is_quiet = now.saturating_sub(before) < Duration::from_micros(500);
             quiet_count = if is_quiet { quiet_count + 1 } else { 0 };
             before = now;
@@ -161,7 +161,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the CPU time of this process so far, that is, of the clients.
+/// Returns the CPU time of this process so far, which is that of the clients.
 pub(crate) fn own_cpu() -> Duration {
     cpu_of(std::process::id())
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Store created by `xtask sample-store --bench`.
+/// The store that `xtask sample-store --bench` has created.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) dir: PathBuf,
@@ -22,18 +22,19 @@ pub(crate) struct Store {
     pub(crate) tree: String,
     /// Store paths of ten files of up to 10 MB; empty if the store has none.
     pub(crate) mixed: Vec<String>,
-    /// Store paths of a closure of some hundred paths, its top last.
+    /// Store paths of a closure of some hundred paths; its top is the last one.
     pub(crate) closure: Vec<String>,
 }
 
-/// Store created by `xtask sample-store --paths`: very many paths, nearly all without files.
+/// The store that `xtask sample-store --paths` has created: very many paths, nearly all without
+/// files.
 #[derive(Debug)]
 pub(crate) struct BigStore {
     pub(crate) dir: PathBuf,
     pub(crate) path_count: u64,
-    /// Evenly distributed sample of its paths.
+    /// Sample of its paths, selected at equal distances.
     pub(crate) paths: Vec<String>,
-    /// Large closure in the store, its top last.
+    /// Store paths of a large closure; its top is the last one.
     pub(crate) closure: Vec<String>,
 }
 
@@ -153,7 +154,7 @@ fn open(dir: &Path) -> Result<(PathBuf, Value)> {
     Ok((dir, serde_json::from_str(&manifest)?))
 }
 
-/// Returns the strings of a JSON array; empty for any other value.
+/// Returns the strings of a JSON array; an empty list for any other value.
 fn texts(list: Option<&Value>) -> Vec<String> {
     let values = list.and_then(Value::as_array).into_iter().flatten();
     values
@@ -161,7 +162,7 @@ fn texts(list: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// Returns the closure of `path`, itself last.
+/// Returns the closure of `path`; `path` itself is the last one.
 fn requisites(store: &Path, path: &str) -> Result<Vec<String>> {
     let words = ["--query", "--requisites", path];
     let lines = nix(store, "nix-store", &words, &[])?;

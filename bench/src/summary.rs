@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
-/// Quantities for the cost of a row; the first one present counts.
+/// Quantities that count as the cost of a row; the first one that the row has is used.
 const COSTS: [Quantity; 9] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
@@ -18,7 +18,7 @@ const COSTS: [Quantity; 9] = [
     Quantity::GrowthMib,
 ];
 
-/// Quantities for the speed of a row; the first one present counts.
+/// Quantities that count as the speed of a row; the first one that the row has is used.
 const SPEEDS: [Quantity; 3] = [Quantity::Rate, Quantity::MbPerSecond, Quantity::WallMs];
 
 /// Ratios below this are shown as 1.00 and count as a tie.
@@ -74,7 +74,7 @@ struct Line<'row> {
     unit: Quantity,
     peer: Option<(f64, String)>,
     to_anchor: Option<f64>,
-    /// Ratios of cost, speed, p50 and p99.
+    /// Ratios to the best peer: cost, speed, p50 and p99.
     to_peer: [Option<Ratio>; 4],
 }
 
@@ -94,7 +94,7 @@ impl<'row> Line<'row> {
             } else {
                 (mine, theirs)
             };
-            // A cost below the measurable minimum has no ratio.
+            // A cost that is too small to measure has no ratio.
             (over > 0.0 && under > 0.0).then(|| Ratio {
                 row: row.name.clone(),
                 quantity,

@@ -36,7 +36,7 @@ impl Answer {
     }
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The server closed the connection.
@@ -54,7 +54,7 @@ pub enum End {
 pub struct Outcome {
     /// Responses in order, including interim ones.
     pub answers: Vec<Answer>,
-    /// How the connection ended after these responses.
+    /// The way in which the connection ended after these responses.
     pub end: End,
 }
 

@@ -16,30 +16,30 @@ use crate::wrk::Load;
 /// Length of a WebSocket message, in bytes.
 const MESSAGE_LEN: u16 = 32;
 
-/// Sockets of a broadcast, and messages per round.
+/// Number of sockets of a broadcast, and number of messages per round.
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
 
-/// Row to measure.
+/// A row to measure in interleaved rounds.
 #[derive(Debug)]
 struct Plan {
     name: String,
     what: What,
-    /// Whether server and client share a core.
+    /// Whether server and client share one core.
     is_pinned: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Requests by wrk: target, required ability, connections.
+    /// Requests by wrk: target, required ability, number of connections.
     Small(&'static str, Ability, u32),
-    /// Downloads of 10 MB; connections.
+    /// Downloads of 10 MB, on this number of connections.
     Download(usize),
-    /// Uploads of 10 MB; connections.
+    /// Uploads of 10 MB, on this number of connections.
     Upload(usize),
-    /// WebSocket echo; sockets.
+    /// WebSocket echo, on this number of sockets.
     Echo(usize),
-    /// WebSocket broadcast.
+    /// WebSocket broadcast to [`BROADCAST_SOCKETS`] sockets.
     Broadcast,
 }
 

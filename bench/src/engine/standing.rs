@@ -19,14 +19,14 @@ use crate::wrk::Load;
 /// Number of idle connections.
 const IDLE_COUNT: usize = 10_000;
 
-/// Number of slow readers of `/big`, and how long they are observed.
+/// Number of slow readers of `/big`, and the time for which they are observed.
 const SLOW_COUNT: usize = 500;
 const SLOW_SECONDS: u64 = 8;
 
 /// Number of connections for ordinary requests beside the slow readers.
 const GOOD_COUNT: u32 = 16;
 
-/// Connections that request `/sleep`, and threads for sleeping handlers.
+/// Number of connections that request `/sleep`, and of threads for sleeping handlers.
 const SLEEP_CONNECTIONS: u32 = 100;
 const SLEEP_THREADS: usize = 50;
 

@@ -10,11 +10,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 /// Receive buffer of a reader, in bytes: small, so that the server has to wait.
 const RECEIVE_BUFFER_LEN: usize = 16 << 10;
 
-/// Bytes per read, and the pause between reads: 80 KB/s.
+/// Bytes per read, and the pause between reads; together a rate of 80 KB/s.
 const SIP_LEN: usize = 8 << 10;
 const SIP_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections with a response in flight.
+/// Connections on which a response is in progress.
 #[derive(Debug)]
 pub(crate) struct Readers(Vec<TcpStream>);
 

@@ -37,7 +37,7 @@ fn one(address: SocketAddr, body_len: usize, started: Instant, seconds: f64) -> 
          Content-Length: {body_len}\r\n\r\n"
     );
     let mut count = 0;
-    // At least two uploads, because the first one grows the TCP windows.
+    // At least two uploads are made, because the first one grows the TCP windows.
     while count < 2 || started.elapsed().as_secs_f64() < seconds {
         connection.try_send(&head)?;
         let mut left = body_len;

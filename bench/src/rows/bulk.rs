@@ -44,7 +44,8 @@ impl Bench<'_> {
         Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
     }
 
-    /// Requests the tree from a server that has not read it before, including its work afterwards.
+    /// Requests the tree from a server that has not read it before. Includes the server's work
+    /// after the response.
     pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Plain)?;
         let server = &running.server;

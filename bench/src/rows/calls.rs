@@ -14,7 +14,7 @@ use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// Number of small responses to count; large ones are ten.
+/// Number of small responses for which calls are counted; ten for large ones.
 const COUNT: usize = 200;
 
 /// Time limit for strace to attach to all threads; usually far less.
@@ -63,7 +63,7 @@ impl Bench<'_> {
             }
             Ok(())
         };
-        // Warm-up: the first pass grows memory and opens files.
+        // The first pass is not counted, because it grows memory and opens files.
         ask()?;
         server.rest();
         let file = self.scratch.join("strace");

@@ -16,7 +16,7 @@ use crate::store::base_name;
 /// World-writable tmpfs on Linux.
 const TMPFS: &str = "/dev/shm";
 
-/// What to copy.
+/// Store path to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copied {
     Closure,

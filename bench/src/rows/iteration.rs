@@ -1,5 +1,5 @@
-//! The rows of nix-serve-ng's README, and a fifth one, as its benchmark defines them: one
-//! connection, one request at a time, and NARs requested by the URL in their narinfo.
+//! The four rows of nix-serve-ng's README, and a fifth one, as its benchmark defines them: one
+//! connection, one request at a time; the URL of each NAR is taken from its narinfo.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{Server, on_one_core};
 
-/// Requests for NARs, or narinfos, in one iteration.
+/// Number of requests for NARs, or narinfos, in one iteration.
 const REPEATS: usize = 10;
 
 /// Requests of one iteration.

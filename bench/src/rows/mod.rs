@@ -42,19 +42,19 @@ enum Kind {
     Iteration(Iteration),
     /// Random requests by wrk, on this many connections.
     Requests(Target, Setting, u32),
-    /// One NAR repeatedly, by this many clients.
+    /// One NAR, requested repeatedly by this number of clients.
     Bulk(Nar, usize, Encoding),
-    /// The tree, from a freshly started server.
+    /// The NAR of the tree, from a freshly started server.
     FirstTree,
     /// Every narinfo once, from a freshly started server with a key.
     ColdSigned,
     /// The narinfos of a large closure, each once.
     MassQuery(Warmth),
-    /// The same narinfos in one response.
+    /// The same narinfos as in [`Self::MassQuery`], in one response.
     WholeClosure,
     Copy(Copied),
     Start(Setting),
-    /// Memory, before or after all other measurements.
+    /// Memory of the server, before or after all other measurements.
     Memory(Setting, When),
     Calls(Target),
 }

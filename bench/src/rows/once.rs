@@ -1,4 +1,4 @@
-//! Bulk queries: every path once, on as many connections as Nix opens.
+//! Bulk queries: each path is requested once, on as many connections as Nix opens.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Bench<'_> {
     pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
         let closure = self.big_closure()?.iter();
         let targets: Vec<String> = closure.map(|path| narinfo_target(path)).collect();
-        // Owns a server that is started here, so that it ends on return.
+        // Holds a server that is started here until the function returns.
         let started;
         let server = match warmth {
             Warmth::Cold => {
@@ -47,7 +47,7 @@ impl Bench<'_> {
         };
         let before = server.cpu();
         let asked = failed(ask_all(server.address, &targets))?;
-        // Work in advance of the next request is part of the cost.
+        // The work that a server does in advance of the next request is part of the cost.
         server.rest();
         let cpu = server.cpu().saturating_sub(before);
         Ok(values(targets.len(), asked, cpu))

@@ -28,7 +28,7 @@ use testkit::random::SplitMix64;
 pub(crate) const HOLD_SECONDS: &str = "1";
 /// [`HOLD_SECONDS`] in microseconds, less a margin for a loaded machine.
 const HOLD_TIME: Moment = 900_000;
-/// Start-up limit of the daemon on a loaded machine.
+/// Time limit for the start of the daemon on a loaded machine.
 const START_TIME: Duration = Duration::from_secs(20);
 
 /// Causes that excuse a lost or unobtainable lease.
@@ -107,7 +107,7 @@ impl<'a> Daemon<'a> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // Stop the daemon first, so that it forks no further workers.
+        // The daemon is stopped first, so that it forks no further workers.
         kill_process(Pid::from_child(&self.child), Signal::STOP).ok();
         let children = self.present.signal_children(Signal::KILL);
         self.present.0.store(0, Ordering::Relaxed);

@@ -24,7 +24,7 @@ const START_TIME: Duration = Duration::from_secs(40);
 /// Time limit of an exit after TERM: responses may go on for ten seconds; the rest is margin.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(14);
 
-/// Time limit for the exit of a predecessor process; all its readers are gone by then.
+/// Time limit for the exit of a predecessor process, whose readers have all finished by then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// Causes that excuse a refused start.

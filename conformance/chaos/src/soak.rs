@@ -24,7 +24,7 @@ use crate::server::Shared;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// Pipelined requests in one batch.
+/// Number of pipelined requests in one batch.
 const BATCH: usize = 32;
 
 /// Number of requests answered so far, and the number at which the run ends.

@@ -3,7 +3,7 @@
 //! A command takes effect at some moment between its start and its end, which only the store knows.
 //! While it runs, both the old and the new state are possible.
 
-/// Microseconds since the start of the run.
+/// Time in microseconds since the start of the run.
 pub(crate) type Moment = u64;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ struct State<T> {
     certain: Option<Moment>,
 }
 
-/// States of one thing, in chronological order.
+/// All states of one object, in chronological order.
 #[derive(Debug)]
 pub(crate) struct Timeline<T>(Vec<State<T>>);
 
@@ -71,7 +71,7 @@ impl<T: PartialEq + Clone> Timeline<T> {
         states.map(|state| (&state.value, state.from, state.certain))
     }
 
-    /// Returns the state that was begun last.
+    /// Returns the state whose change started last.
     pub(crate) fn latest(&self) -> Option<&T> {
         self.0.last().map(|state| &state.value)
     }

@@ -252,7 +252,7 @@ impl World {
         !self.has_wal && self.goes_on()
     }
 
-    /// Returns whether the run goes on.
+    /// Returns whether the run is still in progress.
     pub(crate) fn goes_on(&self) -> bool {
         let is_late = self.end.get().is_some_and(|end| Instant::now() >= *end);
         !is_late && !self.is_over.load(Ordering::Relaxed)

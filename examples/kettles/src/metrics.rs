@@ -33,7 +33,7 @@ const HANDLERS: [&str; 11] = [
     "other",
 ];
 const METHODS: [&str; 3] = ["GET", "POST", "other"];
-/// Values of the `method` label; the last stands for all others.
+/// Values of the `status_code` label; the last stands for all others.
 const STATUSES: [u16; 14] = [
     200, 101, 201, 307, 400, 401, 403, 404, 405, 413, 422, 500, 503, 0,
 ];

@@ -14,14 +14,14 @@ use crate::plan::Plan;
 use crate::sockets::{Poller, connect, takes_sources};
 use crate::tally::{Tally, record};
 
-/// Maximum number of connections that a thread opens at once: more would overflow a short listen
-/// backlog, and a dropped SYN is retransmitted after a second only.
+/// Maximum number of connections that a thread opens at the same time. More would overflow a short
+/// accept queue, and the client repeats a dropped SYN only after a second.
 pub(crate) const OPENING_MAX: usize = 100;
 /// Delay before another attempt to open a connection.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
 /// Interval of periodic checks, and maximum wait for events.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// Extra time to send requests that are due at the very end.
+/// Extra time after the end of a run, to send the requests that were due at the very end.
 const GRACE: Duration = Duration::from_millis(250);
 /// Maximum number of requests to write before polling for responses.
 const BURST_MAX: usize = 64;
@@ -112,7 +112,7 @@ fn watch(
 struct Shared<'a> {
     barrier: Barrier,
     start: OnceLock<Instant>,
-    /// Results of all threads since the last report.
+    /// Results of all threads since the last report of a second.
     second: Mutex<Tally>,
     stop: &'a AtomicBool,
 }
@@ -175,7 +175,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
     /// Runs until the end; returns for how long requests were sent.
     fn run(&mut self) -> io::Result<Duration> {
         let opened = self.open_all();
-        // A failed thread must not block the others.
+        // A thread that has failed must not block the others at the barrier.
         self.shared.barrier.wait();
         opened?;
         self.epoch = *self.shared.start.get_or_init(Instant::now);
@@ -363,8 +363,8 @@ impl<'a, F: Fleet> Thread<'a, F> {
                     unreachable!("only a busy connection reads answers");
                 };
                 self.busy -= 1;
-                // After an early response, the rest of the request would be read as the next
-                // request.
+                // The server has responded before it read the whole request. The rest of the
+                // request would be read as the next request, so the connection cannot be reused.
                 if complete.closes || !connection.request.is_empty() {
                     self.closed.push_back((index, now));
                 } else {
@@ -470,7 +470,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             self.seen.failures.unsent += 1;
         }
         self.seen.connections = self.connections.len() - self.closed.len() - self.opening;
-        // Requests still in flight here have reached the timeout.
+        // Requests that are still in flight here have reached their timeout.
         self.seen.failures.timeout += u64::try_from(self.busy).unwrap_or(u64::MAX);
         self.publish();
     }

@@ -1,7 +1,8 @@
 //! Checks the rig's files: alerting rules fire and stay silent as their tests expect, the
 //! dashboards equal the output of their generator, and Prometheus can parse their queries.
 //!
-//! Whether every panel has data needs a server under load: run `rig/rig.py check kettles`.
+//! A check of whether every panel has data needs a server under load: run `rig/rig.py check
+//! kettles`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -285,7 +285,7 @@ impl<S: Read + Write> Connection<S> {
     ///
     /// # Errors
     ///
-    /// As [`Connection::try_next`], or if the stream ends without a response.
+    /// The same as for [`Connection::try_next`], or if the stream ends without a response.
     pub fn try_request(
         &mut self,
         method: &str,
@@ -389,7 +389,7 @@ impl<S: Read + Write> Connection<S> {
     ///
     /// # Errors
     ///
-    /// As [`Connection::try_piece`].
+    /// The same as for [`Connection::try_piece`].
     pub fn body(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
         while let Some(piece) = self.try_piece(usize::MAX)? {
             take(piece);

@@ -24,7 +24,7 @@ pub enum Event<'a> {
     End,
 }
 
-/// How the end of the content is determined, according to the head.
+/// How the end of the content is found, according to the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// The content has this length, in bytes; 0 for responses without content.
@@ -40,7 +40,7 @@ pub enum Framing {
 pub struct Head {
     /// Status code.
     pub status: u16,
-    /// How the end of the content is determined.
+    /// How the end of the content is found.
     pub framing: Framing,
     /// Whether the connection can carry another request.
     pub keeps_alive: bool,

@@ -1,4 +1,4 @@
-//! Store in a folder of its own, filled by the real Nix.
+//! Store in a separate folder, filled by the real Nix.
 //!
 //! A chroot store in Nix's terms: with `--store DIR`, all names stay `/nix/store/…`, while files,
 //! database and logs are below `DIR/nix`. So it requires neither `/nix` nor root.
@@ -25,7 +25,7 @@ pub(crate) struct Store {
     scratch: PathBuf,
 }
 
-/// Path to register with given content and references.
+/// A path to register, with its content and references.
 #[derive(Debug)]
 pub(crate) struct Import {
     pub(crate) path: String,
@@ -57,7 +57,7 @@ impl Store {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Removes Nix's other files.
+    /// Removes the folder with Nix's other files.
     pub(crate) fn finish(self) -> Result<()> {
         Ok(fs::remove_dir_all(&self.scratch)?)
     }
@@ -81,8 +81,8 @@ impl Store {
             command.args(["--extra-experimental-features", "nix-command"]);
         }
         command.arg("--store").arg(&self.root);
-        // Nix's build users may not exist. The store need not survive a power failure, so do not
-        // wait for the disk after each path.
+        // Nix's build users may not exist on this machine. The store need not survive a power
+        // failure, so Nix does not sync after each path.
         command.args([
             "--option",
             "build-users-group",
@@ -143,7 +143,8 @@ impl Store {
             "map (d: {{ drv = d.drvPath; outputs = builtins.listToAttrs (map (name: {{ inherit \
              name; value = d.${{name}}.outPath; }}) (d.outputs or [ \"out\" ])); }}) ({expression})"
         );
-        // A file, because an expression of thousands of packages exceeds the length of an argument.
+        // The expression is in a file, because thousands of packages would exceed the maximum
+        // length of an argument.
         let file = self.scratch.join("expression.nix");
         fs::write(&file, described)?;
         let json = output(
@@ -191,8 +192,8 @@ impl Store {
     pub(crate) fn build_with(&self, features: Features, drv: &str) -> Result<String> {
         let built = output(
             self.command("nix-store")
-                // No fallback: without a sandbox, the builder would write to the machine's
-                // `/nix/store`.
+                // Nix must not fall back to builds without a sandbox, whose builder would write to
+                // the machine's `/nix/store`.
                 .args([
                     "--option",
                     "sandbox",
@@ -322,7 +323,7 @@ impl Import {
             write_bytes(out, reference.as_bytes())?;
         }
         write_bytes(out, self.deriver.as_bytes())?;
-        // No signature in the format before Nix 2.0.
+        // Zero means that no signature follows; the format had one before Nix 2.0.
         write_u64(out, 0)
     }
 }

@@ -38,7 +38,7 @@ struct Finding {
     file: String,
     /// Line number from 1; 0 for the whole file.
     line: usize,
-    /// What is wrong, and the reason for the rule.
+    /// Description of the violation, with the reason for the rule.
     message: String,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Manner {
     pub(crate) leave_at: Option<usize>,
 }
 
-/// Label of connections with a small receive window.
+/// Name of connections with a small receive window in reports.
 pub(crate) const NARROW: &str = "slow HTTP/1.1";
 
 /// Connects with a small receive window, so that the server has to wait for the client.

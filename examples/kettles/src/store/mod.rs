@@ -57,7 +57,7 @@ pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
 ///
 /// # Errors
 ///
-/// As [`open`].
+/// The same as for [`open`].
 pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     Ok(match url(name)? {
         Some(url) => {
