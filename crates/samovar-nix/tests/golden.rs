@@ -1,4 +1,5 @@
-//! Parsers and writers match files made by the real Nix byte for byte: `testdata/nix/README.md`.
+//! Parsers and writers agree byte for byte with files made by the real Nix: see
+//! `testdata/nix/README.md`.
 
 #![expect(
     clippy::panic,
@@ -78,7 +79,7 @@ fn one_changed_byte_is_refused_or_means_another_tree() {
     }
 }
 
-// Nix from 2.28.7, 2.30.5, 2.31.5, 2.32.8, 2.33.6, 2.34.8 and 2.35 on rejects the second; 2.8.0
+// Nix rejects the second NAR from 2.28.7, 2.30.5, 2.31.5, 2.32.8, 2.33.6, 2.34.8 and 2.35 on; 2.8.0
 // does not.
 #[test]
 fn depth_of_64_is_refused_by_default() {
@@ -96,7 +97,7 @@ fn listings_to_the_byte() {
         common::listing(&events("nar/tree.nar")),
         golden_text("ls/tree.ls")
     );
-    // The only difference: Nix 2.8 writes invalid UTF-8 unchanged.
+    // The only difference is that Nix 2.8 writes invalid UTF-8 unchanged.
     let odd = golden("ls/odd.ls");
     assert!(std::str::from_utf8(&odd).is_err());
     assert_eq!(

@@ -1,4 +1,5 @@
-//! NARs round-trip for any tree and any split, and arbitrary bytes do not panic.
+//! For any tree and any split of the input, decoding an encoded NAR gives the tree again. Arbitrary
+//! bytes cause no panic.
 
 #![expect(
     clippy::panic,
@@ -45,7 +46,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// The events of a tree; the offsets of its files come from the encoder.
+/// Returns the events of a tree; the offsets of its files come from the encoder.
 fn events(tree: &Tree) -> Vec<Owned> {
     fn walk(tree: &Tree, events: &mut Vec<Owned>) {
         match tree {
@@ -96,7 +97,7 @@ fn events(tree: &Tree) -> Vec<Owned> {
     events
 }
 
-/// Splits at these offsets, taken modulo the length.
+/// Splits the bytes at these offsets, taken modulo the length.
 fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = places
         .iter()
@@ -143,7 +144,7 @@ proptest! {
         prop_assert_eq!(&common::decode(Decoder::new(), cut(&nar, &places)), &whole);
         prop_assert_eq!(&common::decode(Decoder::new(), nar.chunks(1)), &whole);
         if let Ok((events, len)) = whole {
-            // The encoding is canonical.
+            // The encoding is canonical, so encoding again gives the same bytes.
             let len = usize::try_from(len).unwrap();
             prop_assert_eq!(&common::encode_all(&events)[..], &nar[..len]);
         }

@@ -1,4 +1,4 @@
-//! Text formats round-trip, and arbitrary text does not panic.
+//! Parsing the text of any value gives the value again. Arbitrary text causes no panic.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -94,7 +94,7 @@ fn path_info(info: &NarInfo) -> PathInfo {
     }
 }
 
-/// A reference implementation of base-32.
+/// Encodes base-32 by its definition: the reference implementation.
 fn nixbase32_by_definition(bytes: &[u8]) -> String {
     let bit = |at: usize| {
         bytes
@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn keys(seed in any::<[u8; 32]>(), message in vec(any::<u8>(), 0..100)) {
-        // The public half does not matter: the seed decides.
+        // The public half of the key does not matter: the seed determines the key.
         let sri = Hash::new(Algorithm::Sha512, &[seed, seed].concat()).unwrap().base64();
         let secret = SecretKey::parse(&format!("key-1:{sri}\n")).unwrap();
         let signature = secret.sign(&message);

@@ -1,4 +1,4 @@
-//! Options from file, environment and command line form one configuration, and an invalid value is
+//! Options from file, environment and command line form one configuration. An invalid value is
 //! refused with its origin and a fix.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -158,7 +158,7 @@ fn limits_have_bounds() {
     );
 }
 
-/// Top-level options apply to every named cache.
+/// Options at the top level apply to every named cache.
 #[test]
 fn named_caches() {
     let config = configuration(
@@ -251,7 +251,7 @@ fn invalid_settings_are_refused() {
     assert!(error.to_string().starts_with("samovar.toml:1: "), "{error}");
 }
 
-/// The prefix of each cache is part of its URL.
+/// The prefix of each cache is appended to a `public-url` that is set for all caches.
 #[test]
 fn a_common_public_url_is_extended_by_the_prefix_of_each_cache() {
     let config = configuration(
@@ -276,7 +276,7 @@ fn a_common_public_url_is_extended_by_the_prefix_of_each_cache() {
     assert_eq!(url(&one.caches[0]), "https://c");
 }
 
-/// Defaults in the reference come from the limits of the engine and the configuration.
+/// The defaults in the reference are the limits of the engine and the default configuration.
 #[test]
 fn shown_defaults_are_those_in_effect() {
     let default = |name: &str| OptionSpec::find(name).unwrap().default();
@@ -318,7 +318,8 @@ fn an_empty_list_of_clients_does_not_admit_everybody() {
     let variable = ("SAMOVAR_ACCESS_NETWORKS".to_owned(), String::new());
     by_variable.add_variables([variable], &[]).unwrap();
     assert!(read(&by_variable, |_| None).is_err());
-    // Valid: other access rules remain, or a cache overrides a top-level rule.
+    // Valid, because other access rules remain, or because a cache overrides a rule at the top
+    // level.
     let networks = "access.networks = \"192.0.2.0/24\"\n";
     assert!(configuration(&format!("{networks}access.uids = []")).is_ok());
     let public = configuration(&format!("{networks}[caches.a]\naccess.networks = []")).unwrap();
@@ -339,7 +340,7 @@ fn credentials_are_files_of_the_service_manager() {
     assert_eq!(config.unwrap().caches[0].secret_key_files, expected);
 }
 
-/// The command line takes precedence over the environment, and that over the file.
+/// The command line overrides the environment, which overrides the file.
 #[test]
 fn the_nearest_wins() {
     let mut settings = settings("priority = 1\nbacklog = 1\nworkers = 1").unwrap();
@@ -369,7 +370,7 @@ fn the_nearest_wins() {
     assert!(text.contains("# listen: *:5000\n"), "{text}");
     let named = "caches.team-a.priority = 3  # $SAMOVAR_CACHES__TEAM_A__PRIORITY\n";
     assert!(text.contains(named), "{text}");
-    // The printed configuration parses to the same configuration.
+    // The printed configuration can be parsed, and gives the same configuration.
     let mut again = Settings::default();
     again.add_text(Path::new("shown"), &text).unwrap();
     assert_eq!(read(&again, |_| None).unwrap(), config);
@@ -407,7 +408,7 @@ fn every_option_can_be_set_everywhere() {
             Kind::Count(..) | Kind::Size(..) | Kind::Time => "1",
             Kind::Switch if spec.name == "pages" => "false",
             Kind::Switch => "true",
-            // The first word is the default.
+            // The first word is the default, so use another one.
             Kind::Word(words) => words[1],
             Kind::Tables => "[{ names = \"x\" }]",
             Kind::List if spec.name == "signing.trusted-keys" => PUBLIC_KEY,
@@ -428,7 +429,7 @@ fn every_option_can_be_set_everywhere() {
         let file = format!("{} = {}", spec.name, value(&by_option));
         let by_file = settings(&file).unwrap();
         assert_eq!(value(&by_file), value(&by_option), "{file}");
-        // Some options are refused without others.
+        // Skip options that are refused without others.
         let parts = [
             "tls.",
             "access.certificates.",

@@ -1,7 +1,8 @@
-//! Going to the background and changing the user work in a process of their own.
+//! A server goes to the background and switches its user as documented.
 //!
-//! Each test runs this executable again with an environment variable that turns one helper,
-//! otherwise an empty test, into the server.
+//! Both change the whole process, so each test runs this executable again, with an environment
+//! variable that turns one helper test into the server. Without the variable the helpers do
+//! nothing.
 
 use std::env;
 use std::fs;
@@ -21,7 +22,7 @@ fn run(helper: &str, part: &str) -> Output {
         .expect("starts")
 }
 
-/// Acts as a server with `--daemonize`. The variable holds a directory, or `fail`.
+/// Runs as a server with `--daemonize`. The variable holds a directory, or `fail`.
 #[test]
 fn daemon_helper() {
     let Ok(part) = env::var(PART) else { return };
@@ -69,7 +70,8 @@ fn wait_for(what: impl Fn() -> bool) {
 fn the_launcher_ends_when_the_daemon_is_ready() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = |name: &str| directory.path().join(name);
-    // `output` returns only after all pipe ends are closed, so the daemon has closed them.
+    // `output` returns only after all ends of the pipe are closed, so the background process has
+    // closed them.
     let output = run("daemon_helper", directory.path().to_str().expect("is text"));
     assert!(output.status.success(), "{output:?}");
     assert!(file("pid").exists(), "the daemon lives on");
@@ -90,7 +92,7 @@ fn the_launcher_fails_as_the_daemon_does() {
     assert!(errors.contains("the port is taken"), "{errors}");
 }
 
-/// Becomes user 12345 and prints the remaining rights.
+/// Switches to user 12345 and prints the remaining rights.
 #[test]
 fn identity_helper() {
     let Ok(part) = env::var(PART) else { return };
@@ -148,7 +150,7 @@ fn becoming_who_one_is_does_nothing() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A second server with the PID file of a running one is refused.
+/// A second server is refused if the PID file names a running server.
 #[test]
 fn a_pid_file_of_a_running_server_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -162,7 +164,7 @@ fn a_pid_file_of_a_running_server_is_refused() {
     let Some(sleep) = sleep else { return };
     std::os::unix::fs::symlink(sleep, &program).expect("links");
     let mut server = Command::new(&program).arg("600").spawn().expect("starts");
-    // `spawn` may return before the new program's arguments are visible in `/proc`.
+    // Wait: `spawn` may return before `/proc` shows the arguments of the new program.
     let command_line = format!("/proc/{}/cmdline", server.id());
     wait_for(|| fs::read(&command_line).is_ok_and(|bytes| bytes.ends_with(b"600\0")));
     fs::write(&path, format!("{}\n", server.id())).expect("writes");

@@ -1,4 +1,4 @@
-//! The reference page of the book matches the declared options. `UPDATE=1` updates it.
+//! The reference page of the book lists the declared options. `UPDATE=1` updates the page.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -60,7 +60,7 @@ fn entry(spec: &OptionSpec) -> String {
     )
 }
 
-/// Generates the table of options with another name in nix-serve.
+/// Generates the table of options that have another name in nix-serve.
 fn nix_serve_table() -> String {
     let mut text =
         "\n## Options of nix-serve\n\n`nix-serve` has no configuration file. Its options \
@@ -100,7 +100,8 @@ fn the_reference_is_what_the_declarations_say() {
     );
 }
 
-/// Options in the table of limits exist, with the nix-serve option of the same meaning.
+/// The table of limits names existing options of Samovar, each with the corresponding option of
+/// nix-serve.
 #[test]
 fn the_table_of_limits_names_options_of_both_programs() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/limits.md");

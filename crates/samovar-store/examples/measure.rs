@@ -1,7 +1,7 @@
 //! Measures a store on this machine: `measure walk PATH…`, `measure catalog STATE_DIR…`,
 //! `measure lookup STATE_DIR…`.
 //!
-//! CPU time is that of this thread, so that other load has little effect.
+//! CPU time is measured for this thread only, so that other load has little effect.
 
 #![expect(clippy::print_stdout, reason = "the figures are the purpose")]
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -53,7 +53,7 @@ fn walk(path: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Spreads the queries so that consecutive ones touch different pages.
+/// Measures look-ups. Spreads them so that consecutive ones touch different pages.
 fn lookup(state_dir: PathBuf) -> Result<(), Failure> {
     const PATH_COUNT: usize = 40_000;
     const STRIDE: usize = 15_013;
@@ -145,7 +145,7 @@ fn catalog(state_dir: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Result<Duration, Failure> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds = text

@@ -1,4 +1,4 @@
-//! The client of the worker protocol works with a real daemon, and fails cleanly with a broken one.
+//! The client of the worker protocol works with a real daemon, and fails cleanly with a faulty one.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -50,7 +50,7 @@ fn daemon_and_database_agree() {
     let daemon = daemon(&nix);
     let info = daemon.lookup(path.hash_part()).unwrap();
     let mut expected = nix.open().lookup(path.hash_part()).unwrap().unwrap();
-    // The protocol does not transmit the registration.
+    // The protocol does not transmit the row id of the registration.
     expected.registration = None;
     assert_eq!(info, Some(expected));
     assert!(info.is_some());
@@ -85,7 +85,7 @@ fn nars_and_listings_from_the_daemon() {
     let tree = store.tree(&path).unwrap();
     assert!(tree.path().is_none());
     let expected = nix.dump(&path);
-    // The connection is reused: more requests than idle connections are kept.
+    // Connections are reused: make more requests than the number of idle connections that are kept.
     for _ in 0..10 {
         assert!(nar(&tree) == expected);
     }
@@ -117,7 +117,7 @@ fn nars_and_listings_from_the_daemon() {
     reader.read_to_end(&mut rest).unwrap();
     assert!(rest == expected[200_000..]);
 
-    // A reader dropped in the middle does not disturb the next request.
+    // Dropping a reader in the middle of a NAR does not disturb the next request.
     let mut reader = tree.nar().unwrap();
     reader.fill(&mut [0; 1000]).unwrap();
     drop(reader);
@@ -167,7 +167,7 @@ fn a_restarted_daemon() {
     let running = nix.daemon();
     let daemon = daemon(&nix);
     assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
-    // The processes that serve connections outlive the listening one, so end them too.
+    // Processes that serve connections outlive the listening one, so end them too.
     running.end_with_children();
     let unreachable = Err(StoreError::Unavailable(Unavailable::DaemonUnreachable));
     assert_eq!(daemon.lookup(path.hash_part()), unreachable);
@@ -178,7 +178,7 @@ fn a_restarted_daemon() {
 #[test]
 fn temp_roots_protect_paths() {
     let nix = NixStore::new();
-    // More paths than fit into one batch, and one that is not valid.
+    // Use more paths than fit into one batch, and one path that is not valid.
     let paths: Vec<_> = (0..50)
         .map(|number| nix.add_text("a", &number.to_string()))
         .collect();
@@ -239,9 +239,9 @@ fn one_closed_connection_is_retried() {
     };
     let last = 0x616c_7473;
     let greeting = integers(&[0x6478_696f, 0x100 | 31, last]);
-    // One string of eight bytes.
+    // A list of one string, which has eight bytes.
     let document = [integers(&[last, 1, 8]), b"document".to_vec()].concat();
-    // `None` closes the connection; an empty answer is silence.
+    // `None` closes the connection; an empty response is silence.
     let answers = [None, Some(document), None, None, Some(Vec::new())];
     let daemon = || {
         let silence_max = std::time::Duration::from_millis(200);
@@ -273,7 +273,7 @@ fn one_closed_connection_is_retried() {
         let timeout = Err(StoreError::Unavailable(Unavailable::DaemonTimeout));
         assert_eq!(silent.realisation(&id), timeout);
         let _streams = server.join().unwrap();
-        // A new connection would fail.
+        // Remove the socket, so that a new connection would fail.
         std::fs::remove_file(&socket).unwrap();
         assert_eq!(silent.realisation(&id), timeout);
         assert_eq!(restarted.realisation(&id), Ok(None));
@@ -294,7 +294,7 @@ fn the_daemon_and_the_database_give_the_same_realisation() {
     let hash = format!("sha256:{}", "0".repeat(64));
     let id = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
     assert_eq!(daemon.realisation(&id), Ok(None));
-    // The daemon has created the tables.
+    // Write directly: the daemon has created the tables.
     let writer = rusqlite::Connection::open(nix.database()).unwrap();
     for (output, signatures) in [("out", "b:sig a:sig"), ("dev", "")] {
         writer
@@ -334,8 +334,7 @@ fn the_daemon_answers_until_the_database_is_readable() {
     let _running = nix.daemon();
     let away = nix.join("away");
     std::fs::rename(nix.database(), &away).unwrap();
-    // Without a database the daemon's processes would fail too, so open the store while it is
-    // there.
+    // Open the store while the database exists: without it the daemon's processes would fail too.
     std::fs::rename(&away, nix.database()).unwrap();
     let store = open(Some("daemon"), &nix.settings()).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
@@ -384,10 +383,10 @@ fn a_hostile_or_silent_daemon() {
         vec![0; 16],
         [magic, version(19)].concat(),
         [magic, 0x200_u64.to_le_bytes()].concat(),
-        // An endless feature list, an endless version string.
+        // An endless list of features, and an endless version string.
         [magic, version(38), huge].concat(),
         [magic, version(34), huge].concat(),
-        // An unknown message, and a log line with a length of all memory.
+        // An unknown message, and a log line whose length exceeds all memory.
         [magic, version(21), 7_u64.to_le_bytes()].concat(),
         [
             magic,
@@ -402,7 +401,7 @@ fn a_hostile_or_silent_daemon() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
-                // The client may close before it has read everything.
+                // Ignore errors: the client may close the connection before it has read everything.
                 let _sent = stream.write_all(&answer);
                 let _closed = stream.shutdown(std::net::Shutdown::Write);
                 let _read = stream.read_to_end(&mut Vec::new());

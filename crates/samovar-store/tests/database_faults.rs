@@ -1,4 +1,4 @@
-//! A locked, replaced, truncated or missing database is an error, never an absence, and the store
+//! A locked, replaced, truncated or missing database gives an error, never an absence. The store
 //! recovers by itself.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -17,7 +17,7 @@ fn lookup(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
         .map(|info| info.is_some())
 }
 
-/// Answers as a server does.
+/// Looks a path up as a server does.
 fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.current();
@@ -32,7 +32,7 @@ fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     }
 }
 
-/// Retries for a second until the answer is the expected one.
+/// Retries for a second, until the result is the expected one.
 #[track_caller]
 fn recovers(store: &LocalStore, number: u32, expected: Result<bool, StoreError>) {
     let start = Instant::now();
@@ -64,7 +64,7 @@ fn locked_in_rollback_mode() {
     writer.execute_batch("begin exclusive").unwrap();
     let start = Instant::now();
     assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
-    // Later look-ups fail at once instead of waiting for the lock.
+    // Later look-ups fail at once, without waiting for the lock.
     for number in 0..1000 {
         assert_eq!(lookup(&store, number), Err(StoreError::Busy));
     }
@@ -75,7 +75,7 @@ fn locked_in_rollback_mode() {
         "{:?}",
         start.elapsed()
     );
-    // A server that starts now.
+    // A store that is opened while the database is locked, as by a server that starts now.
     let fresh = LocalStore::new(_place.location()).unwrap();
     assert_eq!(ask(&fresh, 1), Err(StoreError::Busy));
     rows::register(&writer, 1000, 1);
@@ -105,7 +105,7 @@ fn one_thread_at_a_time_waits_for_a_lock() {
             });
         }
     });
-    // Each wait takes 500 ms, and 100 ms pass before the next.
+    // Each wait for the lock takes 500 ms, and the next one starts 100 ms later.
     let wait_count = wait_count.into_inner();
     assert!((1..=4).contains(&wait_count), "{wait_count}");
     writer.execute_batch("commit").unwrap();
@@ -129,7 +129,7 @@ fn replaced_by_another_database() {
         let (place, writer, store) = filled(journal);
         writer.close().unwrap();
         place.replace(|new| rows::register(new, 1000, 1));
-        // Look-ups see it at once, checks within 100 ms.
+        // Look-ups notice the replacement at once; checks notice it within 100 ms.
         assert_eq!(lookup(&store, 1), Ok(false));
         assert_eq!(lookup(&store, 1000), Ok(true));
         recovers(&store, 1, Ok(false));
@@ -147,8 +147,8 @@ fn a_backup_copied_over_the_file() {
                 .unwrap();
         }
         let backup = place.dir().join("backup");
-        // Copies in another process: closing the files in this one would drop the locks of all
-        // connections.
+        // Copy in another process: closing the files in this process would drop the locks of all
+        // its connections.
         copy(&place.database(), &backup);
         rows::register(&writer, 1000, 1);
         assert_eq!(ask(&store, 1000), Ok(true));
@@ -200,7 +200,8 @@ fn truncated_and_restored() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, store) = filled(journal);
         if journal == Journal::Wal {
-            // Moves the pages to the file: with all of them in the WAL nothing would be missing.
+            // Move the pages to the file: if all of them were in the WAL, truncating the file would
+            // remove nothing.
             writer
                 .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
                 .unwrap();
@@ -244,8 +245,9 @@ fn no_database_at_all() {
     recovers(&store, 1, Ok(true));
 }
 
-/// Two files that had the same path share the WAL index. A process that maps it twice truncates it
-/// under its own readers and ends with SIGBUS.
+/// Queries during a replacement do not crash the process. Two files that had the same path share
+/// the WAL index, and a process that maps it twice truncates it under its own readers, which end
+/// with SIGBUS.
 #[test]
 fn queries_during_a_replacement() {
     const COUNT: u32 = 4000;
@@ -297,7 +299,7 @@ fn many_threads_query_during_all_faults() {
         for _ in 0..8 {
             scope.spawn(|| {
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    // Path 1 is in both databases.
+                    // Both databases contain path 1.
                     let answer = ask(&store, 1);
                     assert!(answer == Ok(true) || answer.is_err(), "{answer:?}");
                 }

@@ -1,4 +1,4 @@
-//! An answer reflects all earlier commits, while other threads commit and refresh.
+//! Every look-up reflects all earlier commits, while other threads commit and refresh.
 
 mod support;
 
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use samovar_store::{LocalStore, Store};
 use support::rows::{self, Journal, Rows};
 
-/// Each thread registers and deletes its own path and looks it up after each commit as a server
-/// does: in the catalog, and in facts learned in the same epoch.
+/// Each thread registers and deletes its own path. After each commit it looks the path up as a
+/// server does: in the catalog, and in facts learned in the same epoch.
 fn race(journal: Journal, thread_count: u32, round_count: u32) {
     let place = Rows::new(journal);
     let store = place.open();
@@ -45,7 +45,7 @@ fn one_thread(place: &Rows, store: &LocalStore, number: u32, round_count: u32) {
         rows::delete(&writer, number);
         assert_eq!(ask(), None, "round {round}");
         if round % 16 == 0 && number == 0 {
-            // Has no effect in rollback mode, and may be blocked by a reader.
+            // A checkpoint has no effect in rollback mode, and a reader may block it.
             let _busy = writer.query_row("pragma wal_checkpoint(restart)", [], |_| Ok(()));
         }
     }
@@ -58,6 +58,6 @@ fn wal_mode() {
 
 #[test]
 fn rollback_mode() {
-    // One thread: several would mostly wait for each other's locks.
+    // Use one thread: several would mostly wait for each other's locks.
     race(Journal::Truncate, 1, 400);
 }

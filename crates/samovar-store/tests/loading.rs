@@ -1,4 +1,4 @@
-//! While a large database is loaded, no look-up waits, and all answers are correct.
+//! While a large database is being loaded, no look-up waits, and all results are correct.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use samovar_store::{LocalStore, Snapshot, Store};
 use support::rows::{self, Journal, Rows};
 
-/// More rows than a caller reads itself.
+/// Number of rows: more than a caller reads itself.
 const LARGE: u32 = 10_000;
 
 fn register_all(connection: &Connection, numbers: Range<u32>) {
@@ -73,7 +73,7 @@ fn the_first_answers_come_from_the_database() {
 fn a_small_database_is_read_at_once() {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
-    // One fewer than the limit of what a caller reads itself.
+    // One row fewer than the maximum that a caller reads itself.
     register_all(&writer, 0..4095);
     let store = place.open();
     let snapshot = store.catalog().unwrap().refresh().unwrap();
@@ -84,13 +84,13 @@ fn a_small_database_is_read_at_once() {
     assert_eq!(store.catalog().unwrap().load().unwrap().path_count(), 4096);
 }
 
-/// Another thread commits before, during and after the load; each commit is visible at once.
+/// Commits before, during and after the load are visible at once.
 #[test]
 fn commits_during_the_load() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, _) = large(journal);
         for round in 0..4 {
-            // Every round starts with an empty catalog.
+            // Start each round with an empty catalog.
             let store = place.open();
             let mut snapshot = store.catalog().unwrap().current();
             let mut step = 0;
@@ -118,7 +118,7 @@ fn many_rows_in_one_commit() {
     let (_place, writer, store) = large(Journal::Wal);
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.load().unwrap();
-    // The most that a caller reads itself, one more, and far more.
+    // The maximum that a caller reads itself, one row more, and far more.
     let mut end = LARGE;
     for (count, is_much) in [(4095, false), (4096, true), (30_000, true)] {
         register_all(&writer, end..end + count);
@@ -141,7 +141,7 @@ fn replaced_by_another_large_database() {
         assert!(!ask(&store, &mut snapshot, LARGE));
         writer.close().unwrap();
         place.replace(|new| register_all(new, 1..LARGE + 1));
-        // The background thread does this every 100 ms.
+        // A background thread calls this every 100 ms.
         catalog.inspect();
         assert!(!catalog.check(&mut snapshot));
         assert!(!ask(&store, &mut snapshot, 0));
@@ -152,7 +152,8 @@ fn replaced_by_another_large_database() {
     }
 }
 
-/// The latest builds are often collected first.
+/// If the newest paths are deleted, the catalog still recognises the database: the latest builds
+/// are often collected first.
 #[test]
 fn the_newest_paths_are_deleted() {
     let (_place, writer, store) = large(Journal::Wal);
@@ -167,7 +168,7 @@ fn the_newest_paths_are_deleted() {
         let snapshot = snapshot.expect("most of the newest rows are still there");
         assert!(snapshot.may_contain(&rows::path(end - 1).hash_part()));
     }
-    // With one more row gone it could be another database.
+    // If one more row were deleted, it could be another database.
     delete_all(&writer, end - 400..end);
     assert!(catalog.refresh().unwrap().is_none());
     catalog.load().unwrap();
@@ -182,7 +183,7 @@ fn deleted_paths_do_not_pile_up() {
     for round in 0..40 {
         let begin = LARGE + round * 2000;
         register_all(&writer, begin..begin + 2000);
-        // Keep the last ones for a while: the newest rows identify the database.
+        // Keep the newest rows for now: they identify the database.
         delete_all(&writer, begin - 1500..begin - 500);
         delete_all(&writer, begin..begin + 1500);
         let snapshot = catalog.refresh().unwrap();

@@ -1,4 +1,4 @@
-//! Look-ups return what Nix registered, and malformed rows are errors.
+//! Look-ups return what Nix has registered, and malformed rows give errors.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
 use support::{NixStore, absent};
 
-/// Looks a path up as a server does: in the catalog first.
+/// Looks a path up as a server does: first in the catalog.
 fn ask(store: &LocalStore, path: &StorePath) -> Option<NarHash> {
     let snapshot = store.catalog().unwrap().load().unwrap();
     let info = store.lookup(path.hash_part()).unwrap();
@@ -44,7 +44,7 @@ fn registrations_by_nix_are_found() {
     let name = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
     let app = StorePath::from_base_name(name).unwrap();
     std::fs::create_dir(nix.real(&app)).unwrap();
-    // Input of `nix-store --load-db`: path, hash, size, deriver, number of references, references.
+    // Input for `nix-store --load-db`: path, hash, size, deriver, number of references, references.
     let hash = "0".repeat(63) + "1";
     let registration = format!(
         "{}\n{hash}\n1234\n{}\n2\n{}\n{}\n",
@@ -138,7 +138,7 @@ fn rows_without_a_store_path_hide_no_others() {
     rows::register(&writer, 1, 1);
     assert_eq!(catalog.load().unwrap().path_count(), 1);
     insert(&"");
-    // A blob sorts after all text in the index.
+    // In the index a blob sorts after all text.
     insert(&[0xff_u8, 0xfe].as_slice());
     rows::register(&writer, 2, 1);
     let snapshot = catalog.load().unwrap();
@@ -257,7 +257,7 @@ fn tables_decide_and_not_the_schema_version() {
     }
 }
 
-/// Each unsupported schema, by the statement that creates it, and its error.
+/// Each unsupported schema gives its own error. The table has the statement that makes the schema.
 #[test]
 fn unsupported_schemas() {
     let recreated = "create table New (id integer primary key, path text unique not null, \
@@ -297,7 +297,7 @@ fn unsupported_schemas() {
             let place = Rows::new(Journal::Wal);
             std::fs::write(place.dir().join("var/db/schema"), schema).unwrap();
             let writer = place.writer();
-            // Tables are changed before they are read for the first time.
+            // Change the tables before the store reads them for the first time.
             writer
                 .execute_batch(&format!("pragma foreign_keys = 0; {sql}"))
                 .unwrap();
@@ -310,7 +310,7 @@ fn unsupported_schemas() {
     }
 }
 
-/// With an unknown schema version, malformed rows make the database unsupported.
+/// A database with an unknown schema version is unsupported if its newest rows are malformed.
 #[test]
 fn the_newest_rows_of_an_unknown_schema_must_be_well_formed() {
     for (schema, is_understood) in [("10", true), ("11", false)] {
@@ -359,7 +359,7 @@ fn row_and_references_are_read_in_one_transaction() {
                 count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         });
-        // On a busy machine the reader may start late.
+        // Continue until the reader has seen some: on a busy machine it may start late.
         for generation in 1_u32.. {
             let read_count = count.load(std::sync::atomic::Ordering::Relaxed);
             if reader.is_finished() || (generation >= 500 && read_count >= 100) {
@@ -383,7 +383,7 @@ fn realisations_of_both_generations() {
     let old = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
     let drv = "0123456789abcdfghijklmnpqrsvwxyz-x.drv";
     let new = samovar_store::RealisationId::parse_derivation_form(drv, "out").unwrap();
-    // The tables exist only where the experiment was enabled.
+    // The tables exist only where the experimental feature was once enabled.
     assert_eq!(store.realisation(&old), Ok(None));
     assert_eq!(store.realisation(&new), Ok(None));
     writer

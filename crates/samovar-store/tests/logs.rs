@@ -1,4 +1,4 @@
-//! Build logs are found in all locations and forms that Nix uses.
+//! The store finds build logs in all locations and formats that Nix uses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -97,7 +97,7 @@ fn the_compressed_file_itself() {
 #[test]
 fn a_growing_compressed_log_ends_with_its_last_block() {
     let (place, store) = place();
-    // Blocks of 100 kB of random text, so that their compressed form is hardly shorter.
+    // Use random text, so that the compressed log is hardly shorter than its blocks of 100 kB.
     let mut state = 1_u32;
     let whole: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

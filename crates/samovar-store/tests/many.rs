@@ -1,4 +1,4 @@
-//! Batch look-ups and closures give the same answers as single look-ups, in one transaction.
+//! Batch look-ups and closures return the same as single look-ups, each in one transaction.
 
 #![expect(
     clippy::unwrap_used,
@@ -78,7 +78,7 @@ fn a_malformed_row_fails_only_its_own_look_up() {
     assert!(matches!(looked[0], Ok(Some(_))));
     assert_eq!(looked[1], Err(StoreError::Corrupt(Corruption::NarHash)));
     assert!(matches!(looked[2], Ok(Some(_))));
-    // The malformed path still has an id and references.
+    // The path with the malformed row still has an id and references.
     assert_eq!(members(&store, 2, 3).len(), 3);
     let newest = store.newest(None, 3).unwrap();
     let paths: Vec<_> = newest.into_iter().map(|info| info.path).collect();
@@ -138,7 +138,7 @@ fn a_closure_with_a_path_of_unknown_size_is_incomplete() {
 #[test]
 fn the_newest_come_in_pages() {
     let (_rows, store, writer) = ladder(10);
-    // Nix has a trigger that deletes self-references.
+    // Drop the trigger of Nix that deletes self-references.
     writer
         .execute("delete from Refs where referrer = 10", [])
         .unwrap();

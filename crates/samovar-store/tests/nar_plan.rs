@@ -1,4 +1,5 @@
-//! A plan gives the same bytes as a walk from any offset, and a changed tree is an error.
+//! From any offset, a plan gives the same bytes as a walk. A tree that differs from its plan gives
+//! an error.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -34,7 +35,7 @@ fn rest(reader: &mut NarReader) -> Result<Vec<u8>, TreeError> {
     }
 }
 
-/// Compares a plan with a walk; the NAR from these offsets on.
+/// Compares the NAR by a plan, from each of these offsets on, with the NAR by a walk.
 #[track_caller]
 fn check(tree: &Tree, offsets: impl IntoIterator<Item = usize>) {
     let whole = nar(tree, 1 << 16);
@@ -56,7 +57,7 @@ fn check(tree: &Tree, offsets: impl IntoIterator<Item = usize>) {
     assert!(!plan.has_failed());
 }
 
-/// 40 directories of 10 files, with different names and sizes.
+/// Creates 40 directories of 10 files, with different names and sizes.
 fn make_tree(root: &Path) {
     for folder in 0..40 {
         let folder_path = root.join(format!("folder-{folder:02}"));
@@ -115,7 +116,7 @@ fn many_checkpoints_between_directories_that_end() {
     remove_deep(dir.path());
 }
 
-/// Files after deep directories: their parents are reopened as `..`.
+/// Files that follow deep directories are found: their parents are reopened as `..`.
 #[test]
 fn files_after_deep_directories() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn a_directory_of_100000_entries() {
     let tree = Tree::of_files(root);
     let plan = plan(&tree);
     assert_eq!(plan.file_count(), 100_000);
-    // Names take five bytes, the rest nine bytes per entry.
+    // Per entry, the names take five bytes and the rest takes nine.
     assert!(plan.memory_len() < 1_000_000, "{}", plan.memory_len());
     let end = plan.nar_size();
     check(
@@ -164,7 +165,7 @@ fn memory_at_the_limit_and_past_it() {
     let len = plan(&tree).memory_len();
     assert_eq!(tree.plan(len).unwrap().memory_len(), len);
     assert!(matches!(tree.plan(len - 1), Err(PlanError::TooLarge)));
-    // 40 directories, 40 empty ones, 40 links, 400 files.
+    // The tree has 40 directories, 40 empty ones, 40 links and 400 files.
     assert!(len < 520 * 25, "{len}");
 }
 
@@ -181,12 +182,12 @@ fn a_replaced_root_is_detected() {
     fs::rename(&root, dir.path().join("old")).unwrap();
     make_tree(&root);
     assert!(is_changed(&planned));
-    // An entry of the root was added and removed again.
+    // An entry of the root is added and removed again.
     let planned = plan(&tree);
     fs::write(root.join("new"), "").unwrap();
     fs::remove_file(root.join("new")).unwrap();
     assert!(is_changed(&planned));
-    // The root is no longer a directory.
+    // The root is replaced by a file.
     let planned = plan(&tree);
     fs::remove_dir_all(&root).unwrap();
     symlink(dir.path().join("old"), &root).unwrap();
@@ -196,7 +197,7 @@ fn a_replaced_root_is_detected() {
     assert!(matches!(tree.nar_at(&planned, 0), Err(TreeError::Vanished)));
 }
 
-/// Changes a file deep in a planned tree and checks the error of reading it.
+/// Changes a file deep in a planned tree, and checks the error of reading it.
 #[track_caller]
 fn check_fault(change: impl FnOnce(&Path), is_expected: impl Fn(&TreeError) -> bool) {
     let (_dir, root) = scene();
@@ -204,12 +205,12 @@ fn check_fault(change: impl FnOnce(&Path), is_expected: impl Fn(&TreeError) -> b
     let whole = nar(&tree, 4096);
     let plan = plan(&tree);
     change(&root);
-    // After the changed file all bytes are right, and the change is not noticed.
+    // After the changed file all bytes are right, so the change is not noticed.
     let behind = whole.len() - 2000;
     let mut reader = tree.nar_at(&plan, behind as u64).unwrap();
     assert!(rest(&mut reader).unwrap() == whole[behind..]);
     assert!(!plan.has_failed());
-    // From the middle, and from the first byte of the changed file.
+    // Read from the middle, and from the first byte of the changed file.
     let file = whole
         .windows(9)
         .position(|part| part == b"folder-30")
@@ -255,7 +256,8 @@ fn links_out_of_the_tree_are_not_followed() {
     check_fault(replace_file, is_changed);
     let replace_directory = |root: &Path| {
         let (inside, outside) = (root.join("folder-30"), root.with_file_name("outside"));
-        // Create it outside of the root, whose change time would otherwise reveal the change.
+        // Create the replacement outside of the root, whose change time would otherwise reveal the
+        // change.
         fs::create_dir(&outside).unwrap();
         for entry in fs::read_dir(&inside).unwrap() {
             let entry = entry.unwrap();

@@ -1,4 +1,5 @@
-//! A store is opened from a URI and the environment, or the error says in one line why not.
+//! A store is opened from a URI and the environment. If it cannot be opened, the error states the
+//! reason in one line.
 
 mod support;
 
@@ -60,7 +61,7 @@ fn a_store_below_a_root() {
     let root = nix.join("root");
     let file = nix.join("a");
     std::fs::write(&file, "a").unwrap();
-    // Here the logical store is `/nix/store`.
+    // The logical store directory of this store is `/nix/store`.
     let mut command = std::process::Command::new("nix-store");
     command.arg("--store").arg(&root).arg("--add").arg(&file);
     command
@@ -114,7 +115,7 @@ fn a_named_store_is_never_substituted() {
     let nix = NixStore::new();
     nix.add_text("a", "a");
     let _running = nix.daemon();
-    // The daemon has its socket at the default place, and the environment does not name it.
+    // The daemon listens at the default path, which the environment does not name.
     let mut settings = nix.settings();
     settings.daemon_socket = None;
     std::fs::create_dir_all(nix.join("var/daemon-socket")).unwrap();
@@ -131,13 +132,13 @@ fn a_named_store_is_never_substituted() {
         let socket = format!("{typo}/nix/var/nix/daemon-socket/socket");
         check_message(error, is_missing, &[&socket]);
     }
-    // A daemon below the same state directory serves the same store.
+    // A daemon below the same state directory serves the same store, so it is used.
     let uri = format!("local?state={typo}&real={}", nix.join("store").display());
     assert!(open(Some(&uri), &settings).is_err());
     std::fs::create_dir_all(nix.join("typo/daemon-socket")).unwrap();
     std::os::unix::fs::symlink(nix.join("socket"), nix.join("typo/daemon-socket/socket")).unwrap();
     assert!(open(Some(&uri), &settings).is_ok());
-    // A daemon named by the environment does, too.
+    // A daemon named by the environment is used, too.
     assert!(open(Some(&typo), &nix.settings()).is_ok());
 }
 

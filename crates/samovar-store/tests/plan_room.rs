@@ -1,5 +1,5 @@
-//! All plans of a process share a memory limit. In a process of its own, because the test exhausts
-//! it.
+//! All plans of a process share a memory limit. This test has its own process, because it exhausts
+//! the limit.
 
 use std::os::unix::fs::symlink;
 
@@ -11,7 +11,7 @@ const PLANS_LEN_MAX: usize = 64 << 20;
 #[test]
 fn held_plans_count_until_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    // Symbolic links of maximal length: 4,105 bytes each in a plan.
+    // Symbolic links of maximal length take 4,105 bytes each in a plan.
     let target = "t".repeat(4095);
     for number in 0..2000 {
         symlink(&target, dir.path().join(format!("{number:04}"))).unwrap();
@@ -26,7 +26,7 @@ fn held_plans_count_until_dropped() {
     }
     assert_eq!(held.len(), 8);
     assert!(matches!(plan(), Err(PlanError::NoRoom)));
-    // The memory reserved for the failed plan was released.
+    // The memory that was reserved for the failed plan is available again.
     let small = tempfile::tempdir().unwrap();
     assert!(
         Tree::of_files(small.path().to_owned())

@@ -1,10 +1,10 @@
-//! The catalog never gives a stale answer for any sequence of registrations, deletions, new hashes,
-//! new signatures, checkpoints and replaced databases.
+//! No sequence of registrations, deletions, new hashes, new signatures, checkpoints and replaced
+//! databases makes the catalog stale.
 //!
-//! The test acts as a server: it keeps facts learned in an epoch and uses them while `check`
-//! confirms the epoch. Every answer is compared with what was written. A database that is replaced
-//! or overwritten under its readers is inconsistent for a moment: only then, errors are accepted
-//! until all readers of the old one have finished.
+//! The test acts as a server: it keeps facts learned in an epoch, and uses them while `check`
+//! confirms the epoch. Every result is compared with the test's model. A database that is replaced
+//! or overwritten while it is being read is inconsistent for a moment. Only then are errors
+//! accepted, until all readers of the old database have finished.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ use testkit::sqlite::{SETTINGS, Shell};
 
 const PATH_COUNT: u32 = 6;
 
-/// Enough rows for a background load.
+/// Number of rows, enough for a background load.
 const LARGE: u32 = 4500;
 
 #[derive(Debug, Clone)]
@@ -32,27 +32,27 @@ enum Act {
     Register(u32, u32),
     RegisterMany(u32),
     Delete(u32),
-    /// Changes the hash of an existing row, like `updatePathInfo` of Nix.
+    /// Changes the hash of an existing row, as Nix's `updatePathInfo` does.
     Rehash(u32, u32),
     Sign(u32, u8),
     Checkpoint(&'static str),
     Vacuum,
-    /// One Nix process ends and another starts.
+    /// A Nix process ends, and another one starts.
     Reopen,
     /// Switches to the other writer. Both have the database open.
     Change,
-    /// Replaces the database by one with the same paths except one.
+    /// Replaces the database by one that has the same paths but one.
     Replace(u32),
-    /// Restores the database through SQLite with other row ids.
+    /// Restores the database through SQLite, with other row ids.
     Restore,
-    /// Copies the file.
+    /// Copies the database file.
     BackUp,
-    /// Overwrites the file with the copy.
+    /// Overwrites the database file with the copy.
     CopyOver,
     /// Restores the copy with SQLite's backup API, in one commit.
     RestoreCopy,
     Ask(usize, u32),
-    /// Waits for the background load.
+    /// Waits until the background load has ended.
     Load,
 }
 
@@ -80,10 +80,10 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..80)
 }
 
-/// A path in the model: its content and its signature.
+/// A path of the model: its contents and its signature.
 type Model = BTreeMap<u32, (u32, Option<u8>)>;
 
-/// An I/O thread of a server with its worker.
+/// The facts of an I/O thread of a server, and of its worker.
 struct Thread {
     snapshot: Arc<Snapshot>,
     learned: BTreeMap<u32, (u64, Option<PathInfo>)>,
@@ -114,11 +114,11 @@ impl Thread {
     }
 }
 
-/// The writers: processes of their own, like Nix. A connection of this process would share its
-/// record locks with the store's, and lose them when the store closes the WAL index.
+/// The writers are separate processes, like Nix. A connection of this process would share its
+/// record locks with the store's connections, and lose them when the store closes the WAL index.
 struct Writer<'place> {
     place: &'place Rows,
-    /// The two writers; the first is in use.
+    /// The two writers. The first one is in use.
     shells: [Option<Shell>; 2],
 }
 
@@ -166,7 +166,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     for act in acts {
         match act {
             Act::Register(number, content) => {
-                // Two commits, as in Nix.
+                // Two commits, as Nix makes.
                 if model.insert(number, (content, None)).is_some() {
                     writer.write(&delete(number));
                 }
@@ -207,7 +207,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                 writer.close();
                 model.remove(&without);
                 place.replace(|new| new.execute_batch(&fill(&model)).unwrap());
-                // The background thread does this every 100 ms.
+                // A background thread calls this every 100 ms.
                 store.catalog().unwrap().inspect();
                 recover(&store, &mut threads, &model);
             }
@@ -253,9 +253,9 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     }
 }
 
-/// Asks for all paths until there is no error. An earlier write could find the database damaged:
-/// SQLite trusts the WAL index while any thread, the background load included, has the database
-/// open.
+/// Looks all paths up until there is no error. An earlier write may have found the database
+/// damaged: SQLite trusts the WAL index while any thread, including the background load, has the
+/// database open.
 fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
     retry(|| {
         let mut outcome = Ok(());
@@ -271,8 +271,8 @@ fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
     });
 }
 
-/// Waits for the background load. Several replacements in a row end it, which is reported for a
-/// second.
+/// Waits until the background load has ended. Several replacements in a row make it fail, and it
+/// reports that for a second.
 fn load(store: &LocalStore) {
     retry(|| match store.catalog().unwrap().load() {
         Err(error @ StoreError::Unavailable(Unavailable::BeingReplaced)) => Err(error),
@@ -283,7 +283,7 @@ fn load(store: &LocalStore) {
     });
 }
 
-/// Retries for ten seconds.
+/// Retries for up to ten seconds.
 #[track_caller]
 fn retry(mut act: impl FnMut() -> Result<(), StoreError>) {
     let start = Instant::now();
@@ -293,14 +293,15 @@ fn retry(mut act: impl FnMut() -> Result<(), StoreError>) {
     }
 }
 
-/// Checkpoints all commits into the file before it is copied.
+/// Checkpoints all commits into the file, so that it can be copied.
 fn settle(writer: &mut Writer<'_>, journal: Journal) {
     if journal == Journal::Wal {
         writer.write("pragma wal_checkpoint(truncate);");
     }
 }
 
-/// Copies in another process: closing the file here would drop the locks of all connections.
+/// Copies in another process: closing the file in this process would drop the locks of all its
+/// connections.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(copied.success());
@@ -382,7 +383,7 @@ fn a_restored_row_with_its_old_id() {
     }
 }
 
-/// As many commits after the copy as before give the same change counter.
+/// As many commits after the copy as before it lead to the same change counter.
 #[test]
 fn a_copy_with_the_same_change_counter() {
     for journal in [Journal::Wal, Journal::Truncate] {
@@ -405,7 +406,7 @@ fn a_copy_with_the_same_change_counter() {
     }
 }
 
-/// A backup restores rows with their old ids that were deleted before the load.
+/// A backup restores rows with their old ids, which had been deleted before the load.
 #[test]
 fn a_backup_from_before_a_deletion() {
     for journal in [Journal::Wal, Journal::Truncate] {
@@ -430,7 +431,7 @@ fn a_backup_from_before_a_deletion() {
     }
 }
 
-/// Failing cases are printed in full, so no regression files are written.
+/// No regression files are written, because failing cases are printed in full.
 fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,

@@ -1,4 +1,5 @@
-//! Reading a tree that changes meanwhile ends in a precise error, never in a padded or short NAR.
+//! Reading a tree that changes meanwhile ends with a precise error, never with a padded or short
+//! NAR.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -46,7 +47,8 @@ fn a_removed_file() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     fs::remove_file(root.join("b/40")).unwrap();
-    // The directory is listed when the walk gets there, so remove it between listing and opening.
+    // The walk lists the directory when it gets there, so remove a file between listing and
+    // opening.
     let whole = read_to_end(&mut reader).unwrap();
     let mut reader = begun(&root);
     fs::remove_file(root.join("a/40")).unwrap();
@@ -150,7 +152,7 @@ fn a_directory_moved_out_of_a_deep_tree_is_detected() {
     let mut reader = Tree::of_files(root.clone()).nar().unwrap();
     let mut buffer = [0; 20_000];
     reader.fill(&mut buffer).unwrap();
-    // Their parents' descriptors are closed by now, and `..` leads elsewhere.
+    // The descriptors of their parents are closed by now, and `..` leads to another directory.
     fs::rename(root.join("d/d/d/d/d/d"), dir.path().join("elsewhere")).unwrap();
     assert!(matches!(read_to_end(&mut reader), Err(TreeError::Changed)));
 }

@@ -1,8 +1,8 @@
 //! A reader without write permission works in each state in which Nix leaves its database.
 //!
 //! The reader is this test binary, started as the user nobody with [`reader_process`] as its only
-//! test; it takes commands from standard input. That needs root: for other users the tests print a
-//! note and pass.
+//! test. It takes commands from standard input. Starting it requires root: for other users the
+//! tests print a note and pass.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(
@@ -25,7 +25,7 @@ const NOBODY: u32 = 65534;
 const LOCATION: &str = "SAMOVAR_TEST_STATE_DIR";
 const REPLY: &str = "reply: ";
 
-/// Entry point of the reader process; does nothing otherwise.
+/// Entry point of the reader process. Does nothing in other processes.
 #[test]
 fn reader_process() {
     let Some(state_dir) = std::env::var_os(LOCATION) else {
@@ -78,13 +78,14 @@ struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader as nobody; `None` without root. `prefix` is a command that wraps it.
+    /// Starts a reader as nobody; returns `None` without root. `prefix` is a command that runs the
+    /// reader.
     fn start(state_dir: &Path, uid: u32, prefix: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can become another user");
             return None;
         }
-        // The user nobody may have no access to the build directory.
+        // Copy the binary: the user nobody may have no access to the build directory.
         let (binary_dir, binary) = copy_of_this_binary();
         let mut words = prefix.iter().map(ToString::to_string).collect::<Vec<_>>();
         words.push(binary.to_str().unwrap().to_owned());
@@ -116,7 +117,7 @@ impl Reader {
                 self.output.read_line(&mut line).unwrap() > 0,
                 "the reader has ended"
             );
-            // The test harness prints to the same stream, without line ends.
+            // The test harness prints to the same stream, without ending its line.
             if let Some((_, reply)) = line.split_once(REPLY) {
                 return reply.trim_end().to_owned();
             }
@@ -135,7 +136,7 @@ fn copy_of_this_binary() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     make_public(dir.path());
     let path = dir.path().join("reader");
-    // Copies in another process: if a child of another test inherited a descriptor opened for
+    // Copy in another process: if a child of another test inherited a descriptor opened for
     // writing, execution would fail with "text file busy".
     let copied = Command::new("cp")
         .arg(std::env::current_exe().unwrap())
@@ -153,7 +154,7 @@ fn state_dir(place: &Rows) -> PathBuf {
 const SIZE_1: &str = "120";
 const NO_WAL_INDEX: &str = "Unavailable(WalIndexMissing)";
 
-/// Retries for two seconds until the answer is the expected one.
+/// Retries for two seconds, until the reply is the expected one.
 #[track_caller]
 fn recovers(reader: &mut Reader, number: u32, expected: &str) {
     let start = std::time::Instant::now();
@@ -184,8 +185,8 @@ fn another_process_has_the_database_open() {
     assert_eq!(reader.ask(2), "128");
     rows::delete(&writer, 2);
     assert_eq!(reader.ask(2), "absent");
-    // The reader keeps the files alive when the writer closes, and sees the commits of the next
-    // one.
+    // The reader keeps the WAL files alive when the writer closes them, and sees the commits of the
+    // next writer.
     writer.close().unwrap();
     assert_eq!(reader.ask(1), SIZE_1);
     let writer = place.writer();
@@ -209,7 +210,7 @@ fn idle_and_without_wal_files() {
     assert_eq!(reader.ask(2), "absent");
 }
 
-/// Leaves the WAL files as Nix 2.22 and later do: the WAL empty, no process using them.
+/// Leaves the WAL files as Nix 2.22 and later do: the WAL is empty, and no process uses the files.
 fn with_idle_wal_files(place: &Rows) {
     let writer = place.writer();
     rows::register(&writer, 1, 1);
@@ -219,7 +220,7 @@ fn with_idle_wal_files(place: &Rows) {
     let copy = place.dir().join("copy");
     let db = place.dir().join("var/db");
     let cp = |from: &Path, to: &Path| {
-        // Copies in another process: closing the files in this one would drop the writer's locks.
+        // Copy in another process: closing the files in this one would drop the writer's locks.
         assert!(
             Command::new("cp")
                 .arg("-r")
@@ -273,7 +274,7 @@ fn commits_between_two_queries_of_an_idle_reader() {
     };
     for round in 0..20 {
         assert_eq!(reader.ask(100 + round), "absent");
-        // Every process rebuilds the WAL index, and may leave the same bytes in it as before.
+        // Each process rebuilds the WAL index, and may write the same bytes to it as before.
         for number in [100 + round, 200 + round] {
             let writer = place.writer();
             rows::register(&writer, number, 1);
@@ -353,7 +354,7 @@ fn a_read_only_file_system() {
         println!("skipped: nothing can be mounted here");
         return;
     }
-    // Even root cannot create the WAL index there.
+    // On a read-only file system even root cannot create the WAL index.
     let Some(mut reader) = Reader::start(&state_dir(&place), 0, &prefix) else {
         return;
     };
@@ -361,8 +362,8 @@ fn a_read_only_file_system() {
     assert_eq!(reader.ask(2), "absent");
 }
 
-/// [`open_uri`] in an unprivileged process, which uses the daemon while the database cannot be
-/// opened.
+/// Calls [`open_uri`] in an unprivileged process, which uses the daemon while it cannot open the
+/// database.
 #[test]
 fn opener_process() {
     let Some(dir) = std::env::var_os("SAMOVAR_TEST_NIX_DIR") else {
@@ -404,7 +405,7 @@ fn a_server_without_privileges_starts() {
     }
     let nix = NixStore::new();
     // Nix 2.8 removes the WAL files when it ends, and root's daemon opens the database for each
-    // connection anew.
+    // connection again.
     let path = nix.add_text("a", "hello\n");
     let (_dir, binary) = copy_of_this_binary();
     let open = |uri: &str| {

@@ -1,4 +1,4 @@
-//! NARs and listings equal those of Nix, for any tree and any buffer.
+//! NARs and listings equal those of Nix, for any tree and any size of the buffer.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Real Nix clients authenticate to a private cache, and others get nothing from it.
+//! Real Nix clients can authenticate to a private cache; other clients get nothing from it.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn nix_with_and_without_credentials() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), is_in, "{netrc}{text}");
     }
-    // After each kind of refusal the client asks the next cache of its list.
+    // After any kind of refusal the client tries the next cache in its list.
     for first in ["ours", "nobody", "hidden"] {
         let list = format!("http://{address}/{first} http://{address}/open");
         let output = realise(&list, &path, "");
@@ -67,7 +67,7 @@ fn password_guessing_does_not_affect_known_clients() {
          [access]\nusers-file = {users:?}\ntrusted-proxies = [\"127.0.0.1\"]\n"
     ));
     let (_server, address) = serve(&file);
-    // ada:secret
+    // The login is ada:secret.
     let known = "Authorization: Basic YWRhOnNlY3JldA==\r\nX-Forwarded-For: 192.0.2.1\r\n";
     let path = format!("/{}.narinfo", hash(&sample("fixed")));
     assert_eq!(status(&address, &path, known), 200);
@@ -80,7 +80,8 @@ fn password_guessing_does_not_affect_known_clients() {
                     if is_over.load(Ordering::Relaxed) {
                         break;
                     }
-                    // Each guesser uses many addresses, so the limit per address does not stop it.
+                    // Each attacker uses many addresses, so the limit per address does not stop the
+                    // attack.
                     let from = format!("X-Forwarded-For: 198.51.{guesser}.{}", number % 256);
                     let guess = format!("Authorization: Bearer x\r\n{from}\r\n");
                     assert_eq!(status(address, "/nix-cache-info", &guess), 401);
@@ -106,7 +107,7 @@ fn password_guessing_does_not_affect_known_clients() {
     assert!(late < Duration::from_secs(1), "{late:?}");
 }
 
-/// Encodes `ada:` and ten digits.
+/// Encodes `ada:` and ten digits in base-64.
 fn base64(number: u32) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = format!("ada:{number:011}");

@@ -1,5 +1,5 @@
-//! `samovar` works with any binary cache, here with files written by `nix copy` on a static web
-//! server.
+//! `samovar` works with any binary cache: here, with files that `nix copy` has written, on a static
+//! web server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use support::{manifest, nix, sample, sample_store};
 
-/// A response in place of a file: status line and header fields, and body.
+/// A response that replaces a file: status line and header fields, and body.
 type Special = Option<(String, Vec<u8>)>;
 
-/// Overrides responses by method, path, and number of earlier requests for the path.
+/// Replaces responses by method, path, and number of earlier requests for the path.
 type Rule = Box<dyn Fn(&str, &str, usize) -> Special + Send + Sync>;
 
-/// A web server for one directory; runs until the process ends.
+/// A web server for one directory. It runs until the process ends.
 struct Files {
     dir: PathBuf,
     rule: Rule,
@@ -116,7 +116,8 @@ fn sample_closure() -> BTreeSet<String> {
         .collect()
 }
 
-/// Creates a file cache with these closures of the sample; returns its directory and public key.
+/// Creates a file cache with these closures of the sample store. Returns its directory and public
+/// key.
 fn copied(paths: &[&str]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
@@ -188,10 +189,10 @@ fn closure_of_a_static_cache() {
     check_order(&report);
     let sum = |key: &str| -> u64 { paths.iter().map(|path| path[key].as_u64().unwrap()).sum() };
     assert_eq!(report["narSize"], sum("narSize"));
-    // Files are compressed, and their sizes are in the narinfos.
+    // The files are compressed, and the narinfos contain their sizes.
     assert_eq!(report["downloadSize"], sum("downloadSize"));
     assert_ne!(report["downloadSize"], report["narSize"]);
-    // One request per path, one more for the root as an existence check, and one bulk query.
+    // One request per path, one more for the root to check that it exists, and one bulk query.
     let asked = files.asked();
     let posts = asked
         .iter()
@@ -244,7 +245,7 @@ fn missing_paths_are_reported() {
     );
 }
 
-/// Invalid or truncated answers to bulk queries are rejected.
+/// Invalid or truncated responses to bulk queries are rejected.
 #[test]
 fn incomplete_bulk_answers_are_rejected() {
     let text = sample("text");
@@ -257,7 +258,7 @@ fn incomplete_bulk_answers_are_rejected() {
     whole.extend(b"end 1 0 0\n");
     let cut = whole[..whole.len() - 5].to_vec();
     let records = "200 OK\r\nContent-Type: text/x-nix-narinfos".to_owned();
-    // A web application that answers every URL with its page.
+    // A web application that responds with its page to every URL.
     let page: Rule = Box::new(|method, _, _| {
         let head = "200 OK\r\nContent-Type: text/html".to_owned();
         (method == "POST").then(|| (head, b"<html>".to_vec()))
@@ -313,7 +314,7 @@ fn errors_name_the_cause() {
     let store = format!("local?root={}", dir.path().display());
     let error = samovar(&["closure", "--store", &store, &url, &text], 3);
     assert!(error.contains("the database does not exist"), "{error}");
-    // The narinfo of another path.
+    // The response is the narinfo of another path.
     let reference = sample("text_reference");
     let [from, to] = [&reference, &text]
         .map(|path| cache.join(format!("{}.narinfo", &path["/nix/store/".len()..][..32])));

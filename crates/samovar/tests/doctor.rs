@@ -1,4 +1,5 @@
-//! `samovar doctor --verify` finds damaged paths of a store and reports them by its exit code.
+//! `samovar doctor --verify` finds the damaged paths of a store, and its exit code reports whether
+//! there are any.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +14,7 @@ use support::{nix, samovar};
 
 const FILE_LEN: usize = 300_000;
 
-/// A store of three files.
+/// A store with three files.
 struct Scene {
     dir: tempfile::TempDir,
     paths: Vec<String>,
@@ -40,7 +41,7 @@ impl Scene {
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Runs doctor; returns exit code, standard output and standard error.
+    /// Runs `samovar doctor`. Returns exit code, standard output and standard error.
     fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = samovar();
         let uri = format!("local?root={}", self.dir.path().join("root").display());
@@ -74,7 +75,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
         err.contains("3 of 3 paths") && err.contains("2 damaged"),
         "{err}"
     );
-    // Newest paths first.
+    // The newest paths come first.
     assert_eq!(
         out,
         format!(
@@ -82,7 +83,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
              damaged {b}: NAR has another hash than the registered one\n"
         )
     );
-    // Checks only the paths given.
+    // Only the given paths are checked.
     assert_eq!(scene.doctor(&[a]).0, Some(0));
     let (code, out, _) = scene.doctor(&[a, b.rsplit('/').next().unwrap()]);
     assert_eq!((code, out.lines().count()), (Some(1), 1));
@@ -109,7 +110,7 @@ fn unverifiable_paths_have_their_own_exit_code() {
         assert_eq!((code, &*out), (Some(2), ""), "{arguments:?} {err}");
         assert!(err.contains(what), "{err}");
     }
-    // The store's file system is not mounted.
+    // Move the files away, as if their file system were not mounted.
     let files = scene.real("/nix/store");
     fs::rename(&files, scene.real("/nix/aside")).unwrap();
     fs::create_dir(&files).unwrap();

@@ -1,4 +1,4 @@
-//! `samovar doctor` reports errors and warnings with their fixes.
+//! `samovar doctor` reports errors and warnings, each with a fix.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// Runs doctor on the sample store; returns its output and whether it succeeded.
+/// Runs `samovar doctor` on the sample store. Returns its output and whether it succeeded.
 fn doctor(words: &[&str]) -> (String, bool) {
     let mut command = samovar();
     command.args(["doctor", "--store", &sample_store()]);
@@ -53,7 +53,7 @@ fn doctor(words: &[&str]) -> (String, bool) {
     (text, output.status.success())
 }
 
-/// Checks that doctor reports an error with its fix.
+/// Checks that `samovar doctor` reports an error with its fix.
 #[track_caller]
 fn reports_error(words: &[&str], what: &str, fix: &str) {
     let (text, is_well) = doctor(words);
@@ -184,7 +184,7 @@ fn server_errors() {
     assert!(text.contains("did you mean `priority`?"), "{text}");
 }
 
-/// A missing root in `deny` is an error: the denied paths are unknown.
+/// A missing root in `deny` is an error, because the denied paths are then unknown.
 #[test]
 fn missing_roots() {
     let place = Place::new("roots-1");
@@ -233,7 +233,7 @@ fn warnings_are_no_failure() {
     );
 }
 
-/// A private server gets a warning, not an error.
+/// A private server causes a warning, not an error.
 #[test]
 fn a_private_server() {
     let file = File::new("access.networks = [\"192.0.2.0/24\"]\n");
@@ -245,7 +245,7 @@ fn a_private_server() {
     assert!(text.contains(&said), "{text}");
 }
 
-/// The server still uses a key that was replaced in the configuration.
+/// A server that still uses an old key, which the configuration no longer names, is an error.
 #[test]
 fn a_server_that_signs_with_another_key() {
     let (old, new) = (Place::new("old-1"), Place::new("new-1"));
@@ -293,7 +293,7 @@ fn client_errors() {
     reports_error(&words, "cannot read", "nix.conf");
 }
 
-/// The store is readable for root but not for the server's user.
+/// A store that root can read, but not the server's user, is an error.
 #[test]
 fn a_store_that_the_servers_user_cannot_read() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Configured limits hold, tested at the limit and one past it.
+//! Each configured limit holds, tested at the limit and one past it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// The status of the next response; zero if there is none.
+/// Reads the status of the next response; zero if there is none.
 fn status(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
     match stream.read_exact(&mut start) {
@@ -47,15 +47,16 @@ fn head_size_limit() {
     }
 }
 
-/// Connections in the middle of a body are not evicted, so the excess connection is refused.
+/// At the connection limit a new connection is refused: connections in the middle of a body are not
+/// evicted.
 #[test]
 fn connection_limit() {
     let (_server, address) = serve_with("connections.max = 3\n");
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let mut stream = connect(&address);
-            // An answer shows that the connection was accepted; then it is in the middle of the
-            // next request.
+            // The response shows that the connection was accepted. The connection is then in the
+            // middle of the next request.
             let query = "POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf";
             stream
                 .write_all(format!("{INFO}\r\n{query}").as_bytes())
@@ -70,7 +71,7 @@ fn connection_limit() {
     drop(busy);
 }
 
-/// The server announces the limit in its first frame.
+/// The server announces its limit of concurrent streams in its first frame.
 #[test]
 fn stream_limit() {
     let (_server, address) = serve_with("connections.streams = 7\n");

@@ -1,5 +1,5 @@
-//! The files in `nix/` are valid without nixpkgs: they parse, the modules evaluate with a stub of
-//! its library, systemd accepts the units, and `samovar serve` their configuration.
+//! The files in `nix/` are valid without nixpkgs: they parse; the modules evaluate with a stub of
+//! nixpkgs' library; systemd accepts the units, and `samovar serve` accepts their configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
@@ -11,17 +11,17 @@ use std::process::Command;
 use home::{Home, repository, verify};
 use serde_json::Value;
 
-/// Maximum exposure reported by `systemd-analyze security`, times ten, as for `contrib/`.
+/// Maximum exposure according to `systemd-analyze security`, times ten, the same as for `contrib/`.
 const EXPOSURE_MAX: &str = "12";
 
-/// Evaluates a module with option values written in Nix.
+/// Evaluates a module with option values, which are given as Nix code.
 fn evaluate(home: &Home, module: &str, given: &str) -> Result<Value, String> {
     let module = repository().join("nix").join(module);
     let arguments = format!("module = {}; given = {given};", module.display());
     home.call("evaluate", &format!("{{ {arguments} }}"))
 }
 
-/// The value of `name=` in a unit.
+/// Returns the value of `name=` in a unit.
 #[track_caller]
 fn value<'a>(unit: &'a Value, name: &str) -> &'a str {
     let lines = unit.as_str().unwrap().lines();

@@ -1,4 +1,4 @@
-//! No command prints a password: a login in a URL is used but never shown.
+//! No command prints a password: a login in a URL is used, but never shown.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use support::{File, samovar, sample, secret_file, serve, user};
 
 const PASSWORD: &str = "hunter2";
 
-/// A private cache whose only user is `ada`.
+/// Starts a private cache whose only user is `ada`.
 fn private_cache() -> (support::Server, File, String) {
     let file = File::new("");
     let users = user("ada", PASSWORD);
@@ -23,7 +23,7 @@ fn private_cache() -> (support::Server, File, String) {
     (server, file, address)
 }
 
-/// Everything that `command` prints, and its exit code.
+/// Runs `command`. Returns everything that it prints, and its exit code.
 #[track_caller]
 fn printed(command: &mut Command) -> (String, Option<i32>) {
     let Output {
@@ -83,7 +83,7 @@ fn a_refused_login_is_told_from_a_missing_one() {
 
 #[test]
 fn errors_quote_a_url_without_its_login() {
-    // No server listens there: the port was bound, and is closed again.
+    // No server listens at this address: the port was bound, and is closed again.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = closed.local_addr().unwrap();
     drop(closed);
@@ -97,7 +97,7 @@ fn errors_quote_a_url_without_its_login() {
             assert_ne!(code, Some(0), "{text}");
         }
     }
-    // The password is "hunter2" with a character that should have been percent-encoded.
+    // The password is "hunter2", with a character that should have been percent-encoded.
     for separator in ["/", "?", "#", "/@"] {
         let url = format!("http://ada:{separator}{PASSWORD}@{address}/");
         for words in [

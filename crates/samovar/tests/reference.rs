@@ -1,4 +1,4 @@
-//! The page of commands in the book matches the command lines. `UPDATE=1` updates it.
+//! The book's page of commands lists the actual command lines. `UPDATE=1` updates the page.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -18,7 +18,7 @@ fn commands() -> String {
                     `samovar completions SHELL` tells a shell.\n"
             .to_owned();
     let mut all = samovar::cli::command();
-    // Propagates global settings to the subcommands.
+    // Propagate global settings to the subcommands.
     all.build();
     describe("samovar", all, &mut text);
     let of_nix_serve = include_str!("../../nix-serve/src/cli/help.txt");
@@ -39,7 +39,7 @@ fn commands() -> String {
 /// Describes a command and its subcommands.
 fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned()).term_width(96);
-    // The configuration options have a page of their own.
+    // Leave out the options of the configuration, which have a separate page.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {

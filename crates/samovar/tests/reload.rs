@@ -50,7 +50,7 @@ impl Connection {
     }
 }
 
-/// Stops background clients on drop, also if the test fails.
+/// Stops background clients when dropped, also if the test fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -59,21 +59,22 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Whether a new client can copy a path from this substituter.
+/// Returns whether a new client can copy a path from this substituter.
 fn copies(address: &str, path: &str) -> bool {
     let substituter = format!("http://{address}");
     realise(&substituter, path, "").status.success()
 }
 
-/// Access rules and policy change together: a client without a token never gets a path that both
-/// configurations deny to it, and always gets a path that both allow.
+/// A request never sees a mixture of two configurations. Access rules and policy change together: a
+/// client without a token never gets a path that both configurations deny to it, and always gets a
+/// path that both allow.
 #[test]
 fn no_request_sees_a_mixed_configuration() {
     let file = File::new("");
     let (line, token) = token("ci");
     let tokens = secret_file(file.path.parent().unwrap(), "tokens", &line);
     let (denied, other) = (sample("big"), sample("fixed"));
-    // Public without the one path, or private and complete.
+    // Either public without the one path, or private and complete.
     let public = "access.networks = [\"127.0.0.1\"]\npolicy.deny = [{ names = [\"big\"] }]\n";
     let private = format!("access.tokens-file = {tokens:?}\n");
     file.write(public);
@@ -115,7 +116,7 @@ fn no_request_sees_a_mixed_configuration() {
             file.write(if is_public { public } else { &private });
             server.signal("HUP");
             server.wait_for(DONE);
-            // Requests from now on see the new configuration.
+            // Requests from now on must see the new configuration.
             let [narinfo, _, nar, ..] = urls(&denied);
             let expected = if is_public { 404 } else { 401 };
             assert_eq!(connection.status(&narinfo), expected);
@@ -139,8 +140,8 @@ fn no_request_sees_a_mixed_configuration() {
     println!("60 changes: {seen:?}");
 }
 
-/// Real clients copy continuously while a rule is added: clients that start later get no denied
-/// path, and the others are not affected.
+/// A deny rule is added while real clients copy. Clients that start later get no denied path; the
+/// others are not affected.
 #[test]
 fn a_policy_is_tightened_while_clients_copy() {
     let (denied, other) = (sample("fixed"), sample("self_reference"));
@@ -174,7 +175,7 @@ fn a_policy_is_tightened_while_clients_copy() {
             std::thread::yield_now();
         }
         file.write(&format!("policy.deny = [{{ names = [{name:?}] }}]\n"));
-        // The rule takes effect from here on, so a copy may succeed or fail.
+        // From here on the rule takes effect, so a copy may succeed or fail.
         drop(until);
         server.signal("HUP");
         server.wait_for(DONE);
@@ -182,8 +183,8 @@ fn a_policy_is_tightened_while_clients_copy() {
     });
 }
 
-/// A cache moves to another prefix with all its rules, some of which need look-ups: no request is
-/// answered before they are known.
+/// A cache moves to another prefix with all its rules, some of which need look-ups. No request is
+/// answered before the look-ups are complete.
 #[test]
 fn a_cache_moves_to_another_prefix() {
     let file = File::new("");
@@ -248,7 +249,7 @@ fn a_cache_moves_to_another_prefix() {
         for client in clients {
             assert!(client.join().unwrap() > 0);
         }
-        // The server follows changed roots under the new prefix too.
+        // The server also follows changed roots under the new prefix.
         let other = profile.with_file_name("next");
         symlink(&outside, &other).unwrap();
         fs::rename(&other, &profile).unwrap();
@@ -260,7 +261,7 @@ fn a_cache_moves_to_another_prefix() {
     assert!(copies(&format!("{address}/b"), &outside));
 }
 
-/// An invalid configuration is reported in one line and not applied, not even in part.
+/// An invalid configuration is reported in one line, and no part of it is applied.
 #[test]
 fn an_invalid_configuration_changes_nothing() {
     let file = File::new("");

@@ -1,4 +1,4 @@
-//! `samovar serve` follows its configuration file, and an invalid file changes nothing.
+//! `samovar serve` follows its configuration file. An invalid file changes nothing.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
 
-/// Sends a GET request; returns the response from its status on.
+/// Sends a GET request; returns the response, starting with its status.
 fn get(address: &str, target: &str) -> String {
     ask(address, target, "")
 }
@@ -57,7 +57,7 @@ fn pages_hide_denied_paths() {
     assert!(!page(&format!("/path/{drv}")).contains(&format!("path/{denied}")));
     let landing = page("/");
     assert!(landing.contains("<h1>Team</h1>"), "{landing}");
-    // Nor is their number shown.
+    // Their number is not shown either.
     assert!(!landing.contains("<dt>Paths</dt>"), "{landing}");
 }
 
@@ -93,7 +93,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     server.wait_for("without losing a request): backlog");
     server.wait_for("the configuration was reloaded");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 30\n"));
-    // A file that names an invalid signing key.
+    // The file names an invalid signing key.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
     server.signal("HUP");
     server.wait_for("nothing was changed");
@@ -166,7 +166,7 @@ fn completions_and_man_pages() {
     }
 }
 
-/// Without a cache at `/`, a page lists the caches that the client may read.
+/// If there is no cache at `/`, a page lists the caches that the client may read.
 #[test]
 fn the_list_of_caches_follows_access_rules() {
     let users = File::new("");
@@ -200,7 +200,7 @@ fn the_list_of_caches_follows_access_rules() {
             "{answer}"
         );
     }
-    // First uncached, then cached.
+    // Request twice: at first nothing is cached.
     for _ in 0..2 {
         let ada = overview("ada:secret");
         assert!(
@@ -236,7 +236,7 @@ fn the_list_of_caches_follows_access_rules() {
     }
 }
 
-/// Two caches of the sample with different policies; a reload changes their keys.
+/// Two caches of the sample store have different policies; a reload changes their keys.
 #[test]
 fn each_cache_has_its_own_rules() {
     let file = File::new("");
@@ -297,7 +297,7 @@ fn each_cache_has_its_own_rules() {
     rules("policy.deny = [{ names = \"big\" }]\n");
     server.signal("HUP");
     server.wait_for("the configuration was reloaded");
-    // The rules of one cache do not apply to others.
+    // The rules of one cache do not apply to the others.
     assert!(narinfo("team-b", "big").starts_with("404"));
     assert!(narinfo("team-a", "self_reference").starts_with("200"));
 }

@@ -1,4 +1,4 @@
-//! A password typed at a terminal is not shown.
+//! A password that is typed at a terminal is not displayed.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,10 +18,10 @@ use support::{File, samovar};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A pseudo-terminal, and what was displayed on it.
+/// A pseudo-terminal, and the text displayed on it.
 struct Terminal {
     keyboard: fs::File,
-    /// The end that programs open.
+    /// The end of the pseudo-terminal that programs open.
     line: fs::File,
     screen: std::sync::mpsc::Receiver<Vec<u8>>,
     shown: String,
@@ -90,7 +90,7 @@ fn a_password_is_not_shown() {
     let child = password(&terminal);
     terminal.wait_until(|shown| shown.contains("Password for \"ada\": "));
     assert!(!terminal.echoes());
-    // A typing error and a backspace; the character has two bytes.
+    // Type a wrong character and a backspace. The character has two bytes.
     terminal.keyboard.write_all("sec\u{e4}".as_bytes()).unwrap();
     terminal.keyboard.write_all(b"\x7fret\r").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -101,7 +101,7 @@ fn a_password_is_not_shown() {
     }
     assert!(terminal.echoes());
 
-    // The hash matches the typed password.
+    // The printed hash must match the typed password.
     let users = tempfile::NamedTempFile::new().unwrap();
     fs::write(users.path(), output.stdout).unwrap();
     let file = File::new(&format!("access.users-file = {:?}\n", users.path()));

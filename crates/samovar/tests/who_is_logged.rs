@@ -1,4 +1,4 @@
-//! The access log names the authenticated client, its address and the store path.
+//! The access log contains the name of the authenticated client, its address and the store path.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
 
-/// A server with an access log; uses a new connection per request.
+/// A server with an access log. Each request uses a new connection.
 struct Logged {
     _server: Server,
     address: String,
@@ -53,7 +53,7 @@ impl Logged {
     }
 }
 
-/// Writes a users file and a tokens file; returns their lines and the token.
+/// Writes a users file and a tokens file. Returns their lines and the token.
 fn credentials(dir: &Path) -> (String, String) {
     let users = secret_file(dir, "users", &user("ada", "x"));
     let (line, token) = token("ci");
@@ -67,13 +67,13 @@ fn the_authenticated_user_is_logged() {
     let file = File::new("");
     let (access, token) = credentials(file.path.parent().unwrap());
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
-    // ada:x and ada:y
+    // The logins are ada:x and ada:y.
     let basic = |text: &str| format!("Authorization: Basic {text}\r\n");
     let asked = [
         (bearer(&token), 200, Some("ci")),
         (bearer("nonsense"), 401, None),
         (String::new(), 401, None),
-        // Verified by a worker, then from memory.
+        // A worker verifies the first password; later the result is in memory.
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOnk="), 401, None),
@@ -130,7 +130,7 @@ fn readable_paths_are_logged_in_full() {
     assert_eq!(line["path"], Value::Null);
 }
 
-/// Forwarding headers of other clients are ignored.
+/// Forwarding headers from untrusted clients are ignored.
 #[test]
 fn only_trusted_proxies_set_the_address() {
     let check = |proxy: &str, header: &str, asked: &[(&str, Option<&str>)]| {

@@ -1,4 +1,4 @@
-//! Trees as values, for comparing, writing and reading.
+//! Trees as values, which tests can compare, encode and decode.
 
 #![allow(
     dead_code,
@@ -8,7 +8,7 @@
 
 use samovar_nix::nar::{DecodeError, Decoder, EncodeError, Encoder, Event, Listing, Sink};
 
-/// An [`Event`] that owns its bytes; contents are joined.
+/// An [`Event`] that owns its bytes. Consecutive contents are joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Owned {
     DirectoryBegin,
@@ -23,7 +23,7 @@ pub(crate) enum Owned {
     Symlink(Vec<u8>),
 }
 
-/// Decodes a NAR from these pieces; returns its events and length.
+/// Decodes a NAR from these pieces. Returns its events and its length.
 pub(crate) fn decode<'a>(
     mut decoder: Decoder,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -62,7 +62,7 @@ fn take(events: &mut Vec<Owned>, event: Event<'_>) {
     });
 }
 
-/// Writes the framing of the events, and their contents through `contents_to`.
+/// Writes the framing of the events, and passes their contents to `contents_to`.
 pub(crate) fn encode<S: Sink>(
     events: &[Owned],
     out: &mut S,
@@ -91,7 +91,7 @@ pub(crate) fn encode<S: Sink>(
     nar.finish()
 }
 
-/// The NAR of the events.
+/// Encodes the events as a NAR.
 pub(crate) fn encode_all(events: &[Owned]) -> Vec<u8> {
     let mut nar = Vec::new();
     let len = encode(events, &mut nar, |out, contents| {
@@ -102,7 +102,7 @@ pub(crate) fn encode_all(events: &[Owned]) -> Vec<u8> {
     nar
 }
 
-/// The listing of the events.
+/// Encodes the events as a listing.
 pub(crate) fn listing(events: &[Owned]) -> String {
     let mut listing = Listing::new();
     for event in events {

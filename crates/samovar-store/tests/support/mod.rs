@@ -1,4 +1,4 @@
-//! Stores for tests, created by the real Nix or by writing rows as Nix does.
+//! Stores for tests, created by the real Nix, or by writing rows as Nix does.
 
 #![allow(
     clippy::allow_attributes,
@@ -20,20 +20,20 @@ use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::{LocalStore, Location, Parameters, Settings};
 use testkit::nix::Daemon;
 
-/// A store created by the real Nix in its own directory.
+/// A store that the real Nix has created in a separate directory.
 #[derive(Debug)]
 pub(crate) struct NixStore {
     dir: tempfile::TempDir,
 }
 
 impl NixStore {
-    /// Creates an empty store, which Nix initialises in its first run.
+    /// Creates an empty store. Nix initialises it in its first run.
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("samovar-store-")
             .tempdir()
             .unwrap();
-        // Unprivileged readers need access.
+        // Unprivileged readers need access to the directory.
         make_public(dir.path());
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         Self { dir }
@@ -92,7 +92,7 @@ impl NixStore {
         Daemon::listening(&mut self.command("nix-daemon"), &self.join("socket"))
     }
 
-    /// Runs a Nix program and returns what it printed.
+    /// Runs a Nix program and returns its output.
     #[track_caller]
     pub(crate) fn nix<A: AsRef<OsStr>>(&self, program: &str, arguments: &[A]) -> String {
         let output = self
@@ -112,7 +112,7 @@ impl NixStore {
         self.parse(printed.trim())
     }
 
-    /// Adds a file with this content.
+    /// Adds a file with this content and returns its path.
     #[track_caller]
     pub(crate) fn add_text(&self, name: &str, content: &str) -> StorePath {
         let path = self.join(name);
@@ -120,7 +120,7 @@ impl NixStore {
         self.add(&path)
     }
 
-    /// Deletes a path as the collector does.
+    /// Deletes a path as the garbage collector does.
     #[track_caller]
     pub(crate) fn delete(&self, path: &StorePath) {
         self.nix("nix-store", &["--delete", &self.full(path)]);

@@ -1,4 +1,4 @@
-//! A database written row by row, with the statements that Nix uses.
+//! Writes a database row by row, with the statements that Nix uses.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(crate) enum Journal {
     Truncate,
 }
 
-/// A state directory whose database is written by the test.
+/// A state directory whose database the test writes.
 #[derive(Debug)]
 pub(crate) struct Rows {
     dir: tempfile::TempDir,
@@ -92,7 +92,7 @@ impl Rows {
         LocalStore::new(self.location()).unwrap()
     }
 
-    /// Opens a read-write connection, like a Nix process.
+    /// Opens a read-write connection, as a Nix process does.
     pub(crate) fn writer(&self) -> Connection {
         self.writer_at(&self.database())
     }
@@ -111,7 +111,7 @@ impl Rows {
         connection
     }
 
-    /// Replaces the database by another one, like restoring a backup.
+    /// Replaces the database by another one, as restoring a backup does.
     pub(crate) fn replace(&self, fill: impl FnOnce(&Connection)) {
         let new = self.dir.path().join("var/db/new.sqlite");
         let connection = self.writer_at(&new);
@@ -120,7 +120,7 @@ impl Rows {
         for suffix in ["-wal", "-shm"] {
             let mut path = self.database().into_os_string();
             path.push(suffix);
-            // Absent in rollback mode.
+            // The file does not exist in rollback mode.
             let _absent = std::fs::remove_file(path);
         }
         std::fs::rename(new, self.database()).unwrap();

@@ -25,7 +25,7 @@ pub(crate) fn listing(tree: &Tree) -> String {
     std::io::read_to_string(tree.listing().unwrap()).unwrap()
 }
 
-/// The tree of the example in the format's description.
+/// Creates the tree of the example in the format's description.
 pub(crate) fn example(dir: &Path) {
     fs::create_dir_all(dir.join("bin")).unwrap();
     fs::create_dir(dir.join("empty")).unwrap();
@@ -36,7 +36,8 @@ pub(crate) fn example(dir: &Path) {
     fs::write(dir.join("zero"), "").unwrap();
 }
 
-/// A chain of 5,000 directories `d` in `dir`, each also with a link that sorts after the next one.
+/// Creates a chain of 5,000 directories `d` in `dir`. Each also has a link, which sorts after its
+/// directory `d`.
 pub(crate) fn make_deep(dir: &Path) {
     let store = rustix::fs::open(
         dir,
@@ -74,7 +75,7 @@ pub(crate) fn remove_deep(dir: &Path) {
     assert!(status.unwrap().success());
 }
 
-/// A directory of 100,000 files.
+/// Creates a directory of 100,000 files.
 pub(crate) fn make_wide(root: &Path) {
     fs::create_dir(root).unwrap();
     fs::write(root.join("0"), "content").unwrap();
@@ -122,7 +123,7 @@ pub(crate) fn make(node: &Node, path: &Path) {
     }
 }
 
-/// Failing cases are printed in full, so no regression files are written.
+/// No regression files are written, because failing cases are printed in full.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,

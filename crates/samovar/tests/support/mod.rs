@@ -1,4 +1,4 @@
-//! A server process, started as a user would start it.
+//! Runs a server process as a user would start it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -28,7 +28,7 @@ pub(crate) fn samovar() -> Command {
     bare(env!("CARGO_BIN_EXE_samovar"))
 }
 
-/// Returns one of Nix's programs. It requires no signatures and ignores this machine's settings.
+/// Returns one of Nix's programs. It requires no signatures, and ignores this machine's settings.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
     let mut command = testkit::nix::nix(program, home);
     command.env(
@@ -39,7 +39,7 @@ pub(crate) fn nix(program: &str, home: &Path) -> Command {
     command
 }
 
-/// Runs a new client that realises a path from these substituters, with this netrc file.
+/// Lets a new client realise a path from these substituters, with this netrc file.
 pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -66,7 +66,7 @@ pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A users file line.
+/// Creates a line of a users file.
 pub(crate) fn user(name: &str, password: &str) -> String {
     let mut command = samovar();
     command.args(["password", name]).stdin(Stdio::piped());
@@ -77,7 +77,7 @@ pub(crate) fn user(name: &str, password: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A tokens file line, and its token.
+/// Creates a token; returns its line of a tokens file, and the token.
 pub(crate) fn token(name: &str) -> (String, String) {
     let output = samovar().args(["token", name]).output().unwrap();
     let token = String::from_utf8(output.stderr).unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn token(name: &str) -> (String, String) {
     (line, token.trim().to_owned())
 }
 
-/// Sends a GET request on a new connection; returns the response from its status on.
+/// Sends a GET request on a new connection; returns the response, starting with its status.
 pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     let mut connection = Connection::connect(address);
     let host = "Host: a\r\nConnection: close\r\n";
@@ -95,7 +95,7 @@ pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     format!("{head}{}", response.text())
 }
 
-/// The status of a response.
+/// Sends a GET request; returns the status of the response.
 pub(crate) fn status(address: &str, target: &str, fields: &str) -> u16 {
     ask(address, target, fields)[..3].parse().unwrap()
 }
@@ -127,7 +127,7 @@ impl File {
         fs::write(&self.path, head + text).unwrap();
     }
 
-    /// Starts a server with this configuration, which may not listen yet.
+    /// Starts a server with this configuration; it may not listen yet.
     pub(crate) fn serve(&self) -> Server {
         Server::spawn(samovar().args(["serve", "--config"]).arg(&self.path))
     }
