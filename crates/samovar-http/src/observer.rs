@@ -58,7 +58,7 @@ pub struct Exchange<'a> {
 pub enum Incident<'a> {
     /// A handler panicked; the client got a 500.
     HandlerPanicked {
-        /// The request.
+        /// The request whose handler has panicked.
         head: Head<'a>,
     },
     /// A handler returned an error that the client did not cause. A [`Router`] has converted it to
@@ -66,58 +66,58 @@ pub enum Incident<'a> {
     ///
     /// [`Router`]: crate::Router
     HandlerFailed {
-        /// The request.
+        /// The request whose handler has failed.
         head: Head<'a>,
-        /// The error, with its cause.
+        /// The error that the handler returned, with its cause.
         error: &'a Error,
     },
     /// A response body failed, or differed from its announced length. The connection was reset, or
     /// the client got 503 if no byte of the response was sent.
     BodyFailed {
-        /// The cause.
+        /// The error of the body's source or file.
         error: &'a std::io::Error,
         /// Whether a part of the response was sent, so that the response was aborted.
         is_cut_off: bool,
     },
     /// A client violated the protocol or exceeded a limit.
     Refused {
-        /// The client.
+        /// The client whose request was refused.
         peer: Peer,
-        /// The reason.
+        /// The protocol violation or the exceeded limit.
         refusal: Refusal,
     },
     /// A client was disconnected because it was too slow; see
     /// [`Limits::stall_len_min`](crate::Limits::stall_len_min).
     TooSlow {
-        /// The client.
+        /// The disconnected client.
         peer: Peer,
     },
     /// A TLS handshake failed: the client violated the protocol, did not trust the server, or was
     /// not trusted. Clients that disconnect or exceed the time limit are not reported.
     HandshakeFailed {
-        /// The client.
+        /// The client of the failed handshake.
         peer: Peer,
-        /// The cause.
+        /// The error of the handshake.
         error: &'a std::io::Error,
     },
     /// A WebSocket handler panicked; the socket was closed with 1011.
     SocketHandlerPanicked {
-        /// The client.
+        /// The client of the closed socket.
         peer: Peer,
     },
     /// A client violated the WebSocket protocol or exceeded a limit.
     SocketFailed {
-        /// The client.
+        /// The client of the failed socket.
         peer: Peer,
-        /// The reason.
+        /// The protocol violation or the exceeded limit.
         failure: Failure,
     },
     /// An HTTP/2 client violated the protocol or exceeded a rate limit; its connection is closed.
     #[cfg(feature = "http2")]
     Abused {
-        /// The client.
+        /// The client whose connection is closed.
         peer: Peer,
-        /// The reason.
+        /// The kind of abuse or protocol violation.
         abuse: crate::h2::Abuse,
     },
     /// A connection was evicted for a new one, because the connection limit is reached.
@@ -125,14 +125,16 @@ pub enum Incident<'a> {
         /// The client of the evicted connection.
         peer: Peer,
     },
-    /// A new connection got 503, because the connection limit is reached and none could be evicted.
+    /// A new connection was refused, by 503 or by closing it: the limit of TLS handshakes is
+    /// reached, or the limit of connections is reached and none could be evicted.
     ConnectionsFull,
-    /// A request got 503, because the queue of its lane is full.
+    /// The queue of a lane is full: a request got 503, or a connection was closed before its TLS
+    /// handshake.
     WorkersFull,
     /// A connection could not be accepted for lack of descriptors or memory; the server retries
     /// soon.
     AcceptFailed {
-        /// The cause.
+        /// The system error, such as `EMFILE`.
         error: &'a std::io::Error,
     },
 }

@@ -56,7 +56,7 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Sets the limits.
+    /// Sets the limits of the server. Default: [`Limits::default`].
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;

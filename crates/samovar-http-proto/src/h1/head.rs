@@ -68,7 +68,7 @@ impl Span {
     }
 }
 
-/// One header line.
+/// Name and value of one header line, as spans within the head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeaderSpan {
     /// The field name, as sent.
@@ -80,12 +80,12 @@ pub struct HeaderSpan {
 /// Framing of a request body (RFC 9112, section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// No body.
+    /// The request has no body.
     #[default]
     None,
     /// `Content-Length` in bytes; never 0.
     Length(u64),
-    /// Chunked transfer coding.
+    /// `Transfer-Encoding: chunked`.
     Chunked,
 }
 
@@ -93,7 +93,7 @@ pub enum Framing {
 /// parsing allocates nothing once `headers` has grown.
 #[derive(Debug, Clone, Default)]
 pub struct HeadIndex {
-    /// The method.
+    /// The request method.
     pub method: Method,
     /// The method token as sent.
     pub method_name: Span,
@@ -103,9 +103,9 @@ pub struct HeadIndex {
     pub path: Span,
     /// The query, without `?`.
     pub query: Option<Span>,
-    /// The protocol version.
+    /// The protocol version of the request line.
     pub version: Version,
-    /// Header lines in order.
+    /// All header lines, in the order sent.
     pub headers: Vec<HeaderSpan>,
     /// Framing of the body, which selects the body decoder.
     pub framing: Framing,
@@ -256,10 +256,10 @@ fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The parts of a request target.
+/// The parts of a split request target.
 #[derive(Debug, Default)]
 struct Target<'a> {
-    /// Authority of the absolute form; never empty.
+    /// Authority of a target in absolute form; never empty.
     authority: Option<&'a [u8]>,
     path: &'a [u8],
     query: Option<&'a [u8]>,

@@ -45,19 +45,19 @@ pub enum Event {
     /// A new request. [`Session::head`] returns its head until the next call of `poll`. With
     /// `is_end` the request has no body, and no [`End`](Self::End) follows.
     Request {
-        /// The stream.
+        /// Number of the request's stream.
         stream: u32,
-        /// Whether the request is complete.
+        /// Whether the request is complete, because it has no body.
         is_end: bool,
     },
     /// A refused request, reported without its head. The caller may respond, and must not wait for
     /// a body.
     Refused {
-        /// The request's stream.
+        /// Number of the request's stream.
         stream: u32,
         /// Whether the method is HEAD, so that the response has no body.
         is_head: bool,
-        /// The reason.
+        /// The reason, which determines the status of the response.
         refusal: Refusal,
     },
     /// Bytes of a request body; never empty.
@@ -98,10 +98,10 @@ pub(super) enum State {
 
 pub(super) struct Stream<T> {
     pub(super) respond: SendResponse<Bytes>,
-    /// `None` once the request is complete.
+    /// The rest of the request body; `None` once the request is complete.
     pub(super) body: Option<RecvStream>,
     pub(super) is_reading: bool,
-    /// `None` until the final head is sent.
+    /// The sending side of the response body; `None` until the final head is sent.
     pub(super) send: Option<SendStream<Bytes>>,
     /// Part of the response body that was not passed to `h2` yet.
     pub(super) pending: Bytes,
@@ -113,12 +113,12 @@ pub(super) struct Stream<T> {
     pub(super) data: T,
 }
 
-/// Changes since the streams were last polled.
+/// Possible changes since the streams were last polled.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Bodies may have grown or ended.
+    /// Whether request bodies may have grown or ended.
     pub(super) data: bool,
-    /// Streams may have been reset.
+    /// Whether streams may have been reset.
     pub(super) reset: bool,
 }
 
@@ -128,7 +128,7 @@ pub struct Session<T> {
     pipe: Pipe,
     head_limits: HeadLimits,
     pub(super) streams: Table<Stream<T>>,
-    /// Number of streams with a pending piece.
+    /// Number of streams with a pending response piece.
     pub(super) pending_count: usize,
     incoming: Scanner,
     outgoing: Scanner,
@@ -183,7 +183,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    // Bytes.
+    // Input and output bytes.
 
     /// Processes bytes from the peer.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {

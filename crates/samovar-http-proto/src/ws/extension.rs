@@ -18,7 +18,7 @@ use crate::h1::encode;
 /// Maximum number of elements in a list, and of parameters of each element.
 pub const LIST_LEN_MAX: usize = 32;
 
-/// An extension offer.
+/// One element of `Sec-WebSocket-Extensions`: an extension that the client offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extension<'a> {
     /// Name of the extension.

@@ -28,11 +28,11 @@ pub enum OpCode {
     Text = 0x1,
     /// Binary message, or its first fragment.
     Binary = 0x2,
-    /// Close, or the reply to it.
+    /// Close frame, or the reply to one.
     Close = 0x8,
-    /// Ping.
+    /// Ping frame, which the receiver replies to with a pong.
     Ping = 0x9,
-    /// Pong.
+    /// Pong frame: the reply to a ping, or unsolicited.
     Pong = 0xa,
 }
 
@@ -62,9 +62,9 @@ pub struct FrameHeader {
     pub is_final: bool,
     /// RSV1: compressed message (RFC 7692, 6).
     pub is_compressed: bool,
-    /// Opcode.
+    /// The frame's opcode.
     pub op_code: OpCode,
-    /// The masking key.
+    /// The key that masks the payload.
     pub mask: [u8; 4],
     /// Length of the payload in bytes, below 2^63.
     pub payload_len: u64,

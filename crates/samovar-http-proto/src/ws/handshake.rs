@@ -21,14 +21,14 @@ use super::extension::{self, Extension, LIST_LEN_MAX};
 use crate::h1::encode;
 use crate::http::{Method, Status, Version};
 
-/// Protocol version.
+/// WebSocket protocol version (RFC 6455).
 pub const VERSION: &str = "13";
-/// Length of a key, in bytes.
+/// Length of a decoded key, in bytes.
 const KEY_LEN: usize = 16;
 /// Suffix that is appended to a key before hashing.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Error of an opening handshake.
+/// Reason for refusing an opening handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -68,7 +68,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Returns the status of the response.
+    /// Returns the status of the response to the client.
     pub fn status(self) -> Status {
         match self {
             Self::Method => Status::METHOD_NOT_ALLOWED,
@@ -85,7 +85,7 @@ impl HandshakeError {
     }
 }
 
-/// A valid handshake.
+/// A valid opening handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake<'a> {
     /// Value of `Sec-WebSocket-Accept` in the response.

@@ -32,9 +32,9 @@ pub struct FrameLimits {
 /// A complete message or control frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A text message.
+    /// A complete text message.
     Text(Cow<'a, str>),
-    /// A binary message.
+    /// A complete binary message.
     Binary(Cow<'a, [u8]>),
     /// A ping; reply with a pong of the same payload.
     Ping(Cow<'a, [u8]>),

@@ -7,7 +7,7 @@ pub(crate) enum Lane {
     /// For jobs that finish soon, or at least do not wait for disk I/O.
     #[default]
     Prompt,
-    /// For jobs that may wait for disk I/O for any time.
+    /// For jobs that may wait for disk I/O, however long it takes.
     Slow,
     /// For long computations. It has few slots, so that processor time remains for the other lanes.
     Costly,

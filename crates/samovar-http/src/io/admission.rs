@@ -165,7 +165,7 @@ impl<S: Service> IoThread<S> {
         self.acceptor.close(&self.poll);
     }
 
-    // Eviction.
+    // Eviction of connections.
 
     /// Evicts a connection to make a new one possible; returns `false` if none may be evicted.
     pub(super) fn evict(&mut self) -> bool {
@@ -227,7 +227,7 @@ impl<S: Service> IoThread<S> {
         self.close(conn);
     }
 
-    // Closing.
+    // Closing of all connections.
 
     /// Closes all connections. Those that a worker has are closed when they return.
     pub(super) fn cut_off(&mut self) {

@@ -69,7 +69,7 @@ pub(crate) enum StreamNews {
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
     /// The start of the response, with the request if the observer needs it for a report.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
-    /// The next piece of the body.
+    /// The next piece of the response body.
     Piece(Bytes, Rest),
     /// The handler has panicked or was skipped, so there is no response.
     HandlerLost,
@@ -90,9 +90,9 @@ pub(crate) struct StreamAnswer {
 /// The part of a body that follows a piece.
 #[derive(Debug)]
 pub(crate) enum Rest {
-    /// Nothing but these trailer field lines.
+    /// The body has ended, with these trailer field lines.
     End(Vec<u8>),
-    /// More bytes, available by a pull.
+    /// More bytes, which the next pull returns.
     More(Box<Outflow>),
     /// More bytes, after the application has woken the stream.
     Wait(Box<Outflow>),

@@ -27,7 +27,7 @@ pub struct Waker {
     host: Arc<dyn Host>,
     home: usize,
     key: Key,
-    /// Stream number; 0 for an HTTP/1 connection or a WebSocket.
+    /// Stream number on an HTTP/2 connection; 0 for an HTTP/1 connection or a WebSocket.
     stream: u32,
 }
 

@@ -16,7 +16,7 @@ use x509_cert::der::Decode;
 
 use super::error::{TlsError, TlsErrorKind};
 
-/// Maximum size of a PEM file, in bytes. A certificate chain has some kilobytes.
+/// Maximum size of a PEM file, in bytes. A certificate chain has only a few kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Source of PEM text. A reload reads files again.

@@ -169,7 +169,7 @@ impl Socket {
         self.outbound().close(Some((code, reason)));
     }
 
-    // For the engine.
+    // Methods for the engine.
 
     pub(crate) fn outbound(&self) -> MutexGuard<'_, Outbound> {
         self.0.outbound.locked()

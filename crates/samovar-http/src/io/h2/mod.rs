@@ -68,7 +68,7 @@ impl<S: Service> Context<S> {
         self.report_all(conn, end);
     }
 
-    // The connection.
+    // Steps of a connection.
 
     pub(super) fn step_h2(&mut self, conn: &mut H2Conn, edges: Edges) -> Stay {
         conn.is_scheduled = false;
@@ -274,7 +274,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    // Reports.
+    // Reports to the observer.
 
     /// Resets a stream. [`ErrorCode::CANCEL`] means that the client has disconnected.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
