@@ -107,7 +107,7 @@ impl Protocol {
 pub(crate) enum StatusClass {
     Success,
     Redirect,
-    /// 404. It is counted separately, because clients often request missing paths.
+    /// Status 404, counted separately because clients often request missing paths.
     Absent,
     ClientError,
     ServerError,

@@ -11,8 +11,7 @@
 //! * **Acknowledged uploads are durable.** The file is synced before its row is committed, and the
 //!   commit is synced before the client gets its response.
 //! * **A path is published only with its references.** References are rows with a foreign key;
-//! paths
-//!   of the live Nix store count as present.
+//!   paths of the live Nix store count as present.
 //! * **The directory is a plain binary cache** that any Nix can read as `file://`.
 //! * **A client cannot use a file by knowing its hash.** Its token must have uploaded the file, or
 //!   must be able to read it in the same cache.

@@ -1,4 +1,4 @@
-//! Answering with a build log.
+//! Responses with build logs.
 
 use samovar_http::http::{Status, accept_encoding};
 use samovar_http::{Body, Head, Response};
@@ -8,7 +8,7 @@ use crate::reader::Reader;
 use crate::reader::policy::Decision;
 use crate::refusal::Refusal;
 
-/// The answer of `/log/<base name>`.
+/// Answers `/log/<base name>`.
 pub(crate) fn respond(
     reader: &Reader,
     head: Head<'_>,
@@ -21,7 +21,7 @@ pub(crate) fn respond(
             .header("Content-Type", "text/plain")
             .header("Vary", "Accept-Encoding")
     };
-    // The length of the text is unknown, because most logs are compressed.
+    // Most logs are compressed, so the length of the text is unknown.
     if !log.is_bzip2() || !accepts_bzip2(head) {
         return Ok(respond(Body::reader(log)));
     }
@@ -33,10 +33,11 @@ pub(crate) fn respond(
     })
 }
 
-/// Refuses a build log that may not be read.
+/// Returns an error if a build log may not be read.
 ///
-/// A log tells about the derivation and all its outputs: it may be read if one of them may be,
-/// and none of them is denied. Requested by an output, that output must be readable.
+/// A log reveals something about the derivation and all its outputs. So it may be read if at least
+/// one of these paths may be read and none is denied. If the log was requested by an output, that
+/// output itself must be readable.
 pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
     if reader.policy.is_open() {
         return Ok(());
@@ -66,7 +67,7 @@ pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
                 Decision::Denied => return Err(Refusal::NotReadable),
                 Decision::Unknown => return Err(Refusal::Undecided),
             },
-            // A row that cannot be read may be of a denied path.
+            // The policy may deny the path of a row that cannot be read.
             Err(_) => return Err(Refusal::NotReadable),
             Ok(_) => {}
         }
@@ -74,7 +75,7 @@ pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
     may_be_read.then_some(()).ok_or(Refusal::NotReadable)
 }
 
-/// Whether the client names `bzip2` and wants it.
+/// Whether the client accepts `bzip2` by name, with a quality above zero.
 fn accepts_bzip2(head: Head<'_>) -> bool {
     let fields = head.headers();
     let fields = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"));

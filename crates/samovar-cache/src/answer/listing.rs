@@ -1,4 +1,4 @@
-//! Answering with the listing of a NAR.
+//! Responses with the listing of a NAR.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::known::registration::{Collected, Registration};
 use crate::reader::Reader;
 use crate::refusal::Refusal;
 
-/// The answer of `/<hash part>.ls`.
+/// Answers `/<hash part>.ls`.
 pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
     let registration = reader.servable(hash_part)?;
     let tree = reader.store().tree(&registration.info.path)?;
@@ -29,7 +29,7 @@ pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, 
     Ok(response.header("Content-Type", "application/json"))
 }
 
-/// The listing, and its length if it comes from a plan.
+/// Returns the listing, and its length if it is made from a plan.
 fn listing_of(
     plans: &Plans,
     registration: &Registration,
@@ -41,10 +41,11 @@ fn listing_of(
     })
 }
 
-/// The body of a listing.
+/// The body of a response with a listing.
 struct ListingBody {
     reader: ListingReader,
-    /// Known if it comes from a plan, which holds for the registration.
+    /// Length in bytes; known only if the listing is made from a plan, which is valid for the
+    /// registration.
     len: Option<u64>,
     left: Option<u64>,
     registration: Registration,
@@ -64,7 +65,7 @@ impl ListingBody {
     }
 
     fn end(&self) -> io::Result<Progress> {
-        // A client has no hash to compare a listing with.
+        // A client cannot verify a listing by a hash, so check that it belongs to the registration.
         if self.len.is_none() && self.registration.is_current() != Ok(true) {
             return Err(Collected.into());
         }

@@ -1,7 +1,6 @@
-//! Answers: one function for each form of URL, from a [`Reader`](crate::reader::Reader) to a
-//! response.
+//! Responses: one function per form of URL, which uses a [`Reader`](crate::reader::Reader).
 //!
-//! The narinfo is not here, because I/O threads send it: see [`crate::narinfo`].
+//! Narinfos are in [`crate::narinfo`], because I/O threads send them as well.
 
 pub(crate) mod build_log;
 pub(crate) mod bulk;

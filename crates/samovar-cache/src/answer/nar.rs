@@ -1,4 +1,4 @@
-//! Answering with a NAR, or a range of one.
+//! Responses with a NAR or a range of it.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::prepared::{AnswerHead, PreparedBody};
 use crate::reader::Reader;
 use crate::refusal::Refusal;
 
-/// The answer of `/nar/…`. `nar_hash`: the one in the URL.
+/// Answers `/nar/…`. `nar_hash`: the NAR hash in the URL, if any.
 pub(crate) fn respond(
     reader: &Reader,
     head: Head<'_>,
@@ -53,7 +53,8 @@ pub(crate) fn respond(
         if lease.as_ref().is_some_and(|lease| lease.has_waited)
             && registration.is_current() == Ok(false)
         {
-            // Collected, or registered anew, before it was leased. It is leased now.
+            // The path was collected or registered anew before the lease was granted. It is leased
+            // now, so start again.
             return respond(reader, head, hash_part, nar_hash);
         }
         let tree = shared.store.tree(&info.path)?;
@@ -64,7 +65,7 @@ pub(crate) fn respond(
         let body = NarBody::new(nar, (start, end), size, registration, check);
         Body::Source(Box::new(body.leased(lease)))
     };
-    // Small NARs are sent too fast to be of interest as transfers in progress.
+    // Small NARs are not listed as transfers in progress: they are sent too fast.
     let transfers = shared.observer.transfers();
     let body = match transfers.filter(|_| size > small_nars::LEN_MAX) {
         Some(transfers) => {
@@ -85,8 +86,8 @@ pub(crate) fn respond(
     })
 }
 
-/// The range that a request asks for. Ranges are defined for GET alone (RFC 9110, 14.2). An
-/// `If-Range` cannot match: there are no validators here to compare with (13.1.5).
+/// Parses the requested range. Ranges are defined for GET only (RFC 9110, 14.2). `If-Range` never
+/// matches, because responses have no validators (13.1.5).
 pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     match head.header("Range") {
         Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
@@ -96,7 +97,8 @@ pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     }
 }
 
-/// The NAR from `start` on, and the root of the files before it was opened.
+/// Opens the NAR at offset `start`. Also returns the identity of the root, read before the NAR was
+/// opened.
 fn open(
     shared: &SharedStore,
     registration: &Registration,
@@ -107,9 +109,9 @@ fn open(
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
-/// The check of a whole NAR while it is sent: its hash, a copy of it, or none.
+/// Starts the check of a whole NAR: hashing it, copying it to the NAR cache, or neither.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
-    // The daemon hashes what it sends.
+    // A daemon hashes what it sends, so NARs from it are not hashed again.
     let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
     let nar_cache = shared.nar_cache.as_ref();
     let recording =
@@ -117,7 +119,7 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Op
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
 }
 
-/// A small NAR, from the small-NAR cache or added to it.
+/// Returns a small NAR from the small-NAR cache, or reads it and adds it.
 fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
     let info = &registration.info;
     let hash_part = info.path.hash_part();
@@ -140,7 +142,7 @@ fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Pr
     };
     let prepared = Arc::clone(&nar.prepared);
     shared.small_nars.insert(hash_part, nar);
-    // Nothing of a marked path stays in memory, even if it was marked just now.
+    // No response for a marked path may stay in memory, even if the path was marked a moment ago.
     if shared.health.is_marked(&hash_part) {
         shared.small_nars.remove(&hash_part);
     }

@@ -12,42 +12,45 @@ use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Recording;
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
-/// File contents from this length on are sent with `sendfile`. Shorter ones cost less when they
-/// are read, because several share a write; the costs meet at 64 KiB.
+/// File contents of at least this length are sent with `sendfile`. Shorter contents are read,
+/// because several of them share one write; both ways cost the same at about 64 KiB.
 const RANGE_LEN_MIN: u64 = 128 * 1024;
 
-/// Bytes of files in one batch: few enough that a slow client holds few descriptors, that others
-/// get their turn, and that the last check of the registration comes near the end.
+/// Maximum length of file contents in one batch, in bytes. It is small, so that a slow client holds
+/// few descriptors, other connections are not delayed, and the last check of the registration comes
+/// near the end.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
-/// The bytes of a NAR or of a range. `Content-Length` is from the database: a NAR that is shorter
-/// or longer, or whose path was collected, fails before its last piece is sent.
+/// The body of a response with a NAR or a range of it. `Content-Length` comes from the database. If
+/// the NAR has another length, or its path was collected, the response is aborted before its last
+/// piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
-    /// `Content-Length`.
+    /// Number of bytes in the response.
     len: u64,
     left: u64,
-    /// Whether the last byte of the range is the last of the NAR.
+    /// Whether the range includes the NAR's last byte.
     reaches_end: bool,
     registration: Registration,
-    /// The hash so far; `None` once bytes are sent with `sendfile` instead of being read.
+    /// The check of the bytes so far. `None` once bytes were sent with `sendfile`, which does not
+    /// read them.
     check: Option<Check>,
-    /// Protects the path from garbage collection.
+    /// The GC lease of the path, held while the body is sent.
     _lease: Option<SendingLease>,
 }
 
-/// The hash of a whole NAR while it is sent, to verify the path or to add it to the NAR cache.
+/// Hashes a whole NAR while it is sent, to verify the path and to fill the NAR cache.
 pub(crate) struct Check {
     hash: Sha256,
     root: Option<Identity>,
-    /// Whether the path is not verified yet.
+    /// Whether the path has no verification record yet.
     is_first: bool,
-    /// The copy for the NAR cache, while it is worth an entry.
+    /// The copy for the NAR cache; `None` if the NAR is not worth an entry.
     recording: Option<Recording>,
 }
 
 impl Check {
-    /// `root`: that of the files.
+    /// `root` identifies the directory or file that is read.
     pub(crate) fn new(
         root: Option<Identity>,
         is_first: bool,
@@ -61,7 +64,7 @@ impl Check {
         }
     }
 
-    /// Hashes and records the next bytes. `None`: neither is needed any more.
+    /// Hashes and records the next bytes. Returns `None` if neither is needed any more.
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         self.hash.update(bytes);
         let recording = self.recording.take();
@@ -71,7 +74,7 @@ impl Check {
 }
 
 impl NarBody {
-    /// Bytes `start..end` of a NAR of `size` bytes. `reader` is at `start`.
+    /// Makes the body of bytes `start..end` of a NAR of `size` bytes. `reader` must be at `start`.
     pub(crate) fn new(
         reader: NarReader,
         (start, end): (u64, u64),
@@ -91,7 +94,7 @@ impl NarBody {
         }
     }
 
-    /// Keeps a lease of the path as long as the body.
+    /// Holds a lease of the path as long as the body exists.
     pub(crate) fn leased(self, lease: Option<SendingLease>) -> Self {
         Self {
             _lease: lease,
@@ -99,7 +102,7 @@ impl NarBody {
         }
     }
 
-    /// Adds the next bytes to the batch, and checks them.
+    /// Reads the next bytes into the batch, and checks them.
     fn read(&mut self, batch: &mut Batch) -> io::Result<()> {
         while self.left > 0 && batch.room_len() > 0 {
             let Some(check) = self.check.take() else {
@@ -137,8 +140,8 @@ impl NarBody {
         if self.reaches_end && self.reader.fill(&mut [0])? != 0 {
             return Err(wrong_size("longer"));
         }
-        // All checks precede the last piece. An outage of the store does not abort the response:
-        // the client compares the hash.
+        // Run all checks before the last piece is sent. If the store has an outage, the response is
+        // not aborted: the client compares the hash itself.
         let info = &self.registration.info;
         let check = self.check.take();
         if let Some(check) = &check
@@ -163,10 +166,10 @@ impl NarBody {
     }
 }
 
-/// A batch as the sink of a NAR: small contents in its buffer, large ones as file ranges.
+/// Writes a NAR into a batch: short contents into its buffer, long ones as file ranges.
 struct BatchSink<'a> {
     batch: &'a mut Batch,
-    /// Bytes that may still be added as ranges.
+    /// Number of bytes that may still be added as file ranges.
     range_left: u64,
 }
 

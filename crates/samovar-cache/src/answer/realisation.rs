@@ -1,4 +1,4 @@
-//! Answering with a realisation of a content-addressed derivation.
+//! Responses with a realisation of a content-addressed derivation.
 
 use samovar_http::Response;
 use samovar_http::http::Status;
@@ -8,8 +8,8 @@ use crate::narinfo::signing::Signing;
 use crate::reader::Reader;
 use crate::refusal::{Fixed, Refusal};
 
-/// The answer of `/realisations/…` and `/build-trace-v2/…`. A realisation tells that its output
-/// exists, so it may be read where the output may be.
+/// Answers `/realisations/…` and `/build-trace-v2/…`. A realisation reveals that its output exists,
+/// so clients that may read the output may read the realisation.
 pub(crate) fn respond(
     reader: &Reader,
     signing: &Signing,

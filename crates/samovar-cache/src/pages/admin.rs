@@ -7,7 +7,7 @@
 //! | `/version` | the program's name, version and features, as JSON |
 //! | `/-/assets/…` | style sheet and scripts |
 //!
-//! All others are those of [`samovar_metrics::admin`].
+//! All other URLs are those of [`samovar_metrics::admin`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use samovar_metrics::{Metrics, Sampler};
 use super::{assets, status};
 use crate::known::program::Program;
 
-/// Serves `metrics`, which `sampler` samples, and pages that show them.
+/// Serves `metrics` and the pages that show them. `sampler` updates the metrics.
 #[must_use]
 pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let (shown, about) = (Arc::clone(metrics), Arc::clone(metrics));

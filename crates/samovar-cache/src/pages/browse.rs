@@ -1,14 +1,14 @@
 //! `/serve/<hash part>/…`: the files of a store path.
 //!
-//! The URLs are those of harmonia: a file is sent, and a directory shows its `index.html` or a list
-//! of its entries. `?list` always shows the list, and `?save` downloads a file.
+//! The URLs are those of harmonia. A file is sent; a directory is shown as its `index.html` or as a
+//! list of its entries. `?list` always shows the list, and `?save` downloads a file.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | entries per page | 1000 | each costs a system call, and makes the page longer |
-//! | other store paths that the links on a page lead to | 100 | each costs a look-up |
+//! | other store paths looked up for the links on a page | 100 | each needs a query |
 
 use std::collections::HashMap;
 
@@ -55,8 +55,8 @@ impl View<'_> {
             count_max: ENTRY_COUNT_MAX,
         };
         let found = tree.place(wanted.names, asked);
-        // Files are opened after the row was read. If the registration is still current, they
-        // belong to it.
+        // Files are opened after the row was read. They belong to the registration if it is still
+        // current now.
         if !registration.is_current()? {
             return Ok(self.no_path());
         }
@@ -151,7 +151,7 @@ impl View<'_> {
         Ok(redirect(&self.base.to_file(hash_part, &names, has_slash)))
     }
 
-    /// Whether a path may be shown. `own` is known to be allowed.
+    /// Whether clients may see a path. The path `own` is known to be readable.
     fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, Refusal> {
         Ok(*path == own.path || self.is_there(path)?)
     }
@@ -316,7 +316,7 @@ impl View<'_> {
     }
 }
 
-/// A list of the entries of a directory, or of a part of them.
+/// The entries of a directory, or one page of them.
 struct Listing<'a> {
     wanted: Wanted<'a>,
     info: &'a PathInfo,

@@ -18,12 +18,12 @@ use samovar_nix::NarHash;
 use super::url::encode;
 use crate::known::small_nars::ACCEPT_RANGES;
 
-/// Styles and images from the same origin are allowed, so that documentation looks as intended.
+/// Styles and images from the same origin are allowed, so that documentation is shown as designed.
 const POLICY: &str = "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; \
                       img-src 'self' data:; font-src 'self' data:; media-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Bytes examined of a file without a known extension.
+/// Number of bytes examined to detect text in a file without a known extension.
 const LOOK_LEN: usize = 4096;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -50,7 +50,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("video/webm", &["webm"]),
 ];
 
-/// A file to send.
+/// A file, and how to send it.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) file: File,
@@ -133,13 +133,13 @@ impl Sent<'_> {
     }
 }
 
-/// Whether a list of tags holds this one (RFC 9110, 13.1.2): weak ones count as well.
+/// Whether a list of entity tags contains this one, weak or strong (RFC 9110, 13.1.2).
 fn names_tag(tags: &[u8], tag: &str) -> bool {
     let mut tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     tags.any(|have| have == b"*" || have.strip_prefix(b"W/").unwrap_or(have) == tag.as_bytes())
 }
 
-/// Returns the media type of a file that a browser may display, `None` for others.
+/// Returns the media type of a file that a browser may display; `None` for other files.
 fn media_type(name: &[u8], file: &File) -> Option<&'static str> {
     let ending = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
     let known = |(_, endings): &&(&str, &[&str])| {
@@ -157,11 +157,11 @@ fn media_type(name: &[u8], file: &File) -> Option<&'static str> {
     is_text(&start[..len]).then_some(TEXT)
 }
 
-/// Whether a file with this beginning is readable text.
+/// Whether a file that starts with these bytes is text.
 fn is_text(start: &[u8]) -> bool {
     let valid = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // The last character may be cut off by the limit.
+        // The limit may have cut the last character in two.
         Err(error) if error.error_len().is_none() && start.len() == LOOK_LEN => {
             std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
         }

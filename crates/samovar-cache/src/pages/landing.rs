@@ -10,14 +10,14 @@ use super::text::Count;
 pub(crate) struct Landing<'a> {
     pub(crate) name: &'a str,
     pub(crate) description: &'a str,
-    /// URL for clients. `None` if not configured: the `Host` header is not trusted, because an
-    /// attacker can choose it.
+    /// URL of the cache for clients; `None` if not configured. The `Host` header is not used,
+    /// because an attacker can choose it.
     pub(crate) public_url: Option<&'a str>,
     /// Public keys of the signing keys.
     pub(crate) keys: &'a [String],
     pub(crate) store_dir: &'a str,
     pub(crate) priority: u32,
-    /// `None` if unknown, or hidden by a policy.
+    /// Number of paths; `None` if it is unknown, or hidden by a policy.
     pub(crate) path_count: Option<u64>,
     /// Whether clients need a user name and a password.
     pub(crate) has_passwords: bool,
@@ -148,7 +148,7 @@ impl Landing<'_> {
     }
 }
 
-/// Placeholder for an unknown URL; a script replaces it with the URL of the page.
+/// Placeholder for an unknown URL. A script replaces it with the URL of the page.
 const PLACEHOLDER: &str = "http://ADDRESS";
 
 /// Extracts the host of a URL for netrc, without a port.

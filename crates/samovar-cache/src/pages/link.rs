@@ -9,8 +9,8 @@ pub(crate) struct Destination {
     pub(crate) names: Vec<Vec<u8>>,
 }
 
-/// Resolves a symbolic link in the directory `above` of a store path. Returns `None` if it leads
-/// out of the store, or to the store directory itself.
+/// Resolves a symbolic link in the directory `above` of a store path. Returns `None` if the target
+/// is outside the store, or the store directory itself.
 ///
 /// The resolution is purely lexical: nothing is opened, and `..` removes the preceding name. The
 /// target is then requested and checked like any other, so a wrong resolution reveals nothing.

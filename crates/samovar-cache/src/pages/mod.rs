@@ -78,7 +78,7 @@ pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
     PageRoute::of(path).is_some() || wants_page(head)
 }
 
-/// Answers such a request.
+/// Answers a request for which [`is_answered`] holds.
 pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Response {
     let base = Base::of(path);
     let view = View { cache, base };
@@ -91,7 +91,8 @@ pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Resp
     })
 }
 
-/// Whether the client prefers HTML to plain text. Browsers list it in `Accept`, Nix does not.
+/// Whether the client prefers HTML to plain text. Browsers send `text/html` in `Accept`, Nix does
+/// not.
 fn wants_page(head: Head<'_>) -> bool {
     let accepted = head.header("Accept");
     accepted.is_some_and(|accepted| accepted.windows(9).any(|part| part == b"text/html"))
@@ -100,8 +101,8 @@ fn wants_page(head: Head<'_>) -> bool {
 impl View<'_> {
     fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, Refusal> {
         match PageRoute::of(path) {
-            // Relative to this URL, which lacks the final slash, a reference would lose the last
-            // segment of the prefix.
+            // Redirect to the URL with a final slash: without it, relative references would replace
+            // the last segment of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
             Some(PageRoute::Landing) => Ok(self.landing()),
             Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
@@ -175,8 +176,8 @@ impl View<'_> {
             .response(Status::OK)
     }
 
-    /// Finds a path by any text that contains its hash part: a store path, a URL, or the hash part
-    /// itself.
+    /// Redirects to the page of a path, given any text that contains its hash part: a store path, a
+    /// URL, or the hash part alone.
     fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
         let asked = parameter(head.query(), "q").unwrap_or_default();
         let Some(hash_part) = hash_part_in(&asked) else {

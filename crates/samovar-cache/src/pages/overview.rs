@@ -1,4 +1,4 @@
-//! `/` of a server without a cache there: the list of caches.
+//! The list of caches, at `/` if no cache has that URL.
 
 use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;

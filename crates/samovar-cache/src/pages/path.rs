@@ -4,7 +4,8 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a closure whose sizes are added | 2000 | 20 ms; larger closures show only that limit |
+//! | paths of a closure whose sizes are added up | 2000 | takes 20 ms; for larger closures only
+//! "more than 2000" is shown |
 //! | references that are looked up | 500 | further ones are shown without a link |
 
 use maud::{Markup, html};
@@ -23,7 +24,7 @@ const CLOSURE_COUNT_MAX: usize = 2000;
 
 const LINK_COUNT_MAX: usize = 500;
 
-/// Rows read in one transaction.
+/// Number of rows read in one transaction.
 const ROWS_AT_ONCE: usize = 250;
 
 /// Size of the closure of a path.
@@ -33,7 +34,7 @@ enum ClosureSize {
         nar_size: u64,
     },
     Large,
-    /// A member cannot be served from this cache.
+    /// Some path of the closure cannot be served from this cache.
     Incomplete,
 }
 

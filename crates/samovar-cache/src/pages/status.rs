@@ -1,7 +1,7 @@
 //! `/status`: the status page.
 //!
-//! There is one template, rendered here. With scripts enabled the page fetches itself again after
-//! each update and replaces the elements that differ.
+//! The page is rendered here only, from one template. A script fetches it again after each update
+//! and replaces the elements that differ.
 
 use maud::{Markup, html};
 use samovar_http::Response;
@@ -12,7 +12,7 @@ use super::frame::Page;
 use super::text::{Count, Date, Size};
 use super::url::Base;
 
-/// Size of a chart in its own units.
+/// Width and height of a chart, in the units of its SVG.
 const CHART: (f64, f64) = (240.0, 48.0);
 
 /// Renders the status page.
@@ -117,7 +117,7 @@ fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Draws a line chart. It is hidden from assistive technology: the text beside it has the value.
+/// Draws a line chart. Screen readers skip it, because the text beside it has the value.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
 fn line(values: impl Iterator<Item = u64>) -> Markup {
     let values: Vec<u64> = values.collect();

@@ -1,10 +1,10 @@
-//! Rendering of names, sizes, counts and dates in pages.
+//! Formats names, sizes, counts and dates for pages.
 
 use maud::{Markup, Render, html};
 use time::OffsetDateTime;
 
-/// A file name or link target: arbitrary bytes. Invisible and bidirectional control characters and
-/// invalid UTF-8 are shown as escapes, in a style that the name itself cannot have.
+/// A file name or link target, which may contain any bytes. Invisible characters, bidirectional
+/// control characters and invalid UTF-8 are shown as escapes, in a style that no name can imitate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Name<'a>(pub(crate) &'a [u8]);
 
@@ -107,8 +107,7 @@ impl Count {
     }
 }
 
-/// A Unix time in seconds, shown in UTC. Out of the calendar's range, years 0 to 9999, it is shown
-/// as the epoch.
+/// A Unix time in seconds, shown in UTC. Times outside the years 0 to 9999 are shown as 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Date(pub(crate) i64);
 

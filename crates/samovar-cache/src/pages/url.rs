@@ -1,9 +1,9 @@
-//! Writing the URLs of pages, and reading their queries.
+//! Writes the URLs of pages, and parses their queries.
 
 use samovar_http::http::{Pairs, percent};
 use samovar_nix::HashPart;
 
-/// Maximum number of pairs parsed from a query, more than any link of a page has.
+/// Maximum number of pairs parsed from a query. No link on a page has as many.
 const PAIR_COUNT_MAX: usize = 16;
 
 /// Returns the decoded value of a query parameter.
@@ -30,7 +30,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// `path`: the path of the request without the prefix of the cache.
+    /// `path` is the path of the request, without the cache's prefix.
     pub(crate) fn of(path: &[u8]) -> Self {
         let slash_count = path.iter().filter(|byte| **byte == b'/').count();
         Self {
@@ -69,7 +69,7 @@ impl Base {
     }
 }
 
-/// A hash part as text.
+/// Formats a hash part as text.
 pub(crate) fn text_of(hash_part: HashPart) -> String {
     String::from_utf8_lossy(&hash_part.to_text()).into_owned()
 }
@@ -81,7 +81,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     encoded
 }
 
-/// All but what RFC 3986, 2.3 calls unreserved.
+/// Encodes all bytes except the unreserved ones of RFC 3986, 2.3.
 fn encode_into(encoded: &mut String, bytes: &[u8]) {
     for byte in bytes {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {

@@ -8,21 +8,21 @@ use crate::narinfo::prefetch::Prefetcher;
 use crate::reader::policy::{Look, LookError, Policy, RootsWatch, first_looks};
 use crate::site::current::Caches;
 
-/// The running threads, ended when dropped.
+/// The background threads of all caches. They end when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    /// One for each cache; `None`: off.
+    /// One prefetch thread per cache; `None` if prefetch is off.
     prefetch: Option<Vec<Prefetcher>>,
-    /// One for all policies with roots.
+    /// One thread for the roots of all policies.
     roots: Option<RootsWatch>,
 }
 
-/// The threads for new caches, not in use yet.
+/// The threads for new caches before these are in use.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     prefetch: Option<Vec<Prefetcher>>,
     looks: Vec<Look>,
-    /// `None` if it runs already, or is not needed.
+    /// `None` if the thread runs already or is not needed.
     roots: Option<RootsWatch>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum BackgroundError {
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
         let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
-        // If this thread cannot be started, the roots stay unknown and nothing is served under
-        // them.
+        // If the thread cannot be started, the roots stay unknown, and caches with such a policy
+        // serve nothing.
         let roots = match looks.is_empty() {
             true => None,
             false => RootsWatch::start(looks).ok(),
@@ -58,8 +58,8 @@ impl Background {
         Ok(())
     }
 
-    /// Prepares the threads for new caches, which may take some seconds. Nothing changes for the
-    /// present ones, `before`.
+    /// Prepares the threads for new caches, which may take some seconds. The present caches,
+    /// `before`, are not affected.
     pub(crate) fn prepare(
         &self,
         before: &Caches,
@@ -68,9 +68,9 @@ impl Background {
         let is_new =
             |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
         let new: Vec<_> = caches.narinfos().filter(is_new).collect();
-        // Requests fail until the closures of a policy's roots are known. So they are computed
-        // before a new policy takes over, unless the current policy's are unknown too: then
-        // requests fail already, and waiting gains nothing.
+        // While the closures of a policy's roots are unknown, all its requests fail. So the
+        // closures are computed before a new policy comes into use. If the present policy's
+        // closures are unknown too, requests fail already and waiting gains nothing.
         let fails = |new: &Policy| {
             let mut policies = before.narinfos().map(|before| &before.reader.policy);
             policies.any(|policy| policy.is_unknown() && policy.config == new.config)
@@ -97,7 +97,7 @@ impl Background {
         })
     }
 
-    /// Takes the prepared threads into use, and ends those of replaced caches.
+    /// Starts using the prepared threads, and ends those of replaced caches.
     pub(crate) fn change(&mut self, caches: &Caches, prepared: Prepared) {
         let is_served = |one: &Arc<Narinfos>| caches.narinfos().any(|now| Arc::ptr_eq(one, now));
         if let Some(new) = prepared.prefetch {
@@ -117,7 +117,7 @@ impl Background {
     }
 }
 
-/// The narinfos whose policies have roots.
+/// Returns the narinfos of caches whose policies have roots.
 fn policed<'a>(
     narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
 ) -> impl Iterator<Item = &'a Arc<Narinfos>> {

@@ -1,8 +1,8 @@
-//! One cache: the response to a request, and the thread that makes it.
+//! One binary cache: decides about a request, and which thread makes the response.
 //!
-//! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if that dispatches it,
-//! on a worker ([`Cache::handle`]): access control, routing, policy, response.
-//! [`Site`](crate::Site) describes what is answered on which thread.
+//! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if it is dispatched,
+//! again on a worker ([`Cache::handle`]): access control, routing, policy, response.
+//! [`Site`](crate::Site) describes which responses are made on which thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,15 +35,16 @@ use crate::upload::{self, Context, Uploads};
 /// The configuration of a cache.
 #[derive(Debug)]
 pub struct CacheConfig {
-    /// The URL prefix, percent-encoded, without a trailing slash; empty for the root.
+    /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
     pub path_prefix: String,
-    /// `Priority` in `nix-cache-info`: clients prefer lower ones. nix-serve's is 30.
+    /// `Priority` in `nix-cache-info`: clients prefer caches with a lower number. nix-serve's is
+    /// 30.
     pub priority: u32,
-    /// Keys, and which paths they sign.
+    /// The signing keys, and the paths that they sign.
     pub signing: Signing,
-    /// The paths that may be read.
+    /// The paths that clients may read.
     pub policy: PolicyConfig,
-    /// The clients that may read it; `None`: all.
+    /// Access rules for clients; `None`: all clients may read.
     pub access: Option<Access>,
     /// The web interface; `None`: off.
     pub pages: Option<PagesConfig>,
@@ -65,7 +66,7 @@ impl Default for CacheConfig {
     }
 }
 
-/// A binary cache of a store.
+/// One binary cache of a store.
 #[derive(Debug)]
 pub(crate) struct Cache {
     shared: Arc<SharedStore>,
@@ -79,8 +80,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// `memory_len`: memory for narinfos, in bytes. `before`: the cache that it replaces; its
-    /// narinfos are kept if they would be the same.
+    /// Creates a cache. `memory_len` is the memory for narinfos, in bytes. `before` is the cache
+    /// that it replaces; narinfos of that one are kept if they would be the same.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
@@ -127,7 +128,7 @@ impl Cache {
         }
     }
 
-    /// The rest of a path below the prefix; `None` if it is not below.
+    /// Returns the rest of a path below the cache's prefix; `None` if the path is not below it.
     pub(crate) fn below_prefix<'path>(&self, path: &'path [u8]) -> Option<&'path [u8]> {
         let rest = path.strip_prefix(&*self.path_prefix)?;
         matches!(rest, [] | [b'/', ..]).then_some(rest)
@@ -137,12 +138,12 @@ impl Cache {
         &self.narinfos.reader
     }
 
-    /// The access rules, if not every client may read.
+    /// Returns the access rules; `None` if all clients may read.
     pub(crate) fn guard(&self) -> Option<&Access> {
         self.access.as_ref().filter(|access| !access.is_open())
     }
 
-    /// Whether a password must be hashed to decide about this request.
+    /// Whether a password must be verified before this request can be decided.
     pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
         let verdict = self
             .guard()
@@ -150,7 +151,7 @@ impl Cache {
         matches!(verdict, Some(Verdict::Unverified))
     }
 
-    /// The cache for its web interface, if that is on.
+    /// Returns this cache for its web interface; `None` if that is off.
     pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
         Some(PagedCache {
             narinfos: &self.narinfos,
@@ -160,7 +161,7 @@ impl Cache {
         })
     }
 
-    /// The store path that is requested, if it is in memory. `path`: without the prefix.
+    /// Returns the requested store path, if it is in memory. `path` lacks the cache's prefix.
     pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
         let route = route(path, query);
         if let Route::Log(path) = route {
@@ -171,8 +172,8 @@ impl Cache {
         name.or_else(|| self.shared.names.find(&hash_part))
     }
 
-    /// Answers on an I/O thread, or dispatches; returns the reply if the cache is hidden from the
-    /// client. `path`: without the prefix.
+    /// Answers a request on an I/O thread, or dispatches it. If the cache is hidden from the
+    /// client, returns the unused reply. `path` lacks the cache's prefix.
     pub(crate) fn inline<'r>(
         &self,
         fresh: &mut Fresh,
@@ -204,7 +205,8 @@ impl Cache {
         Ok(self.inline_admitted(fresh, turn, head, path, reply))
     }
 
-    // Long: one case per route; calls would hide which of them answer on the I/O thread.
+    // Long: one case per route. Splitting it would hide which routes are answered on the I/O
+    // thread.
     fn inline_admitted(
         &self,
         fresh: &mut Fresh,
@@ -227,7 +229,7 @@ impl Cache {
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
-            // The URL may be that of a page.
+            // The URL is not part of the cache protocol, but may be that of a page.
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
@@ -251,7 +253,8 @@ impl Cache {
             return reply.prepared(fixed.get(Fixed::NoPath));
         }
         if let Route::Nar { nar_hash, .. } = &route {
-            // The small-NAR cache is shared with caches where the path may be read.
+            // Other caches share the small-NAR cache, so the NAR is sent only if this cache has
+            // found the path readable.
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
                 return self.pass_on(&route, reply);
             }
@@ -271,13 +274,13 @@ impl Cache {
             {
                 reply.prepared(&rendered.narinfo.prepared)
             }
-            // Its files may have to be checked.
+            // A marked path: its files may have to be checked.
             _ if shared.health.is_marked(&hash_part) => reply.dispatch_slow(),
             _ => self.pass_on(&route, reply),
         }
     }
 
-    /// Dispatches a request to a worker, unless the store is known to be down.
+    /// Dispatches a request to a worker. If the store is known to be down, sends a 503 instead.
     fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
         // Build logs are files and do not depend on the database.
         if !matches!(route, Route::Log(_))
@@ -292,7 +295,7 @@ impl Cache {
         }
     }
 
-    /// Answers on a worker; `None` if the cache is hidden from the client.
+    /// Answers a request on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
@@ -314,7 +317,8 @@ impl Cache {
         if !matches!(head.method(), Method::Get | Method::Head) {
             return Some(match route {
                 Route::Narinfos => bulk::respond(&self.narinfos, request),
-                // As on the I/O thread, which had not authenticated the client yet.
+                // The I/O thread could not refuse the method, because the client was not
+                // authenticated yet.
                 _ => Fixed::NotAllowed.response(),
             });
         }
@@ -333,7 +337,7 @@ impl Cache {
     /// Answers a GET or HEAD from the store.
     fn respond(&self, head: Head<'_>, path: &[u8], route: Route) -> Result<Response, Refusal> {
         match route {
-            // As on the I/O thread.
+            // The same answer as on the I/O thread.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => {
                 let text = String::from_utf8_lossy(self.cache_info.body());
@@ -365,14 +369,15 @@ impl Cache {
     /// Answers a URL that is not part of the cache protocol.
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
         match self.paged() {
-            // With passwords, workers also receive requests that are not for pages.
+            // If clients need passwords, workers also get requests that are not for pages.
             Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
             _ => Fixed::NotFound.response(),
         }
     }
 
-    /// Checks access on a worker. The error is the response to a request that is refused, or that
-    /// is handled again because a password had to be verified first; `None` if the cache is hidden.
+    /// Checks access on a worker. `Ok`: the client may read. The error is the response to send: a
+    /// refusal (`None` if the cache is hidden), or a requeue because a password was verified just
+    /// now.
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Result<(), Option<Response>> {
         let now = Instant::now();
         let verdict = match access.evaluate(head, now) {
@@ -398,7 +403,7 @@ impl Cache {
         })
     }
 
-    /// The parts of the cache that uploads need.
+    /// Returns the parts of this cache that uploads need.
     fn context(&self) -> Context<'_> {
         Context {
             narinfos: &self.narinfos,

@@ -1,8 +1,8 @@
 //! The current caches, which a reload replaces.
 //!
-//! All caches form one immutable value, which a reload replaces. A request fetches the value once
-//! on an I/O thread, and again, starting over, on a worker. So no response mixes two
-//! configurations.
+//! All caches form one immutable value, which a reload replaces as a whole. A request takes the
+//! value once on an I/O thread; if it is dispatched, the worker takes it again and handles the
+//! request from the start. So no response mixes two configurations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
@@ -27,7 +27,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// The caches of one store. `before`: the caches that these replace.
+    /// Builds the caches of one store. `before`: the caches that they replace.
     pub(crate) fn build(
         shared: &Arc<SharedStore>,
         configs: Vec<CacheConfig>,
@@ -62,7 +62,7 @@ impl Caches {
         policies.all(|policy| !policy.is_unknown())
     }
 
-    /// The caches, those with longer prefixes first.
+    /// Returns the caches, those with longer prefixes first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> + Clone {
         self.caches.iter()
     }
@@ -71,7 +71,7 @@ impl Caches {
         self.iter().map(|cache| &cache.narinfos)
     }
 
-    /// The narinfos in memory of all caches.
+    /// Returns the tables of narinfos in memory, one per cache.
     pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
         let rendered = |narinfos: &Arc<Narinfos>| -> Arc<dyn PathCache> {
             Arc::<RenderedCache>::clone(&narinfos.rendered)
@@ -79,24 +79,25 @@ impl Caches {
         self.narinfos().map(rendered)
     }
 
-    /// The cache with exactly this prefix.
+    /// Returns the cache with exactly this prefix.
     pub(crate) fn at(&self, path_prefix: &str) -> Option<&Cache> {
         self.iter()
             .find(|cache| *cache.path_prefix == *path_prefix.as_bytes())
     }
 
-    /// The cache that a path belongs to, and the rest of the path.
+    /// Returns the cache to which a URL path belongs, and the rest of the path below the cache's
+    /// prefix.
     pub(crate) fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
         self.iter()
             .find_map(|cache| Some((cache, cache.below_prefix(path)?)))
     }
 }
 
-/// The present caches, and the number of replacements.
+/// The present caches, and the number of times they were replaced.
 #[derive(Debug)]
 pub(crate) struct Current {
     caches: RwLock<Arc<Caches>>,
-    /// Changed only under the lock.
+    /// Number of replacements. It is changed only while the lock is held.
     number: AtomicU64,
 }
 
@@ -112,7 +113,7 @@ impl Current {
         Arc::clone(&*unpoisoned(self.caches.read()))
     }
 
-    /// Replaces the caches, from the next request on.
+    /// Replaces the caches, starting with the next request.
     pub(crate) fn replace(&self, new: Arc<Caches>) {
         let mut caches = unpoisoned(self.caches.write());
         *caches = new;
@@ -120,7 +121,7 @@ impl Current {
     }
 }
 
-/// An I/O thread's copy of the present caches, read without a lock.
+/// An I/O thread's copy of the present caches. Reading it takes no lock.
 #[derive(Debug)]
 pub(crate) struct LocalCaches {
     caches: Arc<Caches>,
@@ -145,20 +146,21 @@ impl LocalCaches {
     }
 }
 
-/// Looks up clients and store paths of requests for logs, which are created before the site.
+/// Looks up the clients and store paths of requests, for logs. Logs exist before the site, so this
+/// does not own it.
 #[derive(Debug, Clone)]
 pub struct Clients(pub(crate) Weak<Current>);
 
 impl Clients {
-    /// The client of a request, with its name if it was admitted by one. `None` if the request
-    /// belongs to no cache, or to one without access rules.
+    /// Returns the client of a request, with its name if it has one. `None` if no cache has this
+    /// URL, or if the cache has no access rules.
     pub fn client(&self, head: Head<'_>) -> Option<Client> {
         let caches = self.0.upgrade()?.get();
         let (cache, _) = caches.cache_of(head.path())?;
         Some(cache.access.as_ref()?.client(head, Instant::now()))
     }
 
-    /// The full store path of a request, if it is in memory. Reads no disk.
+    /// Returns the full store path that a request names, if that path is in memory. Reads no disk.
     pub fn store_path(&self, head: Head<'_>) -> Option<String> {
         let caches = self.0.upgrade()?.get();
         let (cache, rest) = caches.cache_of(head.path())?;

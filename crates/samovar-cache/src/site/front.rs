@@ -1,14 +1,15 @@
-//! The server's own URLs, if a cache has a web interface: health, and a list of caches if none is
-//! at `/`.
+//! The server's own URLs: health, version, and a list of caches. They exist if a cache has a web
+//! interface; the list is at `/` if no cache is there.
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `/healthz` | 200: an I/O thread answers |
-//! | `/readyz` | 200: the store can be read and the roots of all policies are known; else 503 |
+//! | `/healthz` | 200 if an I/O thread can answer |
+//! | `/readyz` | 200 if the store can be read and the roots of all policies are known, otherwise
+//! 503 |
 //! | `/version` | name and version of the program, as JSON |
-//! | `/` | the caches that the client may read; 404 if none |
+//! | `/` | the caches that the client may read; 404 if there are none |
 //!
-//! A client that may read no cache learns only the health of the server.
+//! A client that may read no cache sees only the server's health and version.
 
 use std::time::Instant;
 
@@ -23,13 +24,14 @@ use crate::route::page::PageRoute;
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
 
-/// Whether an I/O thread answers.
+/// URL that shows whether an I/O thread answers.
 pub(crate) const HEALTHZ: &[u8] = b"/healthz";
 
-/// Whether the server can answer about the store.
+/// URL that shows whether the server can answer about the store.
 pub(crate) const READYZ: &[u8] = b"/readyz";
 
-/// The answer to a URL of no cache and no page. A cache gives the same to a URL without a meaning.
+/// Returns the response to a URL that belongs to no cache and no page. A cache sends the same one
+/// for an unknown URL.
 pub(crate) fn unknown(head: Head<'_>) -> Fixed {
     match head.method() {
         Method::Get | Method::Head => Fixed::NotFound,
@@ -52,7 +54,7 @@ pub(crate) fn inline(
     if !caches.have_pages() || !is_page || !is_read {
         return reply.prepared(shared.fixed.get(unknown(head)));
     }
-    // A password may have to be hashed.
+    // To know which caches the client may read, a password may have to be verified first.
     let asks = |cache: &Cache| cache.may_still_refuse(head);
     if head.path() == b"/" && caches.iter().any(asks) {
         reply.dispatch_costly()
@@ -65,7 +67,7 @@ pub(crate) fn inline(
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match PageRoute::of(head.path()) {
-        // A single cache may be behind a proxy that passes on its prefix only.
+        // A single cache is not listed: it may be behind a proxy that forwards only its prefix.
         Some(PageRoute::Landing) if caches.len() < 2 => None,
         Some(PageRoute::Landing) => overview(caches, head),
         Some(PageRoute::Version) => Some(shared.program.response()),
@@ -75,7 +77,7 @@ pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -
     page.unwrap_or_else(|| Fixed::NotFound.response())
 }
 
-/// Whether the server could answer now. May block as long as a disk does.
+/// Answers whether the store can be read now. May block as long as a disk does.
 pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     let (status, text) = match shared.store.probe() {
         Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
@@ -88,7 +90,7 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     Response::text(status, text).header("Cache-Control", "no-store")
 }
 
-/// The page of the caches that the client may read.
+/// Renders the list of caches that the client may read; `None` if there are none.
 fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
     let may_read = |cache: &&Cache| {
         cache.guard().is_none_or(|access| {

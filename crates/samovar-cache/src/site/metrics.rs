@@ -26,7 +26,7 @@ impl Monitored for Site {
         SiteStatus {
             store: StoreStatus {
                 store_dir: shared.store.store_dir().to_string(),
-                // The first epoch is that of the first load.
+                // In epoch 0 the catalog is not loaded yet.
                 path_count: snapshot
                     .filter(|snapshot| snapshot.epoch > 0)
                     .map(|snapshot| snapshot.path_count() as u64),
@@ -55,7 +55,8 @@ impl Monitored for Site {
 }
 
 impl Site {
-    /// The narinfos in memory of all caches. Their evictions are those of replaced caches, too.
+    /// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
+    /// caches.
     fn narinfo_status(&self) -> CacheStatus {
         let caches = self.caches();
         let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));

@@ -4,16 +4,16 @@
 //!
 //! A request belongs to the [`Cache`] with the longest prefix of its path, in whole segments. Each
 //! cache has its own narinfos, because keys and policies differ; everything else about the store is
-//! shared ([`SharedStore`]). A cache that is hidden from a client is passed over, as if it did not
-//! exist. The caches can be replaced between two requests
-//! ([`Site::reconfigure`]).
+//! shared ([`SharedStore`]). If a cache is hidden from a client, the next shorter prefix applies,
+//! as if that cache did not exist. [`Site::reconfigure`] replaces the caches between two requests.
 //!
 //! An I/O thread answers from memory: a hash part that is certainly not in the store, a narinfo or
 //! a small NAR cached in the present epoch, and everything that does not depend on the store.
-//! Before it says anything about the store it checks that its snapshot of the catalog is current,
-//! once for each turn of the engine, since all requests of a turn were sent before. In all other
-//! cases a worker reads the database, answers, and caches the result. During an outage of the
-//! database one request at a time tries it; the others get 503 from the I/O thread.
+//! Before it answers about the store, it checks that its snapshot of the catalog is current. One
+//! check per turn of the engine is enough, because all requests of a turn were sent before it. All
+//! other requests go to a worker, which reads the database, answers, and caches the result. During
+//! an outage of the database, one request at a time tries to read it; the others get 503 from the
+//! I/O thread.
 
 mod background;
 pub(crate) mod cache;
@@ -47,9 +47,9 @@ use crate::sync::Locked;
 /// The configuration of a site.
 #[derive(Debug)]
 pub struct SiteConfig {
-    /// The caches; no two with the same prefix.
+    /// The caches. No two may have the same prefix.
     pub caches: Vec<CacheConfig>,
-    /// Memory for rendered narinfos, in bytes, shared out equally among the caches.
+    /// Memory for rendered narinfos, in bytes. The caches share it equally.
     pub rendered_memory_len: usize,
     /// Memory for small NARs, in bytes.
     pub small_nar_memory_len: usize,
@@ -57,7 +57,7 @@ pub struct SiteConfig {
     pub nar_cache: Option<NarCacheDirectory>,
     /// GC leases; `None`: off.
     pub gc_lease: Option<LeaseConfig>,
-    /// The trust in the files of paths.
+    /// When to verify the files of paths.
     pub trust: Trust,
     /// The name and version in `/version`.
     pub program: Program,
@@ -91,7 +91,7 @@ pub struct Site {
     storage: Option<Arc<Storage>>,
 }
 
-/// The state of one I/O thread.
+/// The state of one I/O thread: its copies of the caches and the catalog.
 #[derive(Debug)]
 pub struct Local {
     local_caches: LocalCaches,
@@ -99,7 +99,7 @@ pub struct Local {
 }
 
 impl Site {
-    /// The caches of `store`.
+    /// Creates the caches of `store`.
     pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
         let rendered_memory_len = config.rendered_memory_len;
         let settings = SharedConfig {
@@ -122,12 +122,12 @@ impl Site {
         }
     }
 
-    /// Starts a thread that writes the narinfos of uploaded paths that are missing in the directory
-    /// of the storage, if there is one.
+    /// Starts a thread that writes the narinfos of uploaded paths that are missing in the storage
+    /// directory. Does nothing without a storage.
     ///
     /// # Errors
     ///
-    /// If the thread cannot be started. Requests are served nevertheless.
+    /// If the thread cannot be started. Requests are served without it.
     pub fn repair_mirror(&self) -> io::Result<()> {
         if self.storage.is_some() {
             let caches = self.caches();
@@ -138,7 +138,7 @@ impl Site {
         Ok(())
     }
 
-    /// The storage for uploads, if there is one.
+    /// Returns the storage for uploads, if one is configured.
     pub fn storage(&self) -> Option<&Arc<Storage>> {
         self.storage.as_ref()
     }
@@ -147,32 +147,33 @@ impl Site {
         self.current.get()
     }
 
-    /// Clients and store paths of requests, for logs.
+    /// Returns a handle that looks up clients and store paths of requests, for logs.
     pub fn clients(&self) -> Clients {
         Clients(Arc::downgrade(&self.current))
     }
 
-    /// Whether the roots of all policies are known. Until then their caches answer 503.
+    /// Whether the roots of all policies are known. Until then, caches with unknown roots answer
+    /// 503.
     pub fn knows_policies(&self) -> bool {
         self.caches().know_policies()
     }
 
-    /// Starts the prefetch of narinfos: a thread of low priority for each cache.
+    /// Starts one low-priority thread per cache that renders narinfos before they are requested.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started. Requests are served nevertheless.
+    /// If a thread cannot be started. Requests are served without it.
     pub fn prefetch_narinfos(&self) -> io::Result<()> {
         self.background.locked().prefetch_narinfos(&self.caches())
     }
 
-    /// Starts the threads of low priority that read suspect files a second time, write verification
-    /// records to the state directory, and verify the store in the background, as configured by
-    /// [`Trust`].
+    /// Starts low-priority threads. As configured by [`Trust`], they read suspect files a second
+    /// time, write verification records to the state directory, and verify the store in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started. Requests are served nevertheless.
+    /// If a thread cannot be started. Requests are served without it.
     pub fn watch_files(&self) -> io::Result<()> {
         if self.shared.watch.get().is_none() {
             let watch = Watch::start(&self.shared.health)?;
@@ -194,11 +195,11 @@ impl Site {
         &*self.shared.store
     }
 
-    /// Begins to load the catalog before the first request does.
+    /// Starts to load the catalog, so that the first request need not.
     pub fn warm_up(&self) {
         if let Some(catalog) = self.shared.store.catalog() {
-            // A store that cannot be read now, or only through the daemon, is tried again by the
-            // first request, which reports a failure.
+            // If the store cannot be read now, or only through the daemon, the first request tries
+            // again and reports the failure.
             catalog.refresh().ok();
         }
     }
@@ -279,7 +280,7 @@ impl Service for Site {
             return uploads.map_or(Intake::Buffered(64 * 1024), |uploads| uploads.intake(head));
         }
         match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
-            // Do not buffer bodies of clients that are not authenticated yet.
+            // Do not buffer the bodies of clients that are not authenticated yet.
             true => Intake::Streamed(bulk::BODY_LEN_MAX),
             false => Intake::Buffered(bulk::BODY_LEN_MAX),
         }

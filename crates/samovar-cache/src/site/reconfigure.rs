@@ -1,4 +1,4 @@
-//! Replacing the caches of a running site.
+//! Replaces the caches of a running site.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::sync::Locked;
 pub struct ReconfigureError(BackgroundError);
 
 impl Site {
-    /// Replaces all caches, from the next request on. The new ones are prepared first, which may
-    /// take some seconds; no request waits for that. Facts about the store are kept, and narinfos
-    /// of caches whose settings stay the same.
+    /// Replaces all caches, starting with the next request. The new ones are prepared first, which
+    /// may take some seconds, but no request waits for that. Everything known about the store is
+    /// kept, and so are the narinfos of caches whose settings are unchanged.
     ///
     /// # Errors
     ///
@@ -48,8 +48,8 @@ impl Site {
         Ok(())
     }
 
-    /// The access rules for a new cache at this prefix, and warnings. Verified passwords and rate
-    /// limits of the present cache there carry over.
+    /// Makes the access rules for a new cache at this prefix. Also returns warnings. Verified
+    /// passwords and rate limits of the present cache at the prefix are kept.
     ///
     /// # Errors
     ///

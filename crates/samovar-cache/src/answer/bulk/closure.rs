@@ -4,9 +4,11 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths | 1,000,000 | eight seconds of a worker; no known system comes near it |
-//! | closures computed at once | 4 | the other workers stay free |
-//! | paths of a closure without a slot | 1,000 | ten milliseconds: less than a retry |
+//! | paths of a closure | 1,000,000 | occupies a worker for eight seconds; no known system is as
+//! large |
+//! | closures computed at once | 4 | the other workers stay free for other requests |
+//! | paths of a closure computed without a slot | 1,000 | takes ten milliseconds, less than a retry
+//! |
 
 use std::sync::Arc;
 
@@ -21,13 +23,13 @@ use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
-/// The limit of paths in a closure.
+/// Maximum number of paths in a closure.
 const COUNT_MAX: usize = 1_000_000;
 
-/// The size up to which a closure is computed without a slot.
+/// Maximum number of paths in a closure that is computed without a slot.
 const SMALL_COUNT_MAX: usize = 1000;
 
-/// The answer of `/closure/<hash part>`.
+/// Answers `/closure/<hash part>`.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<Response, Refusal> {
     let reader = &narinfos.reader;
     let shared = &reader.shared;
@@ -36,7 +38,8 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
         reader.readable(hash_part)?;
     }
     if shared.leases.is_on() {
-        // A lease of the path covers its closure. Errors are found again below.
+        // A lease of this path also protects its closure. Errors are ignored here, because they
+        // occur again below.
         let _leased = narinfos.one(hash_part);
     }
     let mut closure = shared.store.closure(hash_part, SMALL_COUNT_MAX)?;

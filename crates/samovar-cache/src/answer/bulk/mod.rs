@@ -1,4 +1,4 @@
-//! Bulk queries: `POST /narinfos`, the narinfos of a list of paths.
+//! Bulk queries: `POST /narinfos` returns the narinfos of a list of paths.
 //!
 //! # Grammar
 //!
@@ -11,8 +11,8 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths | 100,000 | ten closures of a system; for more, send several requests |
-//! | body | 16 MiB | that many full paths of usual length |
+//! | paths | 100,000 | ten closures of a whole system; for more, clients send several requests |
+//! | body | 16 MiB | enough for 100,000 full paths of usual length |
 
 pub(crate) mod closure;
 mod records;
@@ -31,27 +31,27 @@ use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::Fixed;
 
-/// The limit of paths in a request.
+/// Maximum number of paths in a request.
 pub(crate) const COUNT_MAX: usize = 100_000;
 
-/// The limit of the request body, in bytes.
+/// Maximum length of the request body, in bytes.
 pub(crate) const BODY_LEN_MAX: u64 = 16 << 20;
 
 /// The reason why a list of paths was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ListError {
-    /// A line names no path.
+    /// A line that names no store path.
     #[error("Line {line} is neither a hash part nor a base name nor a path of this store.")]
     Line {
-        /// Counted from one.
+        /// Number of the line, starting at 1.
         line: usize,
     },
-    /// There are too many lines.
+    /// More lines than allowed.
     #[error("Line {} is one too many: ask for at most {COUNT_MAX} paths at once.", COUNT_MAX + 1)]
     TooMany,
 }
 
-/// The answer of `POST /narinfos`.
+/// Answers `POST /narinfos`.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Response {
     let coding = request.head().header("Content-Encoding");
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
@@ -60,7 +60,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
         return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
             .header("Accept-Encoding", "identity");
     }
-    // The body of a client that had to be authenticated first was not buffered.
+    // If the client had to be authenticated first, its body was not buffered and is read here.
     let mut streamed = Vec::new();
     if request.body().is_empty()
         && let Err(error) = request.reader().read_to_end(&mut streamed)
@@ -93,7 +93,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
     many(narinfos, wanted)
 }
 
-/// The answer with these narinfos, if there is capacity for the list.
+/// Makes the response with these narinfos; 503 if there is no capacity for the list.
 pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
     let shared = &narinfos.reader.shared;
     let (share, evicted_count) = shared.bulk_budget.share(wanted, Instant::now());
@@ -109,7 +109,7 @@ pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
     }
 }
 
-/// Reads a list of paths.
+/// Parses a list of paths.
 pub(crate) fn parse(
     body: &[u8],
     dir: &StoreDir,

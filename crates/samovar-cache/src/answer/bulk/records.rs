@@ -1,4 +1,4 @@
-//! The answer to a bulk query: many narinfos.
+//! The response to a bulk query: many narinfos.
 //!
 //! # Grammar
 //!
@@ -16,7 +16,7 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | records rendered at once | 32 | a slow client holds them in memory |
+//! | records rendered at once | 32 | they stay in memory while a client is slow |
 //! | paths of all answers in progress | 2,000,000 | `bulk_budget.rs`; 40 bytes each: 80 MB |
 
 use std::io::{self, Write};
@@ -32,13 +32,13 @@ use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
 
-/// Records rendered at once, and kept until they are sent.
+/// Number of records that are rendered together and kept until they are sent.
 const STEP_COUNT: usize = 32;
 
-/// A text type, so that proxies compress it: without the signatures to a third.
+/// A `text/` media type, so that proxies compress the response: without its signatures, to a third.
 const TYPE: &str = "text/x-nix-narinfos";
 
-/// The response with these records.
+/// Makes the response with these records.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
@@ -58,14 +58,15 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
 struct Records {
     narinfos: Arc<Narinfos>,
     wanted: Share,
-    /// The index of the first record that is not rendered.
+    /// Index of the first record that is not rendered yet.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
-    /// The line to send, from `text_at` on, and the narinfo that follows it.
+    /// The line of the current record, of which the bytes before `text_at` were sent. Its narinfo
+    /// follows.
     text: Vec<u8>,
     text_at: usize,
     narinfo: Option<(Arc<Narinfo>, usize)>,
-    /// The numbers of found, absent and failed records.
+    /// Numbers of found, absent and failed records so far.
     counts: [u64; 3],
     is_ended: bool,
 }
@@ -128,14 +129,14 @@ impl Records {
     fn make(&mut self) -> io::Result<()> {
         let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
         let members = members.map_err(|Evicted| {
-            // Reported when it happened; the client sees a reset connection.
+            // The eviction was reported when it happened; the client sees a reset connection.
             io::Error::from(io::ErrorKind::ConnectionAborted)
         })?;
         if members.is_empty() {
             return Ok(());
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
-        // The lease of a path covers its closure.
+        // In a closure, the lease of the first path protects all others.
         let leases = !self.wanted.is_closure;
         let answers = self
             .narinfos
@@ -160,7 +161,7 @@ impl Records {
     }
 }
 
-/// Whether the answer is about this registration, or undecided.
+/// Whether the answer is about the wanted registration, or a failure that says nothing about it.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
         Ok(rendered) => rendered.narinfo.registration == member.registration,
