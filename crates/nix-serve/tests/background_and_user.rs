@@ -90,6 +90,7 @@ fn in_the_background_when_the_command_returns() {
     }
 }
 
+/// If the background process cannot start, the launching command fails and prints the error.
 #[test]
 fn a_start_in_the_background_that_fails_is_told_where_it_was_asked_for() {
     let (_server, addr) = serve_sample(&[]);

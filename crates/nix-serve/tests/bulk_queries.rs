@@ -119,6 +119,7 @@ fn lines(paths: &[String]) -> String {
     paths.iter().map(|path| format!("{path}\n")).collect()
 }
 
+/// The response has the records of single requests, in the order of the query.
 #[test]
 fn many_at_once_are_what_single_requests_say_in_the_order_asked() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,6 +161,7 @@ fn a_line_is_a_hash_part_a_base_name_or_a_path() {
     assert_eq!(bulk(addr, ""), []);
 }
 
+/// A malformed query is refused, and the error names the line.
 #[test]
 fn a_list_that_is_wrong_is_refused_with_its_line() {
     let (_server, addr) = serve_sample(&[]);
@@ -249,6 +251,7 @@ fn small_closures_are_answered_however_many_are_asked_for_at_once() {
     }
 }
 
+/// Bulk queries and closures are also served over HTTP/2 and below a prefix.
 #[test]
 fn both_are_there_over_http_2_and_under_a_prefix() {
     let (_server, addr) = serve_sample(&["--path", "/cache"]);
@@ -293,6 +296,7 @@ fn ladder_path(number: u32) -> String {
     format!("/nix/store/{number:032}-ladder-{number}")
 }
 
+/// The response is truncated if a path of the closure is collected meanwhile.
 #[test]
 fn a_closure_that_is_collected_on_the_way_breaks_off() {
     const COUNT: u32 = 20_000;
@@ -325,6 +329,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
     assert_eq!(closure(addr, &ladder_path(COUNT - 1)).len(), 19_999);
 }
 
+/// The response is truncated if the database fails meanwhile.
 #[test]
 fn a_database_that_fails_on_the_way_breaks_the_answer_off() {
     const COUNT: u32 = 20_000;

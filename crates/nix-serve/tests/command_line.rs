@@ -41,6 +41,7 @@ fn check_refused(arguments: &[&str], expected: &str) {
     assert!(output.stdout.is_empty());
 }
 
+/// An invalid command line causes one line of error and exit code 2.
 #[test]
 fn what_means_nothing_is_one_line_and_exit_code_2() {
     check_refused(

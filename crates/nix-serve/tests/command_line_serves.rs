@@ -249,6 +249,7 @@ fn listen_overrides_socket_and_that_host_and_port() {
 
 // Connection limits and timeouts.
 
+/// All requests are served with a single worker, and with `--workers 0`.
 #[test]
 fn one_worker_serves_all() {
     for arguments in [
@@ -366,6 +367,7 @@ fn a_head_that_does_not_come_to_its_end() {
 
 // Unknown and unsupported options.
 
+/// Unknown options cause a warning, and the server starts.
 #[test]
 fn what_is_not_known_is_a_warning_and_no_obstacle() {
     for (arguments, part) in [
@@ -414,6 +416,7 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
     }
 }
 
+/// Options that request protection are refused if the server cannot provide it.
 #[test]
 fn what_would_be_missed_too_late_is_refused() {
     for (arguments, part) in [
@@ -459,6 +462,7 @@ fn what_would_be_missed_too_late_is_refused() {
     }
 }
 
+/// `--help` and `--version` take precedence over all other options, even invalid ones.
 #[test]
 fn help_and_version_win_over_everything() {
     for arguments in [

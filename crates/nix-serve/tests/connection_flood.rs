@@ -79,6 +79,7 @@ fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
     eventually("nothing is left of it", || descriptor_count(pid) <= before);
 }
 
+/// Clients are served although another one holds as many connections as it can.
 #[test]
 fn whoever_holds_all_connections_keeps_nobody_out() {
     let server = start();

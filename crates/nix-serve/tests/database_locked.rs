@@ -79,6 +79,7 @@ fn what_was_committed_under_the_lock_is_known_afterwards() {
     }
 }
 
+/// In WAL mode a writer's lock delays no request.
 #[test]
 fn with_a_wal_nobody_waits_for_a_writer() {
     let subject = Subject::start("wal");

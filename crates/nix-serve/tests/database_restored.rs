@@ -149,6 +149,7 @@ fn everybody(test: impl Fn(&dyn Fn() -> Command, &str)) {
     }
 }
 
+/// A backup is restored while no Nix process runs, with the WAL emptied or removed.
 #[test]
 fn with_all_due_care() {
     everybody(|command, who| {

@@ -121,6 +121,7 @@ fn check(connection: &mut Connection, model: &Model, number: u64) {
     assert_eq!(line("Sig: "), signed.map(signature));
 }
 
+/// Compares responses with a model of the database after every commit.
 #[test]
 fn the_next_answer_is_the_truth() {
     let store = OwnStore::new();

@@ -76,6 +76,7 @@ fn counted(server: ServerProcess, name: &str) -> u64 {
     number.unwrap_or(0)
 }
 
+/// An announced path is leased for the configured time, and can be collected afterwards.
 #[test]
 fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
     let store = OwnStore::new();
@@ -141,6 +142,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
     assert_eq!(counted(server, "path_collected"), 0);
 }
 
+/// Paths in the response to a bulk query are leased.
 #[test]
 fn mass_queries_hold_what_they_announce() {
     let store = OwnStore::new();
@@ -179,6 +181,7 @@ fn mass_queries_hold_what_they_announce() {
     assert_eq!((held.len(), count), (101, 101), "each once");
 }
 
+/// Without leases (`--gc-lease off`), served paths can be collected at once.
 #[test]
 fn nothing_is_held_where_it_is_off() {
     let store = OwnStore::new();
@@ -222,6 +225,7 @@ fn a_daemon_that_comes_later_is_found() {
     drop(daemon);
 }
 
+/// No request fails if the daemon is killed, and the server connects to its successor.
 #[test]
 fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
     let store = OwnStore::new();

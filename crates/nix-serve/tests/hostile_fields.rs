@@ -264,6 +264,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
     }
 }
 
+/// No response repeats the `Host` field, and an invalid one is refused with 400.
 #[test]
 fn no_host_comes_back_and_only_hosts_are_hosts() {
     let (_server, addr) = serve_sample(&[]);

@@ -318,6 +318,7 @@ fn ends_quietly(mut server: Process) {
     assert!(unexpected.len() < 5, "{unexpected:#?}");
 }
 
+/// Each target gets the expected response, as computed by the test itself.
 #[test]
 fn every_target_gets_what_it_is_due() {
     let (server, addr) = serve_sample(&[]);

@@ -205,6 +205,7 @@ fn the_key_is_read_before_rights_are_given_up() {
     assert_eq!(certificates.shown(server.addr), "serial=01");
 }
 
+/// A server that cannot use its certificate or key does not start.
 #[test]
 fn what_cannot_be_encrypted_does_not_start() {
     let certificates = Certificates::new();

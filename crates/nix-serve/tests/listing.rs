@@ -160,6 +160,7 @@ fn listings_have_the_bytes_that_nix_writes() {
     assert!(paths.len() >= 300);
 }
 
+/// Files with unusual names are listed, too.
 #[test]
 fn odd_names_are_all_there() {
     let server = ServerProcess::of_store(&sample_root());
@@ -191,6 +192,7 @@ fn odd_names_are_all_there() {
     assert_eq!(entries["latin1-\u{fffd}"]["size"], content.len());
 }
 
+/// An absent path has no listing.
 #[test]
 fn what_is_not_there_has_no_listing() {
     let server = ServerProcess::of_store(&sample_root());

@@ -132,6 +132,7 @@ fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
     }
 }
 
+/// After a path was deleted or registered again, its cache entry is not used.
 #[test]
 fn what_the_store_says_now_decides() {
     let scene = Scene::new(1 << 30);
@@ -199,6 +200,7 @@ fn a_download_that_breaks_off_leaves_no_copy() {
     }
 }
 
+/// One entry takes at most half of the cache, and the least recently used entry is evicted.
 #[test]
 fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
     let mut scene = Scene::new(0);
@@ -279,6 +281,7 @@ fn a_copy_that_cannot_be_read_says_nothing_about_others() {
     assert!(scene.server.get(&url(&second)).body == second_nar);
 }
 
+/// NARs of a few large files, and short NARs, get no cache entry.
 #[test]
 fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
     let scene = Scene::new(1 << 30);

@@ -139,6 +139,7 @@ fn damaged_contents_are_reported_and_not_served() {
     assert_eq!((answer.status, answer.body == expected), (200, true));
 }
 
+/// After a path was deleted or registered again, its NAR in memory is not used.
 #[test]
 fn what_the_store_says_now_decides() {
     let store = OwnStore::new();

@@ -93,6 +93,7 @@ fn requests_for_what_is_not_there() {
     }
 }
 
+/// Errors of malformed requests reveal nothing.
 #[test]
 fn requests_that_are_none() {
     let server = ServerProcess::of_store(&sample_root());

@@ -50,6 +50,7 @@ impl Watched {
     }
 }
 
+/// Responses are counted by protocol.
 #[test]
 fn answers_are_told_by_protocol() {
     let store = OwnStore::new();

@@ -80,6 +80,7 @@ fn resolve(from: &str, reference: &str) -> String {
     format!("{}{query}", segments.join("/"))
 }
 
+/// Without `--pages` there is no web interface.
 #[test]
 fn without_the_option_there_are_none() {
     let store = OwnStore::new();
@@ -105,6 +106,7 @@ fn without_the_option_there_are_none() {
     }
 }
 
+/// The web interface does not change responses to requests that Nix clients send.
 #[test]
 fn what_nix_asks_for_is_answered_as_without_them() {
     let store = OwnStore::new();

@@ -385,6 +385,8 @@ fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
     within_a_second("added again", &mut || status("allowed", &one) == 200);
 }
 
+/// Until the roots are resolved, requests get 503, so that no response reveals whether a path
+/// exists.
 #[test]
 fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
     let store = OwnStore::new();
@@ -443,6 +445,7 @@ fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
     assert_eq!(connection.get(&format!("/{url}")).status, 200);
 }
 
+/// Rules on the age of a path also apply to a narinfo that is cached in memory.
 #[test]
 fn ages_pass_while_a_narinfo_is_in_memory() {
     let store = OwnStore::new();
@@ -478,6 +481,7 @@ fn ages_pass_while_a_narinfo_is_in_memory() {
     eventually("it is old", || all("old", 200));
 }
 
+/// A prefix matches whole path segments only, and each cache has its own priority.
 #[test]
 fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
     let priority = |prefix: &str, priority| CacheConfig {

@@ -173,6 +173,7 @@ fn remove(path: &Path) {
     }
 }
 
+/// After a reload of an unusable key, the old key stays in use.
 #[test]
 fn no_key_that_cannot_be_used_replaces_one_that_can() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,6 +207,7 @@ fn no_key_that_cannot_be_used_replaces_one_that_can() {
     assert_eq!(server.wait(), Some(0));
 }
 
+/// After a reload of an unusable certificate, the old one stays in use.
 #[test]
 fn no_certificate_that_cannot_be_used_replaces_one_that_can() {
     let dir = tempfile::tempdir().unwrap();

@@ -261,6 +261,7 @@ fn a_range_is_not_hashed() {
     breaks(&server, &scene.file);
 }
 
+/// With `--verify never`, modified files are sent without hashing them.
 #[test]
 fn it_can_be_switched_off() {
     let scene = Scene::new();
@@ -274,6 +275,7 @@ fn it_can_be_switched_off() {
     is_served(&server, &scene.file, &changed);
 }
 
+/// Verification records are kept across a restart.
 #[test]
 fn verdicts_outlive_the_server() {
     let scene = Scene::new();

@@ -59,6 +59,7 @@ fn a_closure_is_what_nix_store_says() {
     }
 }
 
+/// A path that is in several closures is reported once.
 #[test]
 fn closures_that_overlap_are_told_once() {
     let (_server, addr) = serve_sample(&["--path", "/cache"]);

@@ -162,6 +162,7 @@ fn the_watchdog_hears_of_a_server_that_lives_and_of_no_other() {
     assert_eq!(server.wait(), Some(0));
 }
 
+/// A watchdog for another PID gets no messages.
 #[test]
 fn a_watchdog_of_another_process_is_none_of_ours() {
     let manager = Manager::new();

@@ -88,6 +88,7 @@ fn the_socket_of_a_living_server_is_refused() {
     assert!(first.is_alive());
 }
 
+/// A file that is not a socket is never replaced: the server does not start.
 #[test]
 fn a_file_that_is_no_socket_is_kept() {
     let dir = tempfile::tempdir().unwrap();

@@ -88,6 +88,7 @@ fn stops_listening(addr: SocketAddr) {
     eventually("it stops listening", || TcpStream::connect(addr).is_err());
 }
 
+/// A server without responses in progress stops at once.
 #[test]
 fn at_once_when_nobody_waits_for_an_answer() {
     for signal in ["TERM", "INT", "QUIT"] {
