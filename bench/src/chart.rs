@@ -11,7 +11,7 @@ use crate::table::number;
 
 const WIDTH: f64 = 860.0;
 const LABEL_WIDTH: f64 = 270.0;
-/// Space for the label of the longest bar.
+/// Width reserved for the label of the longest bar, in SVG units.
 const VALUE_WIDTH: f64 = 60.0;
 const BAR_HEIGHT: f64 = 12.0;
 const ROW_GAP: f64 = 12.0;

@@ -30,7 +30,7 @@ pub(crate) struct Places {
     pub(crate) scratch: PathBuf,
 }
 
-/// Server in the comparison.
+/// A server in the comparison, with its commands and running instances.
 #[derive(Debug)]
 pub(crate) struct Contender {
     pub(crate) name: String,

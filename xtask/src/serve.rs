@@ -125,7 +125,8 @@ fn signing_key() -> Result<Key> {
         let name = format!("{}-1", key_name(hostname.trim()));
         let nix_store = find("nix-store").context("nix-store is missing: run `make setup`")?;
         output(
-            // Nix opens a store even for this and creates a missing one, so use a dummy.
+            // Nix opens a store even to generate a key, and creates a missing one, so this uses the
+            // dummy store.
             Command::new(nix_store)
                 .args(["--store", "dummy://"])
                 .args(["--generate-binary-cache-key", &name])

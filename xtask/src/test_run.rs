@@ -18,7 +18,7 @@ use crate::command::{in_pairs, progress, repository};
 /// Number of slowest programs to list at the end.
 const SLOWEST_COUNT: usize = 8;
 
-/// Test program, or the command that runs doctests.
+/// A command to run: a test program, or the doctests.
 struct Job {
     name: String,
     program: PathBuf,

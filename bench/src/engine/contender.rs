@@ -17,7 +17,7 @@ pub(crate) const FILE_LEN: u64 = 10 << 20;
 /// Length of `/big`, in bytes. The file is sparse.
 pub(crate) const BIG_LEN: u64 = 1 << 30;
 
-/// Threads for blocking handlers, unless a row needs more.
+/// Number of threads for blocking handlers, unless a row needs more.
 pub(crate) const BLOCKING_THREADS: usize = 16;
 
 /// Kind of server.

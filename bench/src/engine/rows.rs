@@ -80,7 +80,7 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Server in the comparison.
+/// A server in the comparison, with its running instances.
 struct Contender {
     kind: Kind,
     /// Instance with one thread, for rows on one core.

@@ -133,7 +133,7 @@ fn idle(
     options: &Options,
     open: impl Fn(usize) -> io::Result<Vec<TcpStream>>,
 ) -> Result<[Values; 2]> {
-    // Exclude what the server allocates once, on its first connections.
+    // Memory that the server allocates once, on its first connections, is excluded.
     drop(open(100)?);
     let before = server.anonymous_len();
     let connections = open(IDLE_COUNT)?;

@@ -9,7 +9,7 @@ use testkit::http1::Connection;
 
 use super::{Seen, on_threads};
 
-/// Bytes per write.
+/// Number of bytes per write.
 const PIECE_LEN: usize = 256 << 10;
 
 /// Uploads bodies of `body_len` bytes to `/upload` on `count` connections until `seconds` have

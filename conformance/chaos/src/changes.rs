@@ -305,8 +305,8 @@ fn import(
 pub(crate) fn run_twins(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "twins");
     while world.goes_on() {
-        // Numbers past the end select the first twin, the longest NAR, so that it is the most
-        // frequent.
+        // Numbers beyond the last twin select the first one, whose NAR is the longest, so that it
+        // is chosen most often.
         let number = random.index(stock.twins.len() + 2);
         let (facts, versions) = stock.twins.get(number).unwrap_or(&stock.twins[0]);
         let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);

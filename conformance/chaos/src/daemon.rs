@@ -176,8 +176,8 @@ pub(crate) fn run_client(
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         world.pause(random.between(10, 100));
-        // Numbers past the end select the first path, the longest NAR, so that it is the most
-        // frequent.
+        // Numbers beyond the last path select the first one, whose NAR is the longest, so that it
+        // is requested most often.
         let number = random.index(2 * twins.len());
         let facts = twins.get(number).unwrap_or(&twins[0]);
         let Some(address) = lock(&world.addresses).plain else {

@@ -59,7 +59,7 @@ enum Phase {
     Open,
 }
 
-/// Socket of a kettle.
+/// WebSocket of a kettle.
 #[derive(Debug, Default)]
 struct Talker {
     stream: Option<TcpStream>,

@@ -172,7 +172,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         self.epoch.elapsed()
     }
 
-    /// Runs until the end; returns for how long requests were sent.
+    /// Sends requests until the end of the run; returns the time during which requests were sent.
     fn run(&mut self) -> io::Result<Duration> {
         let opened = self.open_all();
         // A thread that has failed must not block the others at the barrier.

@@ -35,7 +35,7 @@ const HEADER: &str = "\
 #
 ";
 
-/// Cost of a request.
+/// Cost of one request of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) instructions: u64,

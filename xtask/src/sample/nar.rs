@@ -33,7 +33,7 @@ pub(crate) enum Node {
 /// Content of a file: bytes, or a recipe for them, so that a large tree need not be in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// Literal bytes.
+    /// The bytes themselves.
     Bytes(Vec<u8>),
     /// Incompressible bytes.
     Noise { seed: u64, len: u64 },

@@ -178,8 +178,8 @@ fn resuming(world: &World, random: &mut SplitMix64, mut connection: Connection) 
 pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
-        // Numbers past the end select the first twin, the longest NAR, so that it is the most
-        // frequent.
+        // Numbers beyond the last twin select the first one, whose NAR is the longest, so that it
+        // is requested most often.
         let number = random.index(2 * twins.len());
         let facts = Arc::clone(twins.get(number).unwrap_or(&twins[0]));
         let mut ask = Ask::of(What::Nar(facts, None));
