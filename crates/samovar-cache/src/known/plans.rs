@@ -10,10 +10,8 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | memory of all plans | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
-//! | memory of one plan | 8 MiB | a tree of more than 300,000 nodes is walked for every range and
-//! listing |
-//! | start of a range that uses a plan | 1 MiB | walking to an earlier start is cheaper than
-//! planning |
+//! | memory of one plan | 8 MiB | past 300,000 nodes, ranges and listings walk the tree |
+//! | start of a range that uses a plan | 1 MiB | before it, walking is cheaper than planning |
 //! | size of a NAR that uses a plan | 1 MiB | walking a smaller tree is cheaper than a look-up |
 
 use std::io;

@@ -4,8 +4,7 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a closure whose sizes are added up | 2000 | takes 20 ms; for larger closures only
-//! "more than 2000" is shown |
+//! | paths of a closure whose sizes are added | 2000 | takes 20 ms; above, no size is shown |
 //! | references that are looked up | 500 | further ones are shown without a link |
 
 use maud::{Markup, html};

@@ -4,8 +4,7 @@
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 if an I/O thread can answer |
-//! | `/readyz` | 200 if the store can be read and the roots of all policies are known, otherwise
-//! 503 |
+//! | `/readyz` | 200 if the store can be read and the roots of all policies are known, else 503 |
 //! | `/version` | name and version of the program, as JSON |
 //! | `/` | the caches that the client may read; 404 if there are none |
 //!

@@ -4,11 +4,9 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a closure | 1,000,000 | occupies a worker for eight seconds; no known system is as
-//! large |
+//! | paths of a closure | 1,000,000 | eight seconds of a worker; no known system is as large |
 //! | closures computed at once | 4 | the other workers stay free for other requests |
-//! | paths of a closure computed without a slot | 1,000 | takes ten milliseconds, less than a retry
-//! |
+//! | paths of a closure without a slot | 1,000 | takes ten milliseconds, less than a retry |
 
 use std::sync::Arc;
 

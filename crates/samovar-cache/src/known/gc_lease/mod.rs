@@ -35,8 +35,7 @@
 //! | paths waiting for a lease | 8,192 | about as many as a daemon leases within 200 ms |
 //! | requests without a reply | 128 | few wake-ups; fits into the socket buffer |
 //! | time that a request waits | 200 ms | ten times the usual reply time on a busy machine |
-//! | interval of attempts to connect | 250 ms, doubled up to 30 s | the daemon forks for each
-//! connection |
+//! | pause between attempts to connect | 250 ms, doubled up to 30 s | each makes the daemon fork |
 
 mod keeper;
 mod table;

@@ -18,8 +18,7 @@
 //! | --- | --- | --- |
 //! | number of marks | 65,536 | 100 bytes each; more damaged paths are found and reported again |
 //! | checks of one path's files | one at a time | other requests for the path get 503 meanwhile |
-//! | checks of one path that take 20 ms or more | a tenth of the time, within an epoch | a large
-//! tree |
+//! | checks of 20 ms or more, for one path | a tenth of the time in an epoch | a large tree |
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -17,10 +17,8 @@
 //! | --- | --- | --- |
 //! | size of all entries | 1 GiB, or an eighth of the free space if less | can be configured |
 //! | size of a NAR | 256 KiB to half of all entries | a smaller NAR is sent in one buffer |
-//! | average size of its files | 32 KiB, plus 256 KiB in sum | above, a copy costs more than
-//! opening files |
-//! | number of entries, and of copies in progress | a 32nd of the descriptors, 4096 at most | each
-//! needs one |
+//! | average size of its files | 32 KiB, plus 256 KiB in sum | larger ones cost less than a copy |
+//! | entries, and copies in progress | each 1/32 of the descriptors, at most 4096 | one per file |
 //! | disk space allocated at once | 4 MiB | limits how much an aborted download can evict |
 //! | pause in writing after an error | one minute | not each request should try a full disk |
 
