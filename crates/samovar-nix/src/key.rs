@@ -73,7 +73,7 @@ pub struct PublicKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No colon.
+    /// The text has no colon.
     #[error("key without a name")]
     NoColon,
     /// The name is empty, or holds white space or a control character.

@@ -35,7 +35,7 @@ use crate::{ContentAddress, NarHash, Signature, StoreDir, StorePath};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathInfo {
-    /// The path.
+    /// The store path that this metadata describes.
     pub path: StorePath,
     /// SHA-256 of its NAR.
     pub nar_hash: NarHash,

@@ -36,7 +36,7 @@ const BYTES_LEN: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// No colon.
+    /// The text has no colon.
     #[error("signature without a key name")]
     NoColon,
     /// The key name is empty, or holds a colon, white space or a control character.

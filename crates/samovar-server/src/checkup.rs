@@ -33,7 +33,7 @@ const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 pub struct Finding {
     /// What was checked, in one or two words.
     pub subject: &'static str,
-    /// The severity.
+    /// How serious the finding is.
     pub severity: Severity,
     /// What the check found.
     pub text: String,
@@ -44,7 +44,7 @@ pub struct Finding {
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// No problem.
+    /// The check found no problem.
     Ok,
     /// A problem that may be intended.
     Warning,
@@ -62,7 +62,7 @@ impl Findings {
         self.add(subject, Severity::Ok, text.into(), String::new());
     }
 
-    /// Adds a warning.
+    /// Adds a warning, and how to fix its cause.
     pub fn warning(
         &mut self,
         subject: &'static str,
@@ -72,7 +72,7 @@ impl Findings {
         self.add(subject, Severity::Warning, text.into(), fix.into());
     }
 
-    /// Adds an error.
+    /// Adds an error, and how to fix it.
     pub fn error(
         &mut self,
         subject: &'static str,

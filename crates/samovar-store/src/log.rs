@@ -64,7 +64,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// The log itself.
+    /// The log itself, unchanged.
     pub fn into_bzip2(self) -> Result<(File, u64), Self> {
         match self.text {
             Text::Bzip2(decoder) if self.read_len == 0 => Ok((decoder.into_inner(), self.file_len)),

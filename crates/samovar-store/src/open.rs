@@ -23,7 +23,7 @@ pub enum OpenError {
     /// The store URI cannot be used.
     #[error("the store URI {uri:?} cannot be used")]
     Uri {
-        /// The URI.
+        /// The store URI, as given or from the settings.
         uri: String,
         /// The error in the URI.
         source: UriError,
@@ -38,7 +38,7 @@ pub enum OpenError {
         database: PathBuf,
         /// The expected path of the daemon's socket.
         socket: PathBuf,
-        /// The cause.
+        /// Why the database is unavailable.
         reason: Unavailable,
         /// The schema version that Nix recorded, in parentheses, if it is the cause; else empty.
         schema: String,
@@ -46,9 +46,9 @@ pub enum OpenError {
     /// Any other failure of the database.
     #[error("the Nix database {database:?} cannot be used")]
     Database {
-        /// The database.
+        /// The path of the database.
         database: PathBuf,
-        /// The cause.
+        /// The failure of the database.
         source: StoreError,
     },
     /// The database is readable, but neither the files nor a daemon are.

@@ -55,7 +55,7 @@ pub use walk::Found;
 pub struct Failure {
     /// The message, in one line.
     pub error: anyhow::Error,
-    /// The exit code.
+    /// The exit code of the process.
     pub code: ExitCode,
 }
 

@@ -8,7 +8,7 @@ pub enum CliError {
     Value {
         /// The option as spelled on the command line.
         option: String,
-        /// The value.
+        /// The invalid value.
         given: String,
         /// A description of valid values.
         expected: &'static str,

@@ -49,7 +49,7 @@ pub use write::{WriteError, write_for};
 /// All fields of a narinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NarInfo {
-    /// The store path.
+    /// The store path that the narinfo describes.
     pub store_path: StorePath,
     /// URL of the NAR, relative to the cache.
     pub url: String,
@@ -59,7 +59,7 @@ pub struct NarInfo {
     pub file_hash: Option<Hash>,
     /// Length of the compressed file, in bytes.
     pub file_size: Option<u64>,
-    /// Hash of the NAR.
+    /// SHA-256 hash of the uncompressed NAR.
     pub nar_hash: NarHash,
     /// Length of the NAR, in bytes.
     pub nar_size: u64,

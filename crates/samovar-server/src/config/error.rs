@@ -39,11 +39,11 @@ pub enum ConfigError {
     /// The file is not valid TOML.
     #[error("{path}:{line}: {message}", path = .path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// The cause.
+        /// The message of the TOML parser.
         message: String,
     },
     /// There is no such option.
@@ -74,11 +74,11 @@ pub enum ConfigError {
     Value {
         /// The location of the setting.
         origin: Origin,
-        /// The option.
+        /// Full name of the option.
         option: String,
         /// A description of valid values.
         expected: String,
-        /// The value.
+        /// The invalid value, as the message shows it.
         found: String,
     },
     /// Options that contradict one another, or an option that needs another one.

@@ -21,7 +21,7 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 /// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// The value.
+    /// The value, not yet checked against the option's bounds.
     pub value: Value,
     /// Where the value comes from.
     pub origin: Origin,

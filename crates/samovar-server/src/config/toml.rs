@@ -10,18 +10,18 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
 
-/// A value.
+/// A value of the configuration, in the types of TOML that options have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A text.
+    /// A string.
     Text(String),
-    /// A whole number.
+    /// An integer.
     Count(i64),
     /// `true` or `false`.
     Switch(bool),
-    /// Values in order.
+    /// An array, in order.
     List(Vec<Self>),
-    /// Values by name.
+    /// A table, by key.
     Table(BTreeMap<String, Self>),
     /// A value of a type that no option has, as written in the file.
     Other(String),
@@ -91,7 +91,7 @@ fn write_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 /// A name and its value.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// Dotted name.
+    /// Dotted name, as in `tls.certificate`.
     pub(super) name: String,
     /// `None` for a table that holds leaves.
     pub(super) value: Option<Value>,

@@ -27,10 +27,10 @@ struct Account {
 /// Why the user could not be switched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// No such user.
+    /// No user has this name or number.
     #[error("there is no user {0:?}")]
     NoUser(String),
-    /// No such group.
+    /// No group has this name or number.
     #[error("there is no group {0:?}")]
     NoGroup(String),
     /// The UID has no account, so its group is unknown.
@@ -47,7 +47,7 @@ pub enum IdentityError {
     Call {
         /// The user and group to switch to.
         identity: Identity,
-        /// The system call.
+        /// Name of the system call.
         call: &'static str,
         /// The error of the call.
         #[source]

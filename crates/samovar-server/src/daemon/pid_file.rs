@@ -27,17 +27,17 @@ pub enum PidFileError {
     /// The file names a running server.
     #[error("the PID file {path:?} names process {pid}, a server that is running")]
     Running {
-        /// The file.
+        /// Path of the PID file.
         path: PathBuf,
-        /// The process.
+        /// PID of the running server.
         pid: i32,
     },
     /// The file cannot be read or written.
     #[error("cannot write the PID file {path:?}")]
     Io {
-        /// The file.
+        /// Path of the PID file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },

@@ -16,7 +16,7 @@ pub enum Bind {
     /// another address is bound: `/etc/hosts` often has an IPv6 address for `localhost` even on
     /// machines without IPv6.
     EachOf(Vec<TcpAddress>),
-    /// A Unix socket.
+    /// A Unix socket at this path.
     Unix(PathBuf),
 }
 
@@ -34,7 +34,7 @@ pub struct TcpAddress {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve {name}")]
 pub struct ResolveError {
-    /// The name.
+    /// The host name.
     pub name: String,
     /// The error of the resolver, if there is one.
     #[source]

@@ -37,9 +37,9 @@ pub const ADMIN_PORT_DEFAULT: u16 = 5001;
 pub enum ListenSpec {
     /// TCP; port 0 lets the system choose.
     Tcp {
-        /// The addresses.
+        /// The addresses to bind.
         host: Host,
-        /// The port.
+        /// The port; 0 lets the system choose one.
         port: u16,
     },
     /// A Unix socket at this path.
@@ -59,7 +59,7 @@ pub enum Host {
     OnlyIpv4,
     /// Every IPv6 address, and no IPv4. Written `!6`.
     OnlyIpv6,
-    /// One address.
+    /// This IP address only.
     Address(IpAddr),
     /// A name, to be resolved to all its addresses.
     Name(String),

@@ -59,7 +59,7 @@ pub struct Entry<'a> {
     pub request_id: Option<&'a [u8]>,
 }
 
-/// A request line.
+/// The request line, as received.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// `GET`

@@ -27,9 +27,9 @@ pub enum Sink {
     StandardError,
     /// A file, to which lines are appended, and which can be reopened.
     File {
-        /// Its path.
+        /// Path at which the file is opened, and reopened.
         path: PathBuf,
-        /// The open file.
+        /// The open file, in append mode.
         file: File,
     },
 }

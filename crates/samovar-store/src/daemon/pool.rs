@@ -102,7 +102,7 @@ impl Daemon {
         Ok(info.filter(|info| info.nar_size > 0))
     }
 
-    /// Looks up a path.
+    /// Looks up a store path; returns `None` if it is not valid.
     ///
     /// # Errors
     ///

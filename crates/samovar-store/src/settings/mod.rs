@@ -21,7 +21,7 @@ pub struct Settings {
     pub store_dir: StoreDir,
     /// Nix's state directory: the database, the daemon's socket.
     pub state_dir: PathBuf,
-    /// Log directory.
+    /// Log directory; build logs are in `drvs` below it.
     pub log_dir: PathBuf,
     /// The directory of `nix.conf`.
     pub conf_dir: PathBuf,

@@ -22,7 +22,7 @@ pub enum TreeError {
     Short {
         /// Its size in bytes when opened, which was already written to the NAR.
         announced: u64,
-        /// Bytes found.
+        /// Number of bytes that could be read.
         found: u64,
     },
     /// An entry is neither a regular file nor a directory nor a symbolic link.

@@ -72,7 +72,7 @@ pub struct PageEntry {
 pub enum EntryKind {
     /// A regular file.
     File {
-        /// Size in bytes.
+        /// Size of the file, bytes.
         size: u64,
         /// Whether the owner may execute it.
         executable: bool,

@@ -42,7 +42,7 @@ pub(crate) enum Step<'walk> {
         file: Option<OwnedFd>,
     },
     Symlink {
-        /// Never empty.
+        /// Target of the link; never empty.
         target: &'walk [u8],
     },
     BeginDirectory,

@@ -54,7 +54,7 @@ impl Planner {
         })
     }
 
-    /// Adds a step.
+    /// Adds the records for a step of the walk.
     pub(in crate::tree) fn step(&mut self, step: &Step<'_>) -> Result<(), PlanError> {
         if matches!(step, Step::Entry { .. } | Step::EndDirectory) {
             self.note_checkpoint();
