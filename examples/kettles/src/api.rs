@@ -283,7 +283,7 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The refusal.
+    /// If the ID is invalid; the error is the response that refuses the request.
     pub fn device_of(&self, request: &Request) -> Result<DeviceId, Box<Response>> {
         self.device(request.head())
             .map_err(|stranger| Box::new(stranger.answer()))
@@ -305,7 +305,7 @@ fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
 ///
 /// # Errors
 ///
-/// The refusal.
+/// If the request names no device; the error is the response that refuses the request.
 pub fn device_of(request: &Request) -> Result<DeviceId, Box<Response>> {
     device(request.head()).map_err(|stranger| Box::new(stranger.answer()))
 }

@@ -168,7 +168,7 @@ impl Window {
 ///
 /// # Errors
 ///
-/// [`Wrong`].
+/// If the body is malformed, or a value is impossible.
 pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Measurement, Wrong> {
     checked(object(body)?, |_| device, window)
 }
@@ -178,7 +178,7 @@ pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Meas
 ///
 /// # Errors
 ///
-/// [`Wrong`], for the first wrong line.
+/// If a line is malformed, or a value is impossible; the error is of the first such line.
 pub fn measurements(
     body: &[u8],
     gateway: DeviceId,
@@ -233,7 +233,7 @@ fn checked(
 ///
 /// # Errors
 ///
-/// [`Wrong`].
+/// If the body is malformed.
 pub fn login(body: &[u8]) -> Result<(), Wrong> {
     #[derive(Deserialize)]
     struct Login {
@@ -248,7 +248,7 @@ pub fn login(body: &[u8]) -> Result<(), Wrong> {
 ///
 /// # Errors
 ///
-/// [`Wrong`].
+/// If the body is malformed, or a value is impossible.
 pub fn command(body: &[u8], device: DeviceId) -> Result<Command, Wrong> {
     #[derive(Deserialize)]
     struct Order {

@@ -62,7 +62,7 @@ impl Measure {
             .collect();
         let mut store = store::open(&self.database)?;
         store.load().context("the store cannot be read")?;
-        // All kettles are known beforehand, as in a server that has run for a minute.
+        // All kettles are registered beforehand, as in a server that has run for a minute.
         let known = Batch {
             devices: plan.devices().collect(),
             ..Batch::default()
@@ -90,7 +90,7 @@ impl Measure {
         Ok(())
     }
 
-    /// CPU time of the database's processes, in seconds.
+    /// Returns the CPU time of the database's processes, in seconds.
     fn database_cpu(&self) -> f64 {
         let Some(postmaster) = self.postmaster else {
             return 0.0;
@@ -108,7 +108,7 @@ impl Measure {
     }
 }
 
-/// CPU time of this process's threads, in seconds.
+/// Returns the CPU time of this process's threads, in seconds.
 fn own_cpu() -> f64 {
     thread_times().values().sum()
 }

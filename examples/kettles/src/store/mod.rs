@@ -147,14 +147,14 @@ pub trait Store: Send {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; the store cannot be used then.
+    /// If the store cannot be read; it cannot be used then.
     fn load(&mut self) -> Result<Loaded>;
 
     /// Reads the current state if other processes may have written; `None` if none can.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; a later call may succeed.
+    /// If the store cannot be read; a later call may succeed.
     fn look(&mut self) -> Result<Option<Loaded>> {
         Ok(None)
     }
@@ -163,14 +163,15 @@ pub trait Store: Send {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; nothing of the batch was stored, and the store can still be used.
+    /// If the transaction fails. Then nothing of the batch is stored, and the store can still be
+    /// used.
     fn commit(&mut self, batch: &Batch) -> Result<Committed>;
 
     /// Recomputes the totals from all rows and the pruned history.
     ///
     /// # Errors
     ///
-    /// [`StoreError`].
+    /// If the store cannot be read.
     fn recount(&mut self) -> Result<Totals>;
 
     /// Deletes some measurements older than `before`. The caller repeats this until all are
@@ -178,6 +179,6 @@ pub trait Store: Send {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; nothing was deleted.
+    /// If the transaction fails. Then nothing is deleted.
     fn prune(&mut self, before: Time) -> Result<Pruned>;
 }
