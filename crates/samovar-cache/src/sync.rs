@@ -2,7 +2,7 @@
 
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 
-/// [`Mutex::lock`], whether the mutex is poisoned or not.
+/// Locks a mutex as [`Mutex::lock`] does, even if it is poisoned.
 pub(crate) trait Locked<T> {
     fn locked(&self) -> MutexGuard<'_, T>;
 }
@@ -13,7 +13,7 @@ impl<T> Locked<T> for Mutex<T> {
     }
 }
 
-/// The guard of a lock or of a wait, whether it is poisoned or not.
+/// Returns the guard of a lock or a wait, even if the lock is poisoned.
 pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Bulk queries: limits of a list, and answers that are whole or aborted.
+//! Bulk queries refuse lists beyond their limits, and send their answers completely or abort them.
 
 use super::{Answer, TestServer};
 use crate::CacheConfig;
@@ -57,10 +57,10 @@ fn a_list_that_cannot_be_read_is_refused_with_the_line() {
 fn a_store_that_fails_in_the_middle_is_never_reported_as_absent_paths() {
     let server = server();
     let body = ("0".repeat(32) + "\n").repeat(30_000);
-    // Nothing was sent yet.
+    // The store fails before anything is sent.
     server.store.fail_after(Some(50));
     assert_eq!(post(&server, "", &body).unwrap().status, 503);
-    // The first pieces were sent.
+    // The store fails after the first pieces were sent.
     server.store.fail_after(Some(29_000));
     assert_eq!(post(&server, "", &body), None);
     server.store.fail_after(None);

@@ -53,12 +53,12 @@ use self::target::{Kind, Target};
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
 const BODY_LEN_MAX: u64 = 65 << 30;
 
-/// Longest body that is received before a worker gets the request, in bytes: narinfos and small
-/// NARs.
+/// Maximum length of a body, in bytes, that is received completely before a worker gets the
+/// request. It is enough for narinfos and small NARs.
 const BUFFERED_LEN_MAX: u64 = 64 << 10;
 
-/// Bytes of a refused body that are read before the answer over HTTP/2. Clients with libcurl 7.88
-/// report a broken stream instead of the answer if their body is not read.
+/// Number of bytes of a refused body that are read before the response is sent over HTTP/2. If less
+/// is read, clients with libcurl 7.88 report a broken stream instead of the response.
 const DRAINED_LEN_MAX: u64 = 16 << 20;
 
 /// Maximum length of a build log, in bytes.
@@ -85,7 +85,7 @@ pub(crate) fn is_about_uploads(method: Method, path: &[u8]) -> bool {
     method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
 }
 
-/// Whether a request uploads a NAR, whose verification takes long.
+/// Whether the request uploads a NAR. Verifying it takes long.
 pub(crate) fn is_costly(method: Method, path: &[u8]) -> bool {
     method == Method::Put && matches!(Target::of(path).kind, Kind::Nar(_))
 }
@@ -105,7 +105,7 @@ impl Uploads {
         self.stored.may_contain(hash_part)
     }
 
-    /// Writes the narinfos that are missing in the directory of the storage.
+    /// Writes narinfos that are missing in the storage directory.
     pub(crate) fn repair_mirror(&self, context: Context<'_>) {
         let render = |path: &StoredPath| render(context, path);
         if let Err(error) = self.stored.repair_mirror(&render) {
@@ -113,22 +113,22 @@ impl Uploads {
         }
     }
 
-    /// How the body of a PUT is received.
+    /// Decides how to receive the body of a PUT.
     pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
         let len = head
             .header_text("Content-Length")
             .and_then(|len| len.parse::<u64>().ok());
         let is_seen = || with_token(head, |text| self.stored.is_seen(text)) == Some(true);
         match len {
-            // Only bodies of clients with a valid token are kept in memory.
+            // Buffer only bodies of clients whose token is known to be valid.
             Some(len) if len <= BUFFERED_LEN_MAX && is_seen() => Intake::Buffered(BUFFERED_LEN_MAX),
             _ => Intake::Streamed(BODY_LEN_MAX),
         }
     }
 
-    /// Whether a token admits a request to a cache that is not public. Reading needs the right to
-    /// read. Without it a client may ask below `upload/` which paths and files are there, as it
-    /// does before it pushes.
+    /// Whether a token admits the request to a cache that is not public. Reading needs the right to
+    /// read. Without that right, a client may only query which paths and files exist below
+    /// `upload/`, as it does before it pushes.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let may_push = || match (head.method(), Target::of(path)) {
@@ -157,7 +157,7 @@ impl Uploads {
             Method::Put => {
                 let response = self.put(context, request, &target);
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
-                    // The answer is the same, whether the rest arrives or not.
+                    // The response is the same whether or not the rest of the body arrives.
                     let mut rest = request.reader().take(DRAINED_LEN_MAX);
                     io::copy(&mut rest, &mut io::sink()).ok();
                 }
@@ -378,7 +378,7 @@ impl Uploads {
             &|path: &StoredPath| render(context, path),
         );
         let (path, published) = match published {
-            // The live Nix store may have the reference, but cannot be read now.
+            // The live Nix store may contain the reference, but cannot be read at the moment.
             Err(PutError::Narinfo(refusal))
                 if undecided.get() && matches!(*refusal, Refusal::MissingReference { .. }) =>
             {
@@ -402,14 +402,14 @@ impl Uploads {
     }
 }
 
-/// Whether a deny rule of the cache's policy matches an uploaded path. Allow rules are about paths
-/// of the Nix store: uploaded ones are there because a client with a token wanted it.
+/// Whether a deny rule of the cache's policy matches an uploaded path. Allow rules apply only to
+/// paths of the Nix store; a client with a token has chosen to upload the others.
 fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
     let reader = &context.narinfos.reader;
     !reader.policy.is_open() && matches!(reader.decide(&info_of(path)), Decision::Denied)
 }
 
-/// The answer if the storage cannot be read. The log has the cause.
+/// Makes the response for storage that cannot be read. The cause is in the log.
 fn unavailable(context: Context<'_>, error: &StorageError) -> Response {
     report(context, error);
     Fixed::Unavailable.response()
@@ -454,7 +454,7 @@ fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
     text
 }
 
-/// An uploaded path as a row of the Nix store.
+/// Converts an uploaded path into a row as in the Nix store.
 fn info_of(path: &StoredPath) -> PathInfo {
     PathInfo {
         path: path.path.clone(),
@@ -470,7 +470,7 @@ fn info_of(path: &StoredPath) -> PathInfo {
     }
 }
 
-/// Calls `look_up` with the token of the request; `None` if it has none.
+/// Calls `look_up` with the token of the request; returns `None` if there is no token.
 fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
     match Credentials::of(head.headers()) {

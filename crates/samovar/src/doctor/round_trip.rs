@@ -7,7 +7,7 @@ use crate::cache::{Cache, Private};
 const SUBJECT: &str = "round trip";
 
 /// Requests the newest path of the store from the server at `url`.
-// Long, because it is a list of checks, each of which returns if it fails.
+// Long: a list of checks, each of which returns if it fails.
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,

@@ -1,4 +1,4 @@
-//! Requests for leases: which ones wait, what they are told, and what is counted.
+//! Requests wait for leases only while the daemon replies in time, and missing leases are counted.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use samovar_nix::HashPart;
 use super::*;
 use crate::tests::recorder::Recorder;
 
-/// Leases without a keeper: a test answers in its place.
+/// Makes leases without a keeper; tests reply in its place.
 fn leases() -> (Leases, Arc<Shared>, Arc<Recorder>) {
     let events = Arc::new(Recorder::default());
     let shared = Arc::new(Shared {
@@ -27,7 +27,7 @@ fn path(number: u8) -> StorePath {
     StorePath::from_base_name(&format!("{hash_part}-a")).unwrap()
 }
 
-/// Requests leases while another thread answers as a daemon would.
+/// Requests leases while another thread replies as a daemon would.
 fn announce(leases: &Leases, shared: &Shared, paths: &[StorePath], is_granted: bool) -> Asked {
     thread::scope(|scope| {
         let asking = scope.spawn(|| leases.announce(paths));
@@ -117,7 +117,7 @@ fn after_one_request_waited_in_vain_no_other_waits_until_the_daemon_answers() {
     assert_eq!(leases.announce(&[path(2)]), Asked::NOTHING);
     assert!(!leases.send(&path(3)).has_waited);
     assert_eq!(events.take(), ["unleased"; 3]);
-    // I/O threads still send requests here: the late answers grant leases.
+    // I/O threads still dispatch requests for leases, because late replies grant them, too.
     assert_ne!(leases.generation(), 0);
     let queue = shared.table.locked().take_queue();
     assert_eq!(queue.len(), 3);

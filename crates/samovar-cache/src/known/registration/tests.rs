@@ -1,4 +1,4 @@
-//! An error while files are read is damage only if the path is registered as before.
+//! A failed read of files means damage only if the path is still registered as before.
 
 use super::*;
 use crate::known::shared_store::SharedStore;
@@ -26,7 +26,7 @@ impl Fixture {
         }
     }
 
-    /// Reports an error; returns the events.
+    /// Reports an error, and returns the resulting events.
     fn report(&self, error: impl Into<io::Error>) -> Vec<&'static str> {
         self.registration.report(&error.into());
         self.events.take()
@@ -87,7 +87,7 @@ fn a_missing_file_is_damage_only_if_the_store_is_mounted() {
         fixture.report(io::ErrorKind::NotFound),
         ["path quarantined"]
     );
-    // An empty store directory is one whose file system is not mounted.
+    // An empty store directory means that its file system is not mounted.
     std::fs::remove_file(file).unwrap();
     assert_eq!(fixture.report(io::ErrorKind::NotFound), ["path failed"]);
 }

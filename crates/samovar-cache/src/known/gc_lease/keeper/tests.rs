@@ -1,4 +1,4 @@
-//! Attempts to connect slow down while they fail, and an outage is reported once.
+//! The pause between attempts to connect grows while they fail, and an outage is reported once.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
@@ -27,7 +27,7 @@ fn keeper() -> (Keeper, Arc<Recorder>) {
     (keeper, events)
 }
 
-/// Whether the next attempt to connect is due after `wait`.
+/// Whether the keeper makes its next attempt to connect after `wait`.
 fn is_due_after(keeper: &Keeper, before: Instant, wait: Duration) -> bool {
     let (least, most) = (before + wait, Instant::now() + wait);
     (least..=most).contains(&keeper.retries_at)
@@ -65,12 +65,12 @@ fn an_outage_is_reported_once_and_its_end_too() {
 fn a_connection_that_worked_is_replaced_at_once_and_one_that_did_not_is_an_outage() {
     let (mut keeper, events) = keeper();
     keeper.shared.change(Table::begin_leasing);
-    // Lost after it had worked for a while.
+    // The connection is lost after it has worked for a while.
     let before = Instant::now();
     keeper.lose_present(ERROR);
     assert!(is_due_after(&keeper, before, Duration::ZERO));
     assert_eq!(events.take(), [""; 0]);
-    // Lost before.
+    // The connection is lost before it counts as working.
     keeper.shared.change(Table::begin_leasing);
     keeper.settles_at = Some(Instant::now() + SETTLE_TIME);
     let before = Instant::now();

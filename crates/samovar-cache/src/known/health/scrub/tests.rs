@@ -12,7 +12,7 @@ fn fixture() -> (MemoryStore, Arc<Health>, Arc<Recorder>) {
     (store, Arc::clone(&shared.health), events)
 }
 
-/// A round without pauses that began in this minute.
+/// Makes a round without pauses that started in this minute.
 fn round(health: &Health, started: u32) -> Round<'_> {
     Round {
         started,
@@ -55,7 +55,7 @@ fn a_path_verified_since_the_start_of_the_round_is_skipped() {
     let status = health.scrub_status().unwrap();
     assert_eq!((status.read_len, status.paths_done), (read_len, 1));
     assert_eq!((status.len_done, status.round_count), (status.len, 2));
-    // A round that begins later reads it again.
+    // A round that starts later reads the path again.
     assert!(round(&health, u32::MAX).run().is_continue());
     assert_eq!(health.scrub_status().unwrap().read_len, 2 * read_len);
 }
