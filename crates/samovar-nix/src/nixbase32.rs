@@ -21,7 +21,7 @@
 //!
 //! Nix 2.36, `src/libutil/base-nix-32.cc`.
 
-/// The digits, each at the index of its value.
+/// The 32 digits; the index of each is its value.
 pub const ALPHABET: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
 /// The value for a byte that is not a digit. Its top bit is set, unlike that of any digit's value.

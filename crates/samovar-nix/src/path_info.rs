@@ -37,14 +37,14 @@ use crate::{ContentAddress, NarHash, Signature, StoreDir, StorePath};
 pub struct PathInfo {
     /// The store path that this metadata describes.
     pub path: StorePath,
-    /// SHA-256 of its NAR.
+    /// SHA-256 hash of the path's NAR.
     pub nar_hash: NarHash,
-    /// Length of its NAR in bytes. Zero means unknown: clients reject a narinfo with it.
+    /// Length of the path's NAR, in bytes. Zero means unknown: clients reject a narinfo with it.
     pub nar_size: u64,
     /// The paths it refers to, possibly including itself. Sorted and unique by convention;
     /// functions that write them sort them if necessary.
     pub references: Vec<StorePath>,
-    /// The derivation that built it, if known.
+    /// The derivation that built the path, if known.
     pub deriver: Option<StorePath>,
     /// The stored signatures.
     pub signatures: Vec<Signature>,
@@ -52,7 +52,7 @@ pub struct PathInfo {
     pub content_address: Option<ContentAddress>,
     /// Registration time, in seconds since 1970.
     pub registration_time: i64,
-    /// Whether it was built on this machine. Its store then trusts it without signatures.
+    /// Whether the path was built on this machine. Its store then trusts it without signatures.
     pub ultimate: bool,
     /// Row id of the registration. Ids are never reused: if the id is the same at two times, the
     /// path was valid all the time in between, unless the database was replaced. `None` if the

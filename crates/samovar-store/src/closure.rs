@@ -12,12 +12,13 @@ use crate::error::StoreError;
 pub struct Member {
     /// The hash part of the path.
     pub hash_part: HashPart,
-    /// Id of its row in the database: see
+    /// Row id of the path's registration: see
+    /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
     /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
     pub registration: Option<i64>,
 }
 
-/// The closure of a path, if it can be listed.
+/// Result of listing the closure of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Closure {
     /// All paths of the closure, each after the paths that it refers to: the requested path is
@@ -132,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each node refers to some lower ones, and perhaps to itself.
+        /// Generates graphs in which each node refers to some lower nodes, and perhaps to itself.
         #[test]
         fn references_come_first_and_nothing_twice(
             edges in vec((btree_set(0..60_u16, 0..6), any::<bool>()), 1..60),

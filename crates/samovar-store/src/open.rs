@@ -65,7 +65,7 @@ pub enum OpenError {
     Start(#[source] StoreError),
 }
 
-/// Opens the store of a URI, or the one that the settings name if `uri` is `None`.
+/// Opens the store of a URI. If `uri` is `None`, opens the store that the settings name.
 ///
 /// # Errors
 ///

@@ -43,7 +43,7 @@ pub enum RealisationId {
     },
 }
 
-/// A realisation and its JSON document.
+/// A realisation: its JSON document, and the store path of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Realisation {
     out_path: StorePath,

@@ -17,7 +17,7 @@ use samovar_nix::HashPart;
 const LINE_LEN_MAX: u64 = 128;
 const NARINFO_LEN_MAX: u64 = 16 << 20;
 
-/// The part of the response about one path.
+/// A record of the response: the result for one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// The narinfo of the path.

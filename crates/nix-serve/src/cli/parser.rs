@@ -23,7 +23,7 @@ pub enum Invocation {
     Serve {
         /// Its configuration, with all warnings.
         config: Configuration,
-        /// Whether it goes to the background.
+        /// Whether the server goes to the background.
         daemonize: bool,
     },
 }

@@ -6,9 +6,9 @@
 pub enum Event<'a> {
     /// A directory starts.
     DirectoryBegin,
-    /// The next child of the directory; its node follows.
+    /// The next child of the directory. The events of its node follow.
     Entry {
-        /// The name: valid, and greater than the previous one.
+        /// The name of the child: valid, and greater than the previous name in the directory.
         name: &'a [u8],
     },
     /// The child is complete.
@@ -17,11 +17,11 @@ pub enum Event<'a> {
     DirectoryEnd,
     /// A regular file starts.
     File {
-        /// Whether it may be executed.
+        /// Whether the owner may execute the file.
         executable: bool,
-        /// Length of its contents, in bytes.
+        /// Length of the file's contents, in bytes.
         size: u64,
-        /// Offset of its first content byte in the NAR.
+        /// Offset in the NAR of the file's first content byte.
         offset: u64,
     },
     /// The next contents of the file, never empty.

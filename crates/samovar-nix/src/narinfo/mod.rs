@@ -63,11 +63,11 @@ pub struct NarInfo {
     pub nar_hash: NarHash,
     /// Length of the NAR, in bytes.
     pub nar_size: u64,
-    /// The paths it refers to; sorted and unique after parsing.
+    /// The paths that this path refers to; sorted and unique after parsing.
     pub references: Vec<StorePath>,
-    /// The derivation that built it.
+    /// The derivation that built the path.
     pub deriver: Option<StorePath>,
-    /// The platform it was built for; only in documents by Nix up to 2.8.
+    /// The platform that the path was built for; only in documents by Nix up to 2.8.
     pub system: Option<String>,
     /// The signatures; sorted and unique after parsing.
     pub signatures: Vec<Signature>,

@@ -12,7 +12,7 @@ use nix::unistd::{
 /// A user and a group to switch to, looked up while the process is still privileged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The user; `None` to keep the current one.
+    /// The user to switch to; `None` to keep the current user.
     user: Option<Account>,
     gid: Gid,
 }

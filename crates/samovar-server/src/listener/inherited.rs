@@ -85,7 +85,7 @@ impl fmt::Display for InheritedListener {
 pub struct InheritedError {
     /// Index, counted from 0; the descriptor number is three more.
     pub index: usize,
-    /// Why it cannot be used.
+    /// Why the descriptor cannot be used.
     #[source]
     pub source: io::Error,
 }

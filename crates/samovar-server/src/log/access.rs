@@ -62,11 +62,11 @@ pub struct Entry<'a> {
 /// The request line, as received.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// `GET`
+    /// Method, such as `GET`.
     pub method: &'a [u8],
-    /// `/nix-cache-info`
+    /// Target, such as `/nix-cache-info`.
     pub target: &'a [u8],
-    /// `HTTP/1.1`
+    /// Protocol version, such as `HTTP/1.1`.
     pub version: &'static str,
 }
 

@@ -153,7 +153,7 @@ impl Table {
 
     fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         let zero = self.holds_zero.then_some(EMPTY);
-        // The zero key has no slot; it sorts first.
+        // The zero key has no slot. It sorts before all other keys.
         zero.into_iter()
             .chain(self.slots.iter().copied().filter(|slot| *slot != EMPTY))
     }

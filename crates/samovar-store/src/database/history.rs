@@ -14,7 +14,7 @@
 
 use super::file_state::FileState;
 
-/// A file's state at one moment.
+/// The state of a database file at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
     pub(super) identity: FileState,

@@ -21,7 +21,7 @@ const SCHEMA_KNOWN: u32 = 10;
 /// Number of rows read to check an unknown schema version.
 const SAMPLE_COUNT: usize = 32;
 
-/// A table, its column, and the error if it is missing.
+/// Declares a column: its table, its name, and the error if it is missing.
 macro_rules! column {
     ($table:literal, $column:literal) => {
         (

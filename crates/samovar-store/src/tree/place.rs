@@ -33,7 +33,7 @@ pub enum Place {
         file: File,
         /// Its size in bytes when opened.
         size: u64,
-        /// Whether the owner may execute it.
+        /// Whether the owner may execute the file.
         executable: bool,
     },
     /// A page of a directory.
@@ -74,7 +74,7 @@ pub enum EntryKind {
     File {
         /// Size of the file, bytes.
         size: u64,
-        /// Whether the owner may execute it.
+        /// Whether the owner may execute the file.
         executable: bool,
     },
     /// A directory.
