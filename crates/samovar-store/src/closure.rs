@@ -14,7 +14,6 @@ pub struct Member {
     pub hash_part: HashPart,
     /// Row id of the path's registration: see
     /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
-    /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
     pub registration: Option<i64>,
 }
 

@@ -101,7 +101,7 @@ fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
         "{directory:?} is not a storage: name the directory of samovar serve --storage"
     );
     if may_create && !directory.join(DATABASE).exists() {
-        // Standard error may be closed; the token is made all the same.
+        // Ignore errors: standard error may be closed, and the token is created nevertheless.
         writeln!(
             io::stderr(),
             "making a new storage in {}",

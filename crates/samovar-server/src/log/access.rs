@@ -31,7 +31,7 @@ use crate::config::{LogForm, LogTarget};
 /// One request and its response, to be logged.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// `%h`: the client, `None` on a Unix socket.
+    /// `%h`: address of the client; `None` on a Unix socket.
     pub client: Option<IpAddr>,
     /// `%u`: the name of an authenticated client; empty for none.
     pub user: Option<&'a [u8]>,
@@ -41,21 +41,21 @@ pub struct Entry<'a> {
     pub time: SystemTime,
     /// `%r`: method, target and version, as received; `None` if there was no request line.
     pub request: Option<Request<'a>>,
-    /// `%>s`
+    /// `%>s`: status code of the response.
     pub status: u16,
     /// `%b`: length of the response body, bytes; `None` if unknown. A length of 0 is written as
     /// `0`, as by Plack; Apache writes `-`.
     pub body_len: Option<u64>,
-    /// `Referer`; empty for none.
+    /// Request field `Referer`; `None` or empty if there is none.
     pub referer: Option<&'a [u8]>,
-    /// `User-Agent`; empty for none.
+    /// Request field `User-Agent`; `None` or empty if there is none.
     pub user_agent: Option<&'a [u8]>,
     /// Time from the request to the end of the response. This field and all below are not in the
     /// combined format.
     pub duration: Duration,
     /// Whether the response was sent completely.
     pub is_complete: bool,
-    /// `X-Request-Id`.
+    /// Request field `X-Request-Id`, not validated.
     pub request_id: Option<&'a [u8]>,
 }
 
