@@ -28,7 +28,7 @@ pub(crate) enum Refusal {
     Unreadable,
     /// The closures of the policy's roots are unknown, so it is unknown which paths may be read.
     Undecided,
-    /// The store failed.
+    /// The store failed with this error.
     Store(StoreError),
 }
 

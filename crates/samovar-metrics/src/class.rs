@@ -16,23 +16,23 @@ pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a
 pub enum Class {
     /// `nix-cache-info`
     CacheInfo,
-    /// A narinfo.
+    /// A request for a narinfo.
     Narinfo,
-    /// A NAR.
+    /// A request for a NAR or a range of it.
     Nar,
     /// The listing of a NAR.
     Listing,
-    /// A build log.
+    /// A request for a build log.
     Log,
-    /// A realisation.
+    /// A request for a realisation.
     Realisation,
-    /// A bulk query.
+    /// A bulk query for a list of narinfos.
     Narinfos,
-    /// A closure.
+    /// A bulk query for the narinfos of a closure.
     Closure,
     /// A page of the web interface.
     Page,
-    /// Any other URL.
+    /// A request for any other URL.
     Other,
 }
 

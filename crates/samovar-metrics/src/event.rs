@@ -58,14 +58,14 @@ pub enum Event<'a> {
     PathFailed {
         /// The path, its hash part, or the request.
         path: &'a dyn fmt::Display,
-        /// The cause.
+        /// Cause of the failure.
         error: &'a dyn fmt::Display,
     },
     /// A path was collected or registered anew while it was being sent; the response was aborted.
     PathCollected(&'a dyn fmt::Display),
     /// The files of a valid path do not match its registration; it is answered with 404.
     PathQuarantined {
-        /// The path.
+        /// The damaged path.
         path: &'a dyn fmt::Display,
         /// The difference between files and registration.
         error: &'a dyn fmt::Display,
@@ -94,7 +94,7 @@ pub enum Event<'a> {
     BulkEvicted,
     /// Paths cannot be leased. Reported once per outage.
     LeasesFailed {
-        /// The cause.
+        /// Cause of the failure.
         error: &'a dyn fmt::Display,
         /// Whether this is normal: no daemon has answered since the start, and leases were not
         /// configured.
@@ -117,14 +117,14 @@ pub enum Event<'a> {
     PasswordVerified,
     /// A client has uploaded a path.
     PathUploaded {
-        /// The path.
+        /// The path that was published.
         path: &'a dyn fmt::Display,
         /// The name of the client's token.
         token: &'a str,
     },
     /// A client uploaded a path again with another NAR. The first NAR stays.
     UploadConflict {
-        /// The path.
+        /// The path that exists already.
         path: &'a dyn fmt::Display,
         /// The name of the client's token.
         token: &'a str,

@@ -18,7 +18,7 @@ pub struct Status {
     pub version: u32,
     /// Time of the snapshot.
     pub time_ms: u64,
-    /// The server process.
+    /// Name, version, addresses and readiness of the server.
     pub server: ServerStatus,
     /// Rates over the last seconds, for example requests per second.
     pub now: Rates,
@@ -40,7 +40,7 @@ pub struct Status {
     pub transfer_count: usize,
     /// Recent errors and warnings of the error log, newest first; at most 50.
     pub recent_errors: Vec<RecentError>,
-    /// The store.
+    /// State of the store and its catalog.
     pub store: StoreStatus,
     /// Caches in memory and on disk.
     pub caches: Vec<CacheStatus>,
@@ -54,7 +54,7 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
-/// The server process.
+/// Name, version, addresses and readiness of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerStatus {
@@ -100,7 +100,7 @@ pub struct Latency {
     pub window_s: f64,
     /// Number of responses. If 0, the percentiles are 0.
     pub count: u64,
-    /// Median latency.
+    /// Median latency, in seconds.
     pub p50_s: f64,
     /// 90th percentile of latency.
     pub p90_s: f64,
@@ -191,7 +191,7 @@ pub struct RecentError {
     pub text: String,
 }
 
-/// The store.
+/// State of the store and its catalog.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreStatus {
@@ -277,7 +277,7 @@ pub struct EventCount {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadStatus {
-    /// Open connections.
+    /// Number of open connections.
     pub connection_count: u64,
     /// Limit of open connections.
     pub connection_count_max: u64,
@@ -303,13 +303,13 @@ pub struct LoadStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStatus {
-    /// PID.
+    /// Process ID.
     pub pid: u32,
     /// CPU time since the start.
     pub cpu_s: f64,
     /// Resident memory in bytes.
     pub resident_len: u64,
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub open_fds: u64,
     /// Limit of file descriptors.
     pub max_fds: u64,

@@ -29,7 +29,7 @@ const WAYS: usize = 8;
 /// Sets that share one mutex.
 const SETS: usize = 32;
 
-/// Number of mutexes.
+/// Number of mutexes in a table.
 const SHARDS: usize = 64;
 
 /// Maximum number of clients that the table distinguishes: at 16 bytes each, 256 KiB.

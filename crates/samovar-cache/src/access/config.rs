@@ -73,7 +73,7 @@ impl AccessConfig {
 /// The verified client certificates that are admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateConfig {
-    /// All verified certificates.
+    /// Whether all verified certificates are admitted.
     pub any: bool,
     /// SHA-256 fingerprints in hex, with or without colons, as printed by
     /// `openssl x509 -fingerprint -sha256`.

@@ -69,7 +69,7 @@ pub enum FileKind {
     /// Users with hashed passwords.
     #[error("users file")]
     Users,
-    /// Hashed tokens.
+    /// The tokens file, with hashed tokens.
     #[error("tokens file")]
     Tokens,
 }

@@ -35,7 +35,7 @@ const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 /// than this are sent without looking for a plan.
 const PLANNED_FROM: u64 = 1 << 20;
 
-/// Plans of paths.
+/// The NAR plans of recently used paths.
 #[derive(Debug)]
 pub(crate) struct Plans {
     entries: Sharded<Entry>,

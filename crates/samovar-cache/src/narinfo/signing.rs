@@ -28,14 +28,14 @@ pub struct Signing {
 /// The paths that a cache signs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// All paths.
+    /// All paths are signed.
     #[default]
     All,
     /// Paths that were built on this machine (`ultimate`).
     Ultimate,
     /// Paths that have a signature in the store by one of these keys.
     TrustedBy(Vec<PublicKey>),
-    /// No path.
+    /// No path is signed.
     None,
 }
 

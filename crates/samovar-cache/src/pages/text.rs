@@ -98,7 +98,7 @@ impl Count {
         let mut grouped = String::new();
         for (index, digit) in digits.chars().enumerate() {
             if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                // Narrow no-break space.
+                // U+202F, a narrow no-break space, separates groups of digits.
                 grouped.push('\u{202f}');
             }
             grouped.push(digit);

@@ -97,7 +97,7 @@ impl TestServer {
             .find_map(|line| line.strip_prefix("Content-Length: "));
         let is_whole = match len {
             Some(len) => body.len() == len.parse::<usize>().unwrap(),
-            // The last chunk.
+            // A chunked body is complete if it ends with the last chunk.
             None => body.ends_with(b"0\r\n\r\n"),
         };
         if method != "HEAD" && !is_whole {

@@ -47,20 +47,20 @@ pub struct NewNar {
     pub frames: Option<Vec<u8>>,
 }
 
-/// An uploaded path.
+/// A path that was uploaded and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPath {
     /// The store path.
     pub path: StorePath,
-    /// Its NAR.
+    /// The path's NAR.
     pub nar: StoredNar,
     /// The paths to which it refers, in sorted order; may include the path itself.
     pub references: Vec<StorePath>,
     /// The derivation that built it.
     pub deriver: Option<StorePath>,
-    /// The uploaded signatures.
+    /// The signatures that were uploaded with it.
     pub signatures: Vec<Signature>,
-    /// The content address.
+    /// The content address, if the path has one.
     pub content_address: Option<ContentAddress>,
     /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
@@ -73,7 +73,7 @@ pub struct NewPath {
     pub cache: CacheId,
     /// Row number of the client's token.
     pub token: i64,
-    /// The path.
+    /// The store path.
     pub path: StorePath,
     /// Row number of the path's NAR.
     pub nar_id: i64,
@@ -83,9 +83,9 @@ pub struct NewPath {
     pub has_self_reference: bool,
     /// The derivation that built it.
     pub deriver: Option<StorePath>,
-    /// Its signatures.
+    /// The uploaded signatures.
     pub signatures: Vec<Signature>,
-    /// Its content address.
+    /// The content address, if the narinfo states one.
     pub content_address: Option<ContentAddress>,
 }
 
