@@ -165,7 +165,6 @@ fn break_off(database: &Path) {
 
 /// The state that Nix 2.22 and later leave: no process has the database open, and its WAL files
 /// exist.
-/// exist.
 #[test]
 fn idle_with_wal_files() {
     for who in everybody() {

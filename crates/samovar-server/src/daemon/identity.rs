@@ -92,7 +92,7 @@ impl Identity {
 
     /// Switches all threads to this user and group permanently, with the user's supplementary
     /// groups.
-    /// Does nothing if the process already runs as this user. Open files and sockets stay open.
+    ///
     /// Does nothing if the process already runs as this user. Open files and sockets stay open.
     ///
     /// # Errors
