@@ -79,7 +79,7 @@ fn status(metrics: &Metrics) -> Response {
     json(&metrics.status())
 }
 
-/// A JSON response that must not be cached.
+/// Makes a JSON response that must not be cached.
 pub fn json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(json) => plain("application/json", json),

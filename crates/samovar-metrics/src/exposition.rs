@@ -267,7 +267,7 @@ fn load(text: &mut Text, metrics: &Metrics) {
     }
 }
 
-/// The standard `process_` metrics of Prometheus client libraries.
+/// Writes the standard `process_` metrics of Prometheus client libraries.
 fn process(text: &mut Text) {
     let process = Process::now();
     let status = &process.status;

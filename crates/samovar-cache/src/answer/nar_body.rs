@@ -50,7 +50,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// `root` identifies the directory or file that is read.
+    /// Starts a check. `root` identifies the directory or file that is read.
     pub(crate) fn new(
         root: Option<Identity>,
         is_first: bool,

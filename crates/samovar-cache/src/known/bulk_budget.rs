@@ -158,7 +158,7 @@ impl List {
 }
 
 impl Share {
-    /// Total number of records in the answer.
+    /// Returns the total number of records in the answer.
     pub(crate) fn count(&self) -> usize {
         self.list.count
     }

@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A tree whose plan takes about 100 KB.
+    /// Makes a tree whose plan takes about 100 KB.
     fn tree() -> (tempfile::TempDir, Tree) {
         let dir = tempfile::tempdir().unwrap();
         for number in 0..400 {

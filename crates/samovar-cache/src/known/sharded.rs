@@ -43,7 +43,7 @@ struct Generation<V> {
 
 /// An entry whose memory can be measured.
 pub(crate) trait MemoryLen {
-    /// Memory of the entry in bytes, including its share of the table.
+    /// Returns the memory of the entry in bytes, including its share of the table.
     fn memory_len(&self) -> usize;
 }
 
@@ -175,7 +175,8 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         self.shard_len_max == memory_len / self.shards.len()
     }
 
-    /// Maximum memory of one generation of one shard, in bytes. No longer entry is accepted.
+    /// Returns the maximum memory of one generation of one shard, in bytes. Longer entries are not
+    /// accepted.
     fn generation_len_max(&self) -> usize {
         self.shard_len_max / 2
     }

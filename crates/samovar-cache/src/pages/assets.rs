@@ -43,7 +43,7 @@ impl Asset {
         }
     }
 
-    /// The URL, relative to the root of a cache.
+    /// Returns the asset's URL, relative to the root of a cache.
     pub(crate) fn path(&self) -> String {
         format!("-/assets/{}", self.name)
     }

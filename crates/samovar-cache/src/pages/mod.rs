@@ -197,7 +197,8 @@ impl View<'_> {
         Ok(redirect(&self.base.to_path(hash_part)))
     }
 
-    /// The page for a refused request. An excluded path and an absent one give the same page.
+    /// Renders the page for a refused request. It is the same for an excluded path and an absent
+    /// one.
     fn refused(&self, refusal: Refusal) -> Response {
         match refusal {
             Refusal::Quarantined => self.message(
@@ -265,7 +266,7 @@ impl View<'_> {
         self.message(Status::NOT_FOUND, "Browsing unavailable", text)
     }
 
-    /// The page shown while the store, or part of it, cannot be read.
+    /// Renders the page that is shown while the store, or a part of it, cannot be read.
     pub(crate) fn unreadable(&self) -> Response {
         let text = "The store cannot be read. Try again later.";
         self.message(Status::SERVICE_UNAVAILABLE, "Temporarily unavailable", text)

@@ -107,7 +107,8 @@ fn now(status: &Status) -> Markup {
     }
 }
 
-/// Hit ratio of each second in percent. A second without requests repeats the previous value.
+/// Returns the hit ratio of each second in percent. A second without requests repeats the previous
+/// value.
 fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
     history.iter().scan(0, |last, moment| {
         let asked = moment.hit_count.saturating_add(moment.miss_count);

@@ -30,7 +30,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// `path` is the path of the request, without the cache's prefix.
+    /// Returns the reference for the page at `path`, which lacks the cache's prefix.
     pub(crate) fn of(path: &[u8]) -> Self {
         let slash_count = path.iter().filter(|byte| **byte == b'/').count();
         Self {

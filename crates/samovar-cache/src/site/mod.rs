@@ -190,7 +190,7 @@ impl Site {
         }
     }
 
-    /// The store that is served.
+    /// Returns the store that is served.
     pub fn store(&self) -> &dyn Store {
         &*self.shared.store
     }
@@ -268,7 +268,8 @@ impl Service for Site {
         }
     }
 
-    /// The body of a GET has no meaning (RFC 9110, 9.3.1).
+    /// Decides how to receive the body of a request. The body of a GET has no meaning (RFC 9110,
+    /// 9.3.1).
     fn intake(&self, head: Head<'_>) -> Intake {
         if !matches!(head.method(), Method::Post | Method::Put) {
             return Intake::Buffered(64 * 1024);

@@ -4,10 +4,10 @@
 //!
 //! Sending such a NAR from the store means opening each of its files. Its first complete download
 //! writes a copy to an unnamed file (`O_TMPFILE`). The kernel frees that file however the process
-//! ends, and no copy outlives a restart, so none is ever trusted without its hash having been
-//! checked. The bytes are hashed as they are written, and the copy is kept if the hash matches the
-//! registered one. So the copy stays valid even if the store files change. Later downloads and
-//! ranges are sent from the page cache with `sendfile`.
+//! ends: no cleanup is needed, and no data on the disk is trusted after a restart. The bytes are
+//! hashed as they are written, and the copy is kept if the hash matches the registered one. So the
+//! copy stays valid even if the store files change. Later downloads and ranges are sent from the
+//! page cache with `sendfile`.
 //!
 //! If writing fails, the copy is dropped and the response continues.
 //!
@@ -16,8 +16,8 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | size of all entries | 1 GiB, or an eighth of the free space if less | can be configured |
-//! | size of a NAR | 256 KiB to half of all entries | a smaller NAR is sent in one buffer |
-//! | average size of its files | 32 KiB, plus 256 KiB in sum | larger ones cost less than a copy |
+//! | size of a NAR | 256 KiB to half the cache's size | a smaller NAR is sent in one buffer |
+//! | average size of its files | 32 KiB, plus 256 KiB in sum | above, opening them is cheaper |
 //! | entries, and copies in progress | each 1/32 of the descriptors, at most 4096 | one per file |
 //! | disk space allocated at once | 4 MiB | limits how much an aborted download can evict |
 //! | pause in writing after an error | one minute | not each request should try a full disk |
@@ -52,11 +52,12 @@ pub struct NarCacheDirectory {
 }
 
 impl NarCacheDirectory {
-    /// `len_max`: the size in bytes; `None`: 1 GiB or an eighth of the free space, the lesser.
+    /// Opens the directory. `len_max` is the size of the cache in bytes; `None`: 1 GiB, or an
+    /// eighth of the free space if that is less.
     ///
     /// # Errors
     ///
-    /// If the file system cannot create unnamed files there.
+    /// If no unnamed file can be created there.
     pub fn open(directory: &Path, len_max: Option<u64>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -97,7 +98,8 @@ impl NarCacheDirectory {
         Ok(openat(&self.directory, ".", flags, mode)?.into())
     }
 
-    /// Maximum size of the cache in bytes; `used_len` bytes are in use at present.
+    /// Returns the maximum size of the cache in bytes, of which `used_len` bytes are in use at
+    /// present.
     fn len_max(&self, used_len: u64) -> u64 {
         const LEN_MAX: u64 = 1 << 30;
         if let Some(len_max) = self.len_max {
