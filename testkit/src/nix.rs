@@ -221,11 +221,16 @@ impl Daemon {
         signal_if_alive(&procfs::children(self.0.id()), name);
     }
 
-    /// Kills the daemon and its worker processes.
+    /// Kills the daemon and its worker processes, and waits until their sockets are closed: the
+    /// workers inherit the one that listens.
     pub fn end_with_children(self) {
         let children = procfs::children(self.0.id());
         drop(self);
         signal_if_alive(&children, "KILL");
+        eventually("the workers of nix-daemon end", || {
+            let is_open = |pid: &u32| procfs::descriptor_count(*pid).unwrap_or(0) > 0;
+            !children.iter().any(is_open)
+        });
     }
 }
 

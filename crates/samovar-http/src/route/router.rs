@@ -312,7 +312,7 @@ impl Router {
     /// use samovar_http::{Error, Response, Router};
     ///
     /// fn as_json(error: &Error) -> Response {
-    /// The engine's messages contain no character that JSON would escape.
+    ///     // The engine's messages contain no character that JSON would escape.
     ///     Response::json(error.status(), format!("{{\"error\":\"{}\"}}", error.message()))
     /// }
     /// let router = Router::new().on_error(|_, error| as_json(error)).on_refusal(as_json);
