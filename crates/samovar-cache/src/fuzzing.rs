@@ -11,8 +11,9 @@ use crate::access;
 use crate::answer::bulk;
 use crate::route::{self, Route};
 
-/// The result of routing a URL: the hash part to look up, and the name that becomes part of a
-/// file's path.
+/// The properties of a routed URL that fuzz targets check: the hash part to look up in the store;
+/// of a build log the base name, and of a realisation the ID, which become part of a file's path;
+/// and whether any route matched.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Destination {
     pub hash_part: Option<HashPart>,

@@ -12,9 +12,9 @@ pub struct Limits {
     /// Limits of a request head, larger than browsers need; a larger head gets 414 or 431.
     pub head: HeadLimits,
     /// Maximum number of open connections over all I/O threads. At the limit, a new connection
-    /// evicts an idle or slow one, or gets 503. Default: 16384. The process's limit of descriptors
-    /// reduces it further: at least 256 descriptors, and at least half if there are fewer than
-    /// 4096, stay reserved for files such as those of bodies.
+    /// evicts an idle or slow one, or gets 503. Default: 16384. A low limit of open files
+    /// (`RLIMIT_NOFILE`) reduces it: to that limit minus 256, and to at most half of a limit below
+    /// 4096. The remaining descriptors are for files, such as those sent as response bodies.
     pub connections_max: usize,
     /// Minimum time for which a connection must have been idle before it may be evicted; five times
     /// as long in the middle of a slow request or response. If an address has more than half of all

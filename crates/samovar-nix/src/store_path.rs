@@ -99,7 +99,8 @@ impl StorePath {
         })
     }
 
-    /// Parses `<hash part>-<name>` by the rule of Nix 2.18.9 and later.
+    /// Parses `<hash part>-<name>`. Also refuses a name whose part before the first dash is `.` or
+    /// `..`, as Nix does since 2.18.9.
     ///
     /// # Errors
     ///

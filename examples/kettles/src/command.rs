@@ -46,7 +46,8 @@ impl Command {
     }
 }
 
-/// Commands that are not confirmed yet. For a kettle without commands, a lookup reads one counter.
+/// Commands that are not confirmed yet. While no kettle has any, a lookup only reads
+/// `device_count`, without a lock.
 #[derive(Debug, Default)]
 pub struct Commands {
     open: RwLock<HashMap<DeviceId, Vec<Open>>>,

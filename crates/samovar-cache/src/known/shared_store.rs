@@ -146,7 +146,8 @@ impl SharedStore {
         }
     }
 
-    /// Returns the snapshot of the store if the catalog is current.
+    /// Returns the catalog's set of all hash parts in the store; `None` if the database may have
+    /// changed since the set was read.
     pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
         let catalog = self.store.catalog()?;
         let mut snapshot = catalog.current();

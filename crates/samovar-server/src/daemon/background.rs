@@ -60,7 +60,9 @@ const VARIABLE: &str = "NIX_SERVE_LAUNCHER";
 const READY: &str = "nix-serve: ready";
 
 impl Role {
-    /// Determines the role of this process. In the background, leaves the terminal's session.
+    /// Returns the role of this process: `Foreground` without `--daemonize`; `Background` if a
+    /// launcher started it; otherwise `Launcher`. A background process also leaves the terminal's
+    /// session (setsid(2)).
     ///
     /// # Errors
     ///

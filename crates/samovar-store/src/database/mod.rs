@@ -210,8 +210,9 @@ impl Database {
                 && session.has_its_wal_index()
                 && session.schema_file == FileState::of(&self.schema_path).ok())
         {
-            // Observe the file while its change counter is readable. A failure means that the file
-            // is gone.
+            // Record the file's state before the session is retired, while its change counter can
+            // still be read: by the counter, the history tells commits from an overwrite. An error
+            // means that the file is gone.
             let _number = self.history(session);
             self.retire(session);
             // Open at once. Old connections are useless and keep the WAL index of an overwritten

@@ -147,13 +147,13 @@ impl Session {
         &self.source
     }
 
-    /// Returns whether the path still leads to this file, and only commits to the WAL have
-    /// happened.
+    /// Returns whether the session is not retired, and the path still leads to the same file with
+    /// the same size and change time.
     ///
-    /// Opens everything again after two other events, which are both rare. A checkpoint copies
-    /// pages into the file and cannot be distinguished from a backup copied over it, which
-    /// invalidates every cached page. Nor can a commit in rollback mode, because a copy sets the
-    /// change counter back.
+    /// Commits to the WAL do not change the file. A checkpoint does, and so does a commit in
+    /// rollback mode. Both make this return `false`, so that the caller opens the database again,
+    /// because the file may instead have been overwritten by a backup, after which cached pages are
+    /// invalid. Both are rare.
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
             && FileState::of(&self.path).is_ok_and(|identity| identity == self.identity)
