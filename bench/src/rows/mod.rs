@@ -414,7 +414,8 @@ fn narinfo_target(path: &str) -> String {
 /// Returns targets of narinfos that no store has, with distinct well-formed hash parts.
 fn absent_targets(count: u64) -> Vec<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
-    let mut random = SplitMix64::new(1);
+    // The sample stores draw their hash parts from the generator with small seeds.
+    let mut random = SplitMix64::new(0x6162_7365_6e74);
     let mut digit = || char::from(DIGITS[random.index(DIGITS.len())]);
     let mut target = |_| {
         let hash: String = (0..32).map(|_| digit()).collect();
