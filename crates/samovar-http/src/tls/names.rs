@@ -40,8 +40,8 @@ fn common_name(certificate: &[u8]) -> Option<PeerName> {
     is_only.then(|| PeerName::CommonName(name.into()))
 }
 
-/// Returns the text of a UTF8String, PrintableString or IA5String; `None` for other types, invalid
-/// UTF-8, or control characters.
+/// Returns the text of a `UTF8String`, `PrintableString` or `IA5String`; `None` for other types,
+/// invalid UTF-8, or control characters.
 fn text(value: &Any) -> Option<&str> {
     let is_known = matches!(
         value.tag(),
