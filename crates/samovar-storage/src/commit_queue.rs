@@ -5,6 +5,7 @@
 //! callers commits them together.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::StorageError;
@@ -28,7 +29,7 @@ struct State {
     is_committing: bool,
     /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
     /// same error.
-    outcomes: HashMap<u64, Result<Published, String>>,
+    outcomes: HashMap<u64, Result<Published, StorageError>>,
 }
 
 impl CommitQueue {
@@ -45,7 +46,7 @@ impl CommitQueue {
         state.waiting.push((ticket, new));
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
-                return outcome.map_err(StorageError::Database);
+                return outcome;
             }
             if state.is_committing {
                 state = self
@@ -58,7 +59,9 @@ impl CommitQueue {
             let count = state.waiting.len().min(BATCH_COUNT_MAX);
             let (tickets, batch): (Vec<_>, Vec<_>) = state.waiting.drain(..count).unzip();
             drop(state);
-            let outcome = commit(&batch);
+            // A panic must not leave the others waiting; the panic hook has reported it.
+            let outcome = catch_unwind(AssertUnwindSafe(|| commit(&batch)))
+                .unwrap_or_else(|_panic| Err(StorageError::Database("the commit panicked".into())));
             state = self.state();
             state.is_committing = false;
             match outcome {
@@ -67,10 +70,9 @@ impl CommitQueue {
                     state.outcomes.extend(tickets.into_iter().zip(outcomes));
                 }
                 Err(error) => {
-                    let text = error.to_string();
                     let failed = tickets
                         .into_iter()
-                        .map(|ticket| (ticket, Err(text.clone())));
+                        .map(|ticket| (ticket, Err(error.copy())));
                     state.outcomes.extend(failed);
                 }
             }
@@ -80,5 +82,50 @@ impl CommitQueue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use samovar_nix::StorePath;
+
+    use super::*;
+    use crate::metadata::CacheId;
+
+    fn new_path() -> NewPath {
+        let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
+        NewPath {
+            cache: CacheId(1),
+            token: 1,
+            path: StorePath::from_base_name(base_name).unwrap(),
+            nar_id: 1,
+            references: Vec::new(),
+            has_self_reference: false,
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_as_such() {
+        let queue = CommitQueue::default();
+        let full = |_: &[NewPath]| {
+            let error = io::ErrorKind::StorageFull.into();
+            Err(StorageError::file("cannot write", "the database", error))
+        };
+        let error = queue.publish(new_path(), full).unwrap_err();
+        assert!(error.is_full(), "{error}");
+    }
+
+    #[test]
+    fn a_commit_that_panics_fails_and_the_next_one_works() {
+        let queue = CommitQueue::default();
+        let panics = |_: &[NewPath]| std::panic::resume_unwind(Box::new(()));
+        assert!(queue.publish(new_path(), panics).is_err());
+        let published = queue.publish(new_path(), |batch| Ok(vec![Published::New; batch.len()]));
+        assert_eq!(published.unwrap(), Published::New);
     }
 }

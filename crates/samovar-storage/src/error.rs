@@ -63,6 +63,23 @@ impl StorageError {
         }
     }
 
+    /// Makes an equal error for another upload of the same commit.
+    pub(crate) fn copy(&self) -> Self {
+        match self {
+            Self::File {
+                action,
+                path,
+                error,
+            } => {
+                let error = io::Error::new(error.kind(), error.to_string());
+                Self::file(action, path, error)
+            }
+            Self::Damaged(reason) => Self::Damaged(reason.clone()),
+            Self::Database(reason) => Self::Database(reason.clone()),
+            other => Self::Database(other.to_string()),
+        }
+    }
+
     /// Whether the error means that the disk or a quota is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
