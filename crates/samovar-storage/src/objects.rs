@@ -95,18 +95,30 @@ impl Directory {
             fs::create_dir_all(&path)
                 .map_err(|error| StorageError::file("cannot create", dir, error))?;
         }
+        // Else a power cut could take away a subdirectory with the files that were synced in it.
+        sync_directory(root).map_err(|error| StorageError::file("cannot sync", ".", error))?;
         Ok(Self {
             root: root.to_owned(),
         })
     }
+
+    /// Creates a file that is removed unless it gets a name.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
+            .tempfile_in(self.root.join(TMP))
+    }
+}
+
+/// Makes the names in a directory durable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 impl Objects for Directory {
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError> {
-        let file = tempfile::Builder::new()
-            .prefix("")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
-            .tempfile_in(self.root.join(TMP))
+        let file = self
+            .temporary()
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
         Ok(Box::new(NewFile {
             file,
@@ -149,16 +161,10 @@ impl Objects for Directory {
 
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
-        let path = self.root.join(key);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
-        let mut file = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
-            .tempfile_in(self.root.join(TMP))
-            .map_err(failed)?;
+        let mut file = self.temporary().map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
+        file.persist(self.root.join(key))
+            .map_err(|error| failed(error.error))?;
         Ok(())
     }
 }
@@ -190,8 +196,6 @@ impl NewObject for NewFile {
         self.file
             .persist(&path)
             .map_err(|error| failed(error.error))?;
-        File::open(parent)
-            .and_then(|directory| directory.sync_all())
-            .map_err(failed)
+        sync_directory(&parent).map_err(failed)
     }
 }
