@@ -4,9 +4,7 @@
 //!
 //! Nix 2.36, `src/libstore/store-dir-config.cc`: `makeStorePath`, `makeFixedOutputPath`.
 
-use std::fmt::Write as _;
-
-use samovar_nix::{Algorithm, ContentAddress, HashPart, Method, StoreDir, StorePath};
+use samovar_nix::{Algorithm, ContentAddress, Hash, HashPart, Method, StoreDir, StorePath};
 use sha2::{Digest as _, Sha256};
 
 /// Whether `path` is the store path of this content address and these references.
@@ -29,7 +27,8 @@ pub(crate) fn is_path_of(
             };
             let algorithm = hash.algorithm().name();
             let text = format!("fixed:out:{prefix}{algorithm}:{}:", hash.base16());
-            ("output:out".to_owned(), hex(&Sha256::digest(text)))
+            let inner = Hash::sha256(&Sha256::digest(text).into());
+            ("output:out".to_owned(), inner.base16())
         }
     };
     let mut references: Vec<_> = references.to_vec();
@@ -62,12 +61,4 @@ fn folded(digest: &[u8]) -> HashPart {
         folded[at % 20] ^= byte;
     }
     HashPart::from_bytes(folded)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }
