@@ -5,11 +5,21 @@
 //! long to guess, a fast hash is sufficient.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest as _, Sha256};
 
 /// First characters of each token. Scanners of source code can recognise a leaked token by them.
 pub const PREFIX: &str = "smv1_";
+
+/// Returns the time by which tokens expire: the present time, in seconds since 1970.
+#[must_use]
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}
 
 /// SHA-256 of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,13 +5,12 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
-use samovar_storage::token::{PREFIX, Rights, Token, TokenHash};
+use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{DATABASE, open_database};
 use time::OffsetDateTime;
 
@@ -96,11 +95,12 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
 }
 
 fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
+    let exists = directory.join(DATABASE).exists();
     ensure!(
-        may_create || directory.join(DATABASE).exists(),
+        may_create || exists,
         "{directory:?} is not a storage: name the directory of samovar serve --storage"
     );
-    if may_create && !directory.join(DATABASE).exists() {
+    if !exists {
         // Ignore errors: standard error may be closed, and the token is created nevertheless.
         writeln!(
             io::stderr(),
@@ -215,13 +215,6 @@ fn lifetime(text: &str) -> Result<i64, String> {
         .and_then(|text| text.parse::<u32>().ok());
     let number = number.filter(|number| *number > 0).ok_or_else(expected)?;
     Ok(i64::from(number) * seconds)
-}
-
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }
 
 #[cfg(test)]

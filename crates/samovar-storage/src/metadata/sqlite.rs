@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension as _, Row, Transaction, TransactionBehavior, params,
@@ -20,7 +20,7 @@ use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 use super::{CacheId, Metadata, NewNar, NewPath, NewToken, Published, StoredNar, StoredPath};
 use crate::error::StorageError;
 use crate::publish::SIGNATURE_COUNT_MAX;
-use crate::token::{Rights, Token, TokenHash};
+use crate::token::{Rights, Token, TokenHash, now};
 
 /// The schema version that this program reads and writes.
 const SCHEMA: i64 = 1;
@@ -508,13 +508,6 @@ fn unsigned(number: i64) -> Result<u64, StorageError> {
 fn signed(number: u64) -> Result<i64, StorageError> {
     i64::try_from(number)
         .map_err(|_too_large| StorageError::Database(format!("{number} is too large")))
-}
-
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }
 
 impl From<rusqlite::Error> for StorageError {
