@@ -241,16 +241,16 @@ impl Cache {
             return self.pass_on(&route, reply);
         };
         let policy = &self.reader().policy;
-        let uploads = self.uploads.as_ref();
-        if uploads.is_some_and(|uploads| uploads.may_contain(hash_part)) {
-            return self.pass_on(&route, reply);
-        }
-        if policy.is_open() {
-            if !snapshot.may_contain(&hash_part) {
-                return reply.prepared(fixed.get(Fixed::NoPath));
-            }
-        } else if policy.rules_out(&hash_part) {
-            return reply.prepared(fixed.get(Fixed::NoPath));
+        let is_absent = match policy.is_open() {
+            true => !snapshot.may_contain(&hash_part),
+            false => policy.rules_out(&hash_part),
+        };
+        if is_absent {
+            let uploads = self.uploads.as_ref();
+            return match uploads.is_some_and(|uploads| uploads.may_contain(hash_part)) {
+                true => self.pass_on(&route, reply),
+                false => reply.prepared(fixed.get(Fixed::NoPath)),
+            };
         }
         if let Route::Nar { nar_hash, .. } = &route {
             // Other caches share the small-NAR cache, so the NAR is sent only if this cache has
