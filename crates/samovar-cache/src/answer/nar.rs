@@ -33,14 +33,11 @@ pub(crate) fn respond(
     }
     registration.admit()?;
     let (size, is_sent) = (info.nar_size, head.method() == Method::Get);
-    let (status, (start, end)) = match requested_range(head, size) {
-        RangeOutcome::Whole => (Status::OK, (0, size)),
-        RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, (start, end)),
-        RangeOutcome::Unsatisfiable => {
-            let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
-            return Ok(response.header("Content-Range", format!("bytes */{size}")));
-        }
+    let part = match Part::requested(head, size) {
+        Ok(part) => part,
+        Err(unsatisfiable) => return Ok(unsatisfiable),
     };
+    let (start, end) = (part.start, part.end);
     let path = info.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
@@ -74,26 +71,57 @@ pub(crate) fn respond(
         }
         None => body,
     };
-    let head = AnswerHead {
-        status,
-        ..small_nars::HEAD
-    };
-    let response = head.response(body);
-    Ok(if status == Status::PARTIAL_CONTENT {
-        response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
-    } else {
-        response
-    })
+    Ok(part.response(body))
 }
 
-/// Parses the requested range. Ranges are defined for GET only (RFC 9110, 14.2). `If-Range` never
-/// matches, because responses have no validators (13.1.5).
-pub(crate) fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
-    match head.header("Range") {
-        Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
-            range::resolve(value, size)
+/// The part of a NAR, or of its file, that a request asks for.
+pub(crate) struct Part {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    status: Status,
+    /// Length of the whole, in bytes.
+    size: u64,
+}
+
+impl Part {
+    /// Returns the requested part of `size` bytes, or the response if there is no such part. Ranges
+    /// are defined for GET only (RFC 9110, 14.2). `If-Range` never matches, because responses have
+    /// no validators (13.1.5).
+    pub(crate) fn requested(head: Head<'_>, size: u64) -> Result<Self, Response> {
+        let outcome = match head.header("Range") {
+            Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
+                range::resolve(value, size)
+            }
+            _ => RangeOutcome::Whole,
+        };
+        let (status, start, end) = match outcome {
+            RangeOutcome::Whole => (Status::OK, 0, size),
+            RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start, end),
+            RangeOutcome::Unsatisfiable => {
+                let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
+                return Err(response.header("Content-Range", format!("bytes */{size}")));
+            }
+        };
+        Ok(Self {
+            start,
+            end,
+            status,
+            size,
+        })
+    }
+
+    /// Makes the response with this part as its body.
+    pub(crate) fn response(&self, body: Body) -> Response {
+        let head = AnswerHead {
+            status: self.status,
+            ..small_nars::HEAD
+        };
+        let response = head.response(body);
+        if self.status != Status::PARTIAL_CONTENT {
+            return response;
         }
-        _ => RangeOutcome::Whole,
+        let (start, last, size) = (self.start, self.end - 1, self.size);
+        response.header("Content-Range", format!("bytes {start}-{last}/{size}"))
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Stamp {
 }
 
 /// Status and header fields of a narinfo response.
-const HEAD: AnswerHead = AnswerHead {
+pub(crate) const HEAD: AnswerHead = AnswerHead {
     status: Status::OK,
     fields: &[("Content-Type", "text/x-nix-narinfo")],
 };

@@ -30,7 +30,7 @@ use crate::reader::Reader;
 use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
-use crate::upload::{self, Context, Uploads};
+use crate::upload::{self, Context, Cost, Uploads};
 
 /// The configuration of a cache.
 #[derive(Debug)]
@@ -195,12 +195,12 @@ impl Cache {
                 }
             }
         }
-        if self.uploads.is_some() && upload::is_about_uploads(head.method(), path) {
-            // Downloads do not queue behind the verification of uploads.
-            return Ok(match upload::is_costly(head.method(), path) {
-                true => reply.dispatch_costly(),
-                false => reply.dispatch_slow(),
-            });
+        if self.uploads.is_some() {
+            match upload::cost(head.method(), path) {
+                Some(Cost::Verification) => return Ok(reply.dispatch_costly()),
+                Some(Cost::Files) => return Ok(reply.dispatch_slow()),
+                None => {}
+            }
         }
         Ok(self.inline_admitted(fresh, turn, head, path, reply))
     }

@@ -30,21 +30,20 @@ mod target;
 
 use std::cell::Cell;
 use std::io::{self, Read as _};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use samovar_http::http::range::RangeOutcome;
 use samovar_http::http::{Method, Status, Version};
 use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
-use samovar_storage::token::{PREFIX, Token};
+use samovar_storage::token::{PREFIX, Token, now};
 use samovar_storage::verify::FileName;
 use samovar_storage::{NARINFO_LEN_MAX, PutError, Refusal, StorageError, StoredCache};
 
 use crate::access::credentials::Credentials;
-use crate::answer::nar::requested_range;
+use crate::answer::nar::Part;
 use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::rendered;
 use crate::reader::policy::Decision;
 use crate::refusal::{Fixed, TEXT};
 
@@ -78,16 +77,23 @@ pub(crate) struct Context<'a> {
     pub(crate) cache_info: &'a [u8],
 }
 
-/// Whether the request is for this module alone, so that a worker must answer it: PUT, a URL below
-/// `upload/`, or the file of a NAR. `path` lacks the prefix of the cache.
-pub(crate) fn is_about_uploads(method: Method, path: &[u8]) -> bool {
-    let target = Target::of(path);
-    method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
+/// The work of a worker for a request about uploads.
+pub(crate) enum Cost {
+    /// Reading or writing files and the database.
+    Files,
+    /// Verifying a NAR, which takes long: downloads must not queue behind it.
+    Verification,
 }
 
-/// Whether the request uploads a NAR. Verifying it takes long.
-pub(crate) fn is_costly(method: Method, path: &[u8]) -> bool {
-    method == Method::Put && matches!(Target::of(path).kind, Kind::Nar(_))
+/// Returns the work for a request that only this module answers: PUT, a URL below `upload/`, or the
+/// file of a NAR; `None` for other requests. `path` lacks the prefix of the cache.
+pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
+    let target = Target::of(path);
+    match (method, &target.kind) {
+        (Method::Put, Kind::Nar(_)) => Some(Cost::Verification),
+        (Method::Put, _) | (_, Kind::Nar(_)) => Some(Cost::Files),
+        _ => target.is_below_upload.then_some(Cost::Files),
+    }
 }
 
 /// Whether the request carries a token, which a worker must look up to check it.
@@ -143,16 +149,16 @@ impl Uploads {
         matches!(token, Some(Ok(Some(token))) if token.rights.read || may_push())
     }
 
-    /// Answers a request on a worker if [`is_about_uploads`] holds. `path` lacks the prefix of the
-    /// cache.
+    /// Answers a request on a worker; `None` if [`cost`] is `None`. `prefix_len`: length of the
+    /// prefix of the cache.
     pub(crate) fn handle(
         &self,
         context: Context<'_>,
         request: &mut Request,
-        below_prefix: usize,
+        prefix_len: usize,
     ) -> Option<Response> {
         let head = request.head();
-        let target = Target::of(head.path().get(below_prefix..).unwrap_or_default());
+        let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         match head.method() {
             Method::Put => {
                 let response = self.put(context, request, &target);
@@ -207,8 +213,7 @@ impl Uploads {
     fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         match self.stored.lookup(hash_part) {
             Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
-            Ok(Some(path)) => Response::new(Status::OK, render(context, &path))
-                .header("Content-Type", "text/x-nix-narinfo"),
+            Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
             Ok(None) => Fixed::NoPath.response(),
             Err(error) => unavailable(context, &error),
         }
@@ -255,22 +260,11 @@ impl Uploads {
             Ok(None) => return Fixed::NoPath.response(),
             Err(error) => return unavailable(context, &error),
         };
-        let size = nar.file_size;
-        let (status, (start, end)) = match requested_range(head, size) {
-            RangeOutcome::Whole => (Status::OK, (0, size)),
-            RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, (start, end)),
-            RangeOutcome::Unsatisfiable => {
-                return Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n")
-                    .header("Content-Range", format!("bytes */{size}"));
-            }
+        let part = match Part::requested(head, nar.file_size) {
+            Ok(part) => part,
+            Err(unsatisfiable) => return unsatisfiable,
         };
-        let response = Response::new(status, Body::file_range(file, start..end))
-            .header("Content-Type", "application/x-nix-nar")
-            .header("Accept-Ranges", "bytes");
-        match status == Status::PARTIAL_CONTENT {
-            true => response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1)),
-            false => response,
-        }
+        part.response(Body::file_range(file, part.start..part.end))
     }
 
     fn put(&self, context: Context<'_>, request: &mut Request, target: &Target) -> Response {
@@ -538,11 +532,4 @@ fn refused(status: Status, text: &str) -> Response {
 
 fn unauthorized(text: &str) -> Response {
     refused(Status::UNAUTHORIZED, text).header("WWW-Authenticate", "Basic realm=\"uploads\"")
-}
-
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }
