@@ -1,0 +1,66 @@
+//! Reading the columns of rows.
+
+use rusqlite::{ErrorCode, Row};
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{HashPart, NarHash, StorePath};
+
+use crate::error::StorageError;
+use crate::metadata::StoredNar;
+
+/// Columns of the table `nar`, in the order in which [`nar_of`] reads them.
+macro_rules! nar_columns {
+    () => {
+        "nar.id, nar.nar_hash, nar.nar_size, nar.file_hash, nar.file_size, nar.compression, \
+         nar.object_key"
+    };
+}
+pub(super) use nar_columns;
+
+/// Parses the NAR in the first columns of a row.
+pub(super) fn nar_of(row: &Row<'_>) -> Result<StoredNar, StorageError> {
+    Ok(StoredNar {
+        id: row.get(0)?,
+        nar_hash: NarHash::from_bytes(row.get(1)?),
+        nar_size: unsigned(row.get(2)?)?,
+        file_hash: row.get(3)?,
+        file_size: unsigned(row.get(4)?)?,
+        compression: compression(&row.get::<_, String>(5)?)?,
+        object_key: row.get(6)?,
+    })
+}
+
+fn compression(name: &str) -> Result<Compression, StorageError> {
+    let known = Compression::from_name(name);
+    known.ok_or_else(|| damaged(&format!("unknown compression {name:?}")))
+}
+
+pub(super) fn path_of(hash_part: HashPart, name: &str) -> Result<StorePath, StorageError> {
+    base_name(&format!("{hash_part}-{name}"))
+}
+
+pub(super) fn base_name(text: &str) -> Result<StorePath, StorageError> {
+    StorePath::from_base_name(text).map_err(|error| damaged(&format!("{text:?}: {error}")))
+}
+
+pub(super) fn damaged(reason: &str) -> StorageError {
+    StorageError::Damaged(reason.to_owned())
+}
+
+fn unsigned(number: i64) -> Result<u64, StorageError> {
+    u64::try_from(number).map_err(|_negative| damaged(&format!("{number} is negative")))
+}
+
+pub(super) fn signed(number: u64) -> Result<i64, StorageError> {
+    i64::try_from(number)
+        .map_err(|_too_large| StorageError::Database(format!("{number} is too large")))
+}
+
+impl From<rusqlite::Error> for StorageError {
+    fn from(error: rusqlite::Error) -> Self {
+        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+            let full = std::io::ErrorKind::StorageFull.into();
+            return Self::file("cannot write", "the database", full);
+        }
+        Self::Database(error.to_string())
+    }
+}

@@ -1,0 +1,122 @@
+//! The schema of the database, and its migrations.
+//!
+//! Each version is an SQL file that adds to the version before it. A new database is made by all of
+//! them in order.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::error::StorageError;
+
+/// The schema version that this program reads and writes.
+const SCHEMA: i64 = 2;
+
+/// The SQL that leads from each version to the next one; the first leads from an empty database to
+/// version 1.
+const STEPS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+
+/// Brings the database to the present schema version in one transaction.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), StorageError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found: i64 = transaction.query_row("pragma user_version", [], |row| row.get(0))?;
+    let steps = usize::try_from(found)
+        .ok()
+        .and_then(|found| STEPS.get(found..));
+    let Some(steps) = steps else {
+        return Err(StorageError::SchemaTooNew {
+            found,
+            supported: SCHEMA,
+        });
+    };
+    for step in steps {
+        transaction.execute_batch(step)?;
+    }
+    if found == 0 {
+        let id = "insert into meta values ('store-id', lower(hex(randomblob(16))))";
+        transaction.execute(id, [])?;
+    }
+    if found != SCHEMA {
+        transaction.pragma_update(None, "user_version", SCHEMA)?;
+    }
+    Ok(transaction.commit()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn integer(connection: &Connection, query: &str) -> i64 {
+        connection.query_row(query, [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_database_of_schema_1_is_migrated_without_loss() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "pragma foreign_keys = on; begin; \
+                 insert into cache values (1, 'default', '/nix/store', 0), (2, 'b', '/nix/store', 0); \
+                 insert into nar values (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0), \
+                     (2, x'02', 1, x'02', 10, 'none', 'nar/2.nar', null, null, 0); \
+                 insert into path values \
+                     (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null), \
+                     (2, 1, x'02', 'app', 2, 0, null, null, '', 0, null), \
+                     (3, 1, x'03', 'copy', 1, 0, null, null, '', 0, null), \
+                     (4, 2, x'01', 'lib', 1, 0, null, null, '', 0, null); \
+                 insert into reference values (2, 1); \
+                 pragma user_version = 1; commit;"
+                    .replace("begin;", &format!("begin; {}", STEPS[0]))
+                    .as_str(),
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        assert_eq!(integer(&connection, "select count(*) from path"), 4);
+        assert_eq!(integer(&connection, "select min(state) from nar"), 1);
+        let unused = "select count(*) from path where abs(used_on - unixepoch() / 86400) > 1 \
+                      or condemned_at is not null";
+        assert_eq!(integer(&connection, unused), 0);
+        let bytes = |cache: i64| {
+            let query = format!("select file_bytes from cache where id = {cache}");
+            integer(&connection, &query)
+        };
+        assert_eq!((bytes(1), bytes(2)), (110, 100));
+        // The second path with a file does not count it again.
+        connection
+            .execute_batch("delete from path where id = 3")
+            .unwrap();
+        assert_eq!((bytes(1), bytes(2)), (110, 100));
+        connection
+            .execute_batch("update path set nar_id = 2 where id = 4")
+            .unwrap();
+        assert_eq!((bytes(1), bytes(2)), (110, 10));
+        connection
+            .execute_batch("delete from path where id = 4")
+            .unwrap();
+        connection
+            .execute_batch("delete from path where id = 2")
+            .unwrap();
+        assert_eq!((bytes(1), bytes(2)), (100, 0));
+        connection
+            .execute_batch(
+                "insert into path (cache_id, hash_part, name, nar_id, self_reference, sigs, \
+                 registered_at) values (2, x'09', 'new', 2, 0, '', 0)",
+            )
+            .unwrap();
+        assert_eq!((bytes(1), bytes(2)), (100, 10));
+        migrate(&mut connection).unwrap();
+    }
+
+    #[test]
+    fn a_newer_database_is_refused() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for version in [SCHEMA + 1, -1] {
+            connection
+                .pragma_update(None, "user_version", version)
+                .unwrap();
+            let refused = migrate(&mut connection);
+            assert!(
+                matches!(refused, Err(StorageError::SchemaTooNew { found, .. }) if found == version)
+            );
+        }
+    }
+}
