@@ -28,6 +28,7 @@ pub mod metadata;
 mod mirror;
 pub mod objects;
 mod publish;
+pub mod push;
 mod storage;
 pub mod token;
 pub mod verify;
