@@ -1,6 +1,6 @@
 //! Child processes whose output is collected line by line.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -58,6 +58,20 @@ impl Process {
         Self::reading(child, stdout)
     }
 
+    /// Starts `command` and collects both of its outputs.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn try_spawn(command: &mut Command) -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let child = command.spawn();
+        // The command owns the write end, which would keep the pipe open after the process ends.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self::reading(child?, reader))
+    }
+
     fn reading(child: Child, output: impl Read + Send + 'static) -> Self {
         let log = Arc::new(Log::default());
         let sink = Arc::clone(&log);
@@ -104,6 +118,18 @@ impl Process {
     /// Waits for the next line that contains `part`; returns all lines since the last wait.
     #[track_caller]
     pub fn lines_to(&self, part: &str) -> Vec<String> {
+        match self.try_lines_to(part) {
+            Ok(lines) => lines,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Waits for the next line that contains `part`; returns all lines since the last wait.
+    ///
+    /// # Errors
+    ///
+    /// If the process ends, or writes no such line within [`PATIENCE`].
+    pub fn try_lines_to(&self, part: &str) -> io::Result<Vec<String>> {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = self.log.lock();
         let from = lines.seen;
@@ -112,12 +138,15 @@ impl Process {
                 let is_found = line.contains(part);
                 lines.seen += 1;
                 if is_found {
-                    return lines.all[from..lines.seen].to_vec();
+                    return Ok(lines.all[from..lines.seen].to_vec());
                 }
             }
-            assert!(!lines.is_over, "ended without {part:?}: {:#?}", lines.all);
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "no line with {part:?} in {:#?}", lines.all);
+            if lines.is_over || left.is_zero() {
+                let how = if lines.is_over { "ended" } else { "runs" };
+                let error = format!("it {how} without a line with {part:?}: {:#?}", lines.all);
+                return Err(io::Error::other(error));
+            }
             lines = self.log.changed.wait_timeout(lines, left).unwrap().0;
         }
     }
@@ -208,10 +237,10 @@ fn try_signal(pid: u32, name: &str) -> rustix::io::Result<()> {
     kill_process(pid, signal)
 }
 
-/// Returns the address in a log line with `on http://ADDRESS`.
+/// Returns the address in a line with `http://ADDRESS`.
 #[track_caller]
 pub fn address_in(line: &str) -> SocketAddr {
-    let (_, address) = line.split_once("on http://").unwrap();
+    let (_, address) = line.split_once("http://").unwrap();
     let address = address.split('/').next().unwrap_or(address);
     address
         .parse()

@@ -4,7 +4,6 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 #[test]
 fn a_fleet_is_answered_rightly() {
     let server = ServerProcess::of_store(&sample_root());
-    let catalog = Arc::new(Catalog::parse(&sample_list("graph").join("\n")).unwrap());
+    let catalog = Catalog::parse(&sample_list("graph").join("\n")).unwrap();
     let turn = Turn {
         queries: 50,
         misses_of_100: 50,
@@ -29,13 +28,7 @@ fn a_fleet_is_answered_rightly() {
         timeout: Duration::from_secs(60),
         ..Plan::new(server.addr, 100, PERIOD)
     };
-    let tally = swarm::run(
-        &plan,
-        vec![clients],
-        &AtomicBool::new(false),
-        &mut |_, _| {},
-    )
-    .unwrap();
+    let tally = swarm::run(&plan, clients, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
     assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
     let count = |name: &str| {
         let mut operations = tally.operations.iter();

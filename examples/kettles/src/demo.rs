@@ -99,8 +99,8 @@ fn live(options: &Demo, addr: SocketAddr, is_ended: &AtomicBool) {
     let period = Duration::from_secs(options.period.max(1));
     let plan = swarm::Plan::new(addr, options.kettles, FOREVER);
     let host = addr.to_string();
-    let fleets = swarm::Kettles::split(&host, options.kettles, 1, period, period, 1);
-    if let Err(error) = swarm::run(&plan, fleets, is_ended, &mut |_, _| {}) {
+    let fleet = swarm::Kettles::new(&host, options.kettles, period, period, 1);
+    if let Err(error) = swarm::run(&plan, fleet, is_ended, &mut |_, _| {}) {
         crate::log::error("the simulated kettles failed", &error);
     }
 }

@@ -187,14 +187,14 @@ fn a_swarm_of_sockets_is_stored() {
     let kettles = Kettles::start(folder.path(), &[]);
     let (period, host) = (Duration::from_secs(1), kettles.addr.to_string());
     let plan = Plan::new(kettles.addr, 100, 2 * period);
-    let fleet = swarm::Kettles::new(&host, 0, 100, period, period, 1);
+    let fleet = swarm::Kettles::new(&host, 100, period, period, 1);
     let tally = swarm::talk(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
     assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
     assert_eq!((tally.answered(), tally.connections), (200, 100));
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 200);
     // Without a server the load generator counts connection failures.
     kettles.kill();
-    let fleet = swarm::Kettles::new(&host, 0, 1, period, period, 1);
+    let fleet = swarm::Kettles::new(&host, 1, period, period, 1);
     let plan = Plan {
         timeout: period,
         ..plan

@@ -74,9 +74,8 @@ fn a_swarm_that_logs_in_is_let_in() {
     let period = Duration::from_secs(2);
     let plan = Plan::new(kettles.addr, 50, period);
     let host = kettles.addr.to_string();
-    let fleet = || swarm::Kettles::new(&host, 0, 50, period, period, 1);
-    let run =
-        |fleet| swarm::run(&plan, vec![fleet], &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    let fleet = || swarm::Kettles::new(&host, 50, period, period, 1);
+    let run = |fleet| swarm::run(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
     let tally = run(fleet().with_login());
     assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
     let counts: Vec<_> = tally.operations.iter().map(|it| it.latency.len()).collect();

@@ -7,27 +7,36 @@ use std::time::Duration;
 
 use clap::builder::{IntoResettable, StyledStr, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use swarm::{Turn, connections_both, connections_max};
+use swarm::{connections_both, connections_max};
 
-use crate::goal::{Bounds, GOALS, Goal};
+use crate::goal::{Bounds, CACHE, GOALS, Goal, KETTLES};
 
 /// Name of the goal that first searches for the server's capacity, in several runs.
 const OVERLOAD: &str = "overload";
 /// Name of the goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
-/// Kind of server under load.
+/// Kind of load.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Target {
-    Kettles,
-    /// Binary cache: the file with its store paths, and what a client does in each period.
-    Cache(PathBuf, Turn),
+pub(crate) enum Load {
+    Kettles {
+        /// Whether kettles log in before their first other request.
+        log_in: bool,
+    },
+    /// Kettles with a WebSocket each.
+    WebSockets,
+    /// Kettles that send three times as many requests as the server can answer.
+    Overload,
+    /// Kettles with more connections than the server allows.
+    Full,
+    /// Nix clients: the file with the store paths of the cache.
+    Cache(PathBuf),
 }
 
 /// Parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
-    pub(crate) target: Target,
+    pub(crate) load: Load,
     /// Address of a running server.
     pub(crate) address: Option<SocketAddr>,
     /// Command that starts the server; empty if `address` is given.
@@ -39,20 +48,10 @@ pub(crate) struct Arguments {
     pub(crate) within: Duration,
     pub(crate) duration: Duration,
     pub(crate) timeout: Duration,
-    pub(crate) threads: usize,
-    pub(crate) sources: u8,
     pub(crate) seed: u64,
     pub(crate) pid: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) quiet: bool,
-    /// Whether kettles log in before their first other request.
-    pub(crate) login: bool,
-    /// Whether each kettle uses a WebSocket.
-    pub(crate) websocket: bool,
-    /// Whether to find the server's capacity and then send three times as much.
-    pub(crate) is_overload: bool,
-    /// Whether to open more connections than the server allows.
-    pub(crate) is_full: bool,
     pub(crate) bounds: Bounds,
 }
 
@@ -64,7 +63,10 @@ impl Arguments {
         let matches = command().try_get_matches_from(arguments)?;
         match matches.subcommand() {
             Some(("kettles", matches)) => Ok(Self::kettles(matches)),
-            Some(("cache", matches)) => Ok(Self::cache(matches)),
+            Some(("cache", matches)) => {
+                let load = Load::Cache(one(matches, "paths").unwrap_or_default());
+                Ok(Self::new(matches, load, CACHE))
+            }
             _ => Err(command().error(
                 clap::error::ErrorKind::MissingSubcommand,
                 "no subcommand given",
@@ -83,81 +85,42 @@ impl Arguments {
     }
 
     fn kettles(matches: &ArgMatches) -> Self {
-        let name = matches.get_one::<String>("goal");
-        let goal = name.and_then(|name| GOALS.iter().find(|goal| goal.name == name));
-        let of_goal = |value: fn(&Goal) -> f64| goal.map(value);
-        let count = one(matches, "count")
-            .or(goal.map(|it| it.count))
-            .unwrap_or(1_000);
-        let period = seconds(matches, "every", 30.0);
-        let within = of_goal(|it| it.within_s).unwrap_or(period.as_secs_f64());
-        let bounds = goal.map(|it| it.bounds).unwrap_or_default();
-        Self {
-            target: Target::Kettles,
-            count,
-            connections: one(matches, "connections")
-                .or(goal.map(|it| it.connections))
-                .unwrap_or(count),
-            period,
-            within: seconds(matches, "within", within).min(period),
-            login: matches.get_flag("login"),
-            websocket: matches.get_flag("websocket"),
-            is_overload: name.is_some_and(|name| name == OVERLOAD),
-            is_full: name.is_some_and(|name| name == FULL),
-            duration: seconds(matches, "for", of_goal(|it| it.duration_s).unwrap_or(60.0)),
-            ..Self::common(matches, bounds)
-        }
-    }
-
-    fn cache(matches: &ArgMatches) -> Self {
-        let otherwise = Turn::default();
-        let turn = Turn {
-            queries: one(matches, "queries").unwrap_or(otherwise.queries),
-            misses_of_100: one(matches, "misses").unwrap_or(otherwise.misses_of_100),
-            downloads: !matches.get_flag("no-downloads"),
+        let name = matches.get_one::<String>("goal").map(String::as_str);
+        let load = match name {
+            Some(OVERLOAD) => Load::Overload,
+            Some(FULL) => Load::Full,
+            _ if matches.get_flag("websocket") => Load::WebSockets,
+            _ => Load::Kettles {
+                log_in: matches.get_flag("login"),
+            },
         };
-        let paths = one(matches, "paths").unwrap_or_default();
-        let period = seconds(matches, "every", 10.0);
-        Self {
-            target: Target::Cache(paths, turn),
-            count: one(matches, "count").unwrap_or(100),
-            connections: one(matches, "connections").unwrap_or(200),
-            period,
-            within: period,
-            duration: seconds(matches, "for", 60.0),
-            ..Self::common(matches, Bounds::default())
-        }
+        let goal = GOALS.iter().find(|goal| Some(goal.name) == name);
+        Self::new(matches, load, *goal.unwrap_or(&KETTLES))
     }
 
-    fn common(matches: &ArgMatches, bounds: Bounds) -> Self {
+    /// Combines the options with the values of `goal` for those that are not given.
+    fn new(matches: &ArgMatches, load: Load, goal: Goal) -> Self {
+        let count = one(matches, "count").unwrap_or(goal.count);
+        let period = seconds(matches, "every", goal.period_s);
         let command = matches.get_many::<String>("command").unwrap_or_default();
         Self {
-            target: Target::Kettles,
+            load,
             address: one(matches, "address"),
             command: command.cloned().collect(),
-            count: 0,
-            connections: 0,
+            count,
+            connections: one(matches, "connections")
+                .or(goal.connections)
+                .unwrap_or(count),
             is_connections_given: matches.contains_id("connections"),
-            period: Duration::ZERO,
-            within: Duration::ZERO,
-            duration: Duration::ZERO,
+            period,
+            within: goal.within.unwrap_or(period).min(period),
+            duration: seconds(matches, "for", goal.duration_s),
             timeout: seconds(matches, "timeout", 10.0),
-            threads: one(matches, "threads").unwrap_or(1),
-            sources: one(matches, "sources").unwrap_or(9),
             seed: one(matches, "seed").unwrap_or(1),
             pid: one(matches, "pid"),
             json: one(matches, "json"),
             quiet: matches.get_flag("quiet"),
-            login: false,
-            websocket: false,
-            is_overload: false,
-            is_full: false,
-            bounds: Bounds {
-                failures: one(matches, "failures-max").unwrap_or(bounds.failures),
-                p99_ms: one(matches, "p99-max").or(bounds.p99_ms),
-                server_us: one(matches, "server-us-max").or(bounds.server_us),
-                server_cores: one(matches, "server-cores-max").or(bounds.server_cores),
-            },
+            bounds: goal.bounds,
         }
     }
 }
@@ -204,21 +167,14 @@ fn kettles() -> Command {
             option("goal", "NAME", names, goals),
             option("count", "N", whole(), "number of kettles [1000]"),
             option("every", "SECONDS", positive, "period of a kettle [30]"),
-            option(
-                "within",
-                "SECONDS",
-                positive,
-                "time in which all kettles send once [the period]",
-            ),
             flag("login", "log in first and use the assigned name"),
-            websocket.conflicts_with_all(["login", "threads", "connections"]),
+            websocket.conflicts_with_all(["login", "connections"]),
         ]);
     common(command)
 }
 
 fn cache() -> Command {
-    let (path, count) = (value_parser!(PathBuf), value_parser!(u32));
-    let percent = value_parser!(u32).range(0..=100);
+    let path = value_parser!(PathBuf);
     let paths = "store paths in the cache: output of `nix path-info --all`";
     let command = Command::new("cache")
         .about("Simulates Nix clients: each queries many narinfos, then downloads one closure")
@@ -226,14 +182,6 @@ fn cache() -> Command {
             option("paths", "FILE", path, paths).required(true),
             option("count", "N", whole(), "number of clients [100]"),
             option("every", "SECONDS", positive, "period of a client [10]"),
-            option("queries", "N", count, "narinfos per period [50]"),
-            option(
-                "misses",
-                "PERCENT",
-                percent,
-                "share of queries for absent paths [80]",
-            ),
-            flag("no-downloads", "query only; download nothing"),
         ]);
     common(command)
 }
@@ -242,9 +190,9 @@ fn common(command: Command) -> Command {
     let address = "address of a running server, such as 127.0.0.1:8080";
     let connections =
         "connections shared by all clients [one each, as the descriptor limit allows]";
-    let sources = value_parser!(u8).range(1..=254);
+    let timeout = "time after which a request has failed [10]";
     let pid = "PID of the server, to report its CPU time and memory";
-    let server_us = "bound: CPU time of the server per response, microseconds";
+    let (number, path) = (value_parser!(u32), value_parser!(PathBuf));
     command.args([
         option("address", "ADDRESS", value_parser!(SocketAddr), address),
         Arg::new("command")
@@ -256,47 +204,11 @@ fn common(command: Command) -> Command {
             .required_unless_present("address"),
         option("connections", "N", whole(), connections),
         option("for", "SECONDS", positive, "duration of the run [60]"),
-        option(
-            "timeout",
-            "SECONDS",
-            positive,
-            "time after which a request has failed [10]",
-        ),
-        option("threads", "N", whole(), "threads of the generator [1]"),
-        option(
-            "sources",
-            "N",
-            sources,
-            "number of loopback source addresses [9]",
-        ),
+        option("timeout", "SECONDS", positive, timeout),
         option("seed", "N", value_parser!(u64), "seed of the schedule [1]"),
-        option("pid", "PID", value_parser!(u32), pid).conflicts_with("command"),
-        option(
-            "json",
-            "FILE",
-            value_parser!(PathBuf),
-            "also write the report as JSON",
-        ),
+        option("pid", "PID", number, pid).conflicts_with("command"),
+        option("json", "FILE", path, "also write the report as JSON"),
         flag("quiet", "do not print a line per second"),
-        option(
-            "failures-max",
-            "N",
-            value_parser!(u64),
-            "bound: failed requests [0]",
-        ),
-        option(
-            "p99-max",
-            "N",
-            positive,
-            "bound: 99th percentile of the latency, milliseconds",
-        ),
-        option("server-us-max", "N", positive, server_us),
-        option(
-            "server-cores-max",
-            "N",
-            positive,
-            "bound: CPU cores that the server keeps busy",
-        ),
     ])
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use testkit::random::{SplitMix64, mix};
@@ -66,15 +65,12 @@ pub struct Turn {
     pub downloads: bool,
 }
 
-impl Default for Turn {
-    fn default() -> Self {
-        Self {
-            queries: 50,
-            misses_of_100: 80,
-            downloads: true,
-        }
-    }
-}
+/// The work of a Nix client.
+pub const TURN: Turn = Turn {
+    queries: 50,
+    misses_of_100: 80,
+    downloads: true,
+};
 
 /// Resource to request.
 #[derive(Debug, Clone)]
@@ -101,7 +97,7 @@ struct Download {
 /// after its narinfo, is due immediately.
 #[derive(Debug)]
 pub struct Clients {
-    catalog: Arc<Catalog>,
+    catalog: Catalog,
     turn: Turn,
     /// Times of the clients' turns within the period, in ascending order.
     phases: Vec<Duration>,
@@ -124,7 +120,7 @@ impl Clients {
     #[must_use]
     pub fn new(
         host: &str,
-        catalog: Arc<Catalog>,
+        catalog: Catalog,
         turn: Turn,
         count: usize,
         period: Duration,
@@ -345,7 +341,7 @@ mod tests {
     fn clients(turn: Turn) -> Clients {
         let catalog = Catalog::parse(&format!("/nix/store/{A}-a\nwarning: x\n")).unwrap();
         assert_eq!(catalog.count(), 1);
-        let mut clients = Clients::new("h", Arc::new(catalog), turn, 1, Duration::from_secs(9), 1);
+        let mut clients = Clients::new("h", catalog, turn, 1, Duration::from_secs(9), 1);
         let (path, verdict) = step(&mut clients, 200, "", 0);
         assert_eq!(
             (&path[..], verdict),
@@ -356,10 +352,7 @@ mod tests {
 
     #[test]
     fn a_download_goes_to_all_that_is_needed_once() {
-        let mut clients = clients(Turn {
-            queries: 0,
-            ..Turn::default()
-        });
+        let mut clients = clients(Turn { queries: 0, ..TURN });
         let (path, verdict) = step(
             &mut clients,
             200,
@@ -383,10 +376,7 @@ mod tests {
 
     #[test]
     fn a_nar_of_another_length_is_wrong() {
-        let mut clients = clients(Turn {
-            queries: 0,
-            ..Turn::default()
-        });
+        let mut clients = clients(Turn { queries: 0, ..TURN });
         step(&mut clients, 200, &narinfo(""), 1);
         assert_eq!(step(&mut clients, 200, "", 6).1, Verdict::Wrong);
     }

@@ -37,9 +37,9 @@ pub enum Verdict {
     Wrong,
 }
 
-/// Clients that send requests on a schedule of their own. Each fleet runs on one thread.
+/// Clients that send requests on a schedule of their own.
 pub trait Fleet: Send {
-    /// Returns the names of the operations, for reports. All fleets of a run have the same ones.
+    /// Returns the names of the operations, for reports.
     fn operations(&self) -> &'static [&'static str];
 
     /// Returns when the next request is due, from the start of the run; `None` if none is

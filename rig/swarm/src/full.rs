@@ -86,14 +86,13 @@ fn serve(
     stop: &AtomicBool,
 ) -> Result<Tally> {
     let (host, period) = (address.to_string(), arguments.period);
-    let fleets = Kettles::split(&host, connections, 1, period, period, arguments.seed);
+    let fleet = Kettles::new(&host, connections, period, period, arguments.seed);
     let plan = Plan {
         connections,
-        sources: arguments.sources,
         timeout: arguments.timeout,
         ..Plan::new(address, connections, duration)
     };
-    swarm::run(&plan, fleets, stop, &mut |_, _| {}).context("no swarm")
+    swarm::run(&plan, fleet, stop, &mut |_, _| {}).context("no swarm")
 }
 
 /// Opens up to `count` connections; returns the accepted ones and the number of refused ones.

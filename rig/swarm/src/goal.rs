@@ -6,10 +6,9 @@ use swarm::Tally;
 
 use crate::report::Taken;
 
-/// Upper bounds of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// Upper bounds of a run. Failures are never allowed.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bounds {
-    pub(crate) failures: u64,
     pub(crate) p99_ms: Option<f64>,
     /// CPU time of the server per correct response, in microseconds.
     pub(crate) server_us: Option<f64>,
@@ -21,11 +20,8 @@ impl Bounds {
     pub(crate) fn missed(&self, tally: &Tally, taken: &Taken) -> Vec<String> {
         let mut missed = Vec::new();
         let failures = tally.failures.sum();
-        if failures > self.failures {
-            missed.push(format!(
-                "{failures} failures, not {} at most",
-                self.failures
-            ));
+        if failures > 0 {
+            missed.push(format!("{failures} failures"));
         }
         if tally.answered() == 0 {
             missed.push("nothing was answered".to_owned());
@@ -58,23 +54,47 @@ impl Bounds {
     }
 }
 
-/// Named run of kettles.
+/// A run: values of the options that are not given, and bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Number of clients.
     pub(crate) count: usize,
-    pub(crate) connections: usize,
-    pub(crate) within_s: f64,
+    /// Number of connections; one per client if `None`.
+    pub(crate) connections: Option<usize>,
+    /// Period of a client, in seconds.
+    pub(crate) period_s: f64,
+    /// Time in which all clients send once; the whole period if `None`.
+    pub(crate) within: Option<Duration>,
     pub(crate) duration_s: f64,
     pub(crate) bounds: Bounds,
 }
 
-const NO_FAILURES: Bounds = Bounds {
-    failures: 0,
+const NO_BOUNDS: Bounds = Bounds {
     p99_ms: None,
     server_us: None,
     server_cores: None,
+};
+
+/// The run of `swarm kettles` without a goal.
+pub(crate) const KETTLES: Goal = Goal {
+    name: "",
+    about: "",
+    count: 1_000,
+    connections: None,
+    period_s: 30.0,
+    within: None,
+    duration_s: 60.0,
+    bounds: NO_BOUNDS,
+};
+
+/// The run of `swarm cache`.
+pub(crate) const CACHE: Goal = Goal {
+    count: 100,
+    connections: Some(200),
+    period_s: 10.0,
+    ..KETTLES
 };
 
 /// All goals. Bounds are on CPU time, because wall-clock times mean little on a shared machine.
@@ -84,48 +104,47 @@ pub(crate) const GOALS: [Goal; 4] = [
         about: "20,000 kettles on 19,000 connections: a quarter of a processor",
         count: 20_000,
         // Fits into the limit of 20,000 descriptors that some machines impose.
-        connections: 19_000,
-        within_s: 30.0,
+        connections: Some(19_000),
         duration_s: 30.0,
         bounds: Bounds {
             server_cores: Some(0.25),
-            ..NO_FAILURES
+            ..NO_BOUNDS
         },
+        ..KETTLES
     },
     Goal {
         name: "200k",
         about: "the traffic of 200,000 kettles: 20 us an answer",
         count: 200_000,
-        connections: 4_000,
-        within_s: 30.0,
+        connections: Some(4_000),
         duration_s: 30.0,
         bounds: Bounds {
             server_us: Some(20.0),
-            ..NO_FAILURES
+            ..NO_BOUNDS
         },
+        ..KETTLES
     },
     Goal {
         name: "1m",
         about: "the traffic of 1,000,000 kettles: 10 us an answer",
         count: 1_000_000,
-        connections: 4_000,
-        within_s: 30.0,
-        duration_s: 60.0,
+        connections: Some(4_000),
         bounds: Bounds {
             server_us: Some(10.0),
-            ..NO_FAILURES
+            ..NO_BOUNDS
         },
+        ..KETTLES
     },
     Goal {
         name: "power-cut",
         about: "15,000 kettles come back within a second: all answered within 5 s",
         count: 15_000,
-        connections: 15_000,
-        within_s: 1.0,
+        within: Some(Duration::from_secs(1)),
         duration_s: 5.0,
         bounds: Bounds {
             p99_ms: Some(5_000.0),
-            ..NO_FAILURES
+            ..NO_BOUNDS
         },
+        ..KETTLES
     },
 ];

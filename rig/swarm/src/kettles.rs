@@ -36,8 +36,6 @@ pub struct Kettles {
     within: Duration,
     period: Duration,
     hands: [Hand; 2],
-    /// Number of the first kettle of this fleet, counted over all fleets.
-    first: u64,
     seed: u64,
     /// Value of the `Host` field.
     host: String,
@@ -48,19 +46,12 @@ pub struct Kettles {
 }
 
 impl Kettles {
-    /// Creates kettles `first..first + count`, which send `host` in the `Host` field and two
-    /// requests per `period`. Their phases are random within `within`, derived from `seed`: usually
-    /// the whole period, or one second to simulate the return of power.
+    /// Creates `count` kettles, which send `host` in the `Host` field and two requests per `period`.
+    /// Their phases are random within `within`, derived from `seed`: usually the whole period, or
+    /// one second to simulate the return of power.
     #[must_use]
-    pub fn new(
-        host: &str,
-        first: u64,
-        count: usize,
-        period: Duration,
-        within: Duration,
-        seed: u64,
-    ) -> Self {
-        let mut random = SplitMix64::new(seed ^ mix(first));
+    pub fn new(host: &str, count: usize, period: Duration, within: Duration, seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
         let within_us = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
         let mut phases: Vec<_> = (0..count)
             .map(|_| Duration::from_micros(random.below(within_us)))
@@ -79,7 +70,6 @@ impl Kettles {
             within,
             period,
             hands: [Hand::default(), measures],
-            first,
             seed,
             host: host.to_owned(),
             started: SystemTime::now(),
@@ -95,35 +85,10 @@ impl Kettles {
         Self { names, ..self }
     }
 
-    /// Splits `count` kettles into `threads` fleets.
-    #[must_use]
-    pub fn split(
-        host: &str,
-        count: usize,
-        threads: usize,
-        period: Duration,
-        within: Duration,
-        seed: u64,
-    ) -> Vec<Self> {
-        let threads = threads.max(1);
-        let begin = |thread: usize| count * thread / threads;
-        let fleet = |thread| {
-            let (first, end) = (begin(thread), begin(thread + 1));
-            let first_number = u64::try_from(first).unwrap_or_default();
-            Self::new(host, first_number, end - first, period, within, seed)
-        };
-        (0..threads).map(fleet).collect()
-    }
-
-    /// Returns the index in this fleet of a kettle's number.
-    fn index_of(&self, kettle: u64) -> usize {
-        usize::try_from(kettle - self.first).unwrap_or(usize::MAX)
-    }
-
     /// Returns the name assigned to a kettle, if any.
     fn name(&self, kettle: u64) -> Option<&str> {
         let names = self.names.as_ref()?;
-        names.get(self.index_of(kettle))?.as_deref()
+        names.get(usize::try_from(kettle).ok()?)?.as_deref()
     }
 
     fn due(&self, hand: &Hand) -> Option<Duration> {
@@ -166,13 +131,13 @@ impl Kettles {
     pub(crate) fn measure(&mut self) -> (usize, Vec<u8>) {
         let (index, due) = self.advance(MEASUREMENT);
         self.body.clear();
-        self.measurement(self.first + index as u64, due);
+        self.measurement(index as u64, due);
         (index, self.body.clone())
     }
 
     /// Returns a kettle's WebSocket upgrade request.
     pub(crate) fn upgrade(&self, index: usize) -> Vec<u8> {
-        let (host, id) = (&self.host, Uuid(self.seed, self.first + index as u64));
+        let (host, id) = (&self.host, Uuid(self.seed, index as u64));
         format!(
             "GET /kettle HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\
              Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -259,7 +224,7 @@ impl Fleet for Kettles {
             MEASUREMENT
         };
         let (index, due) = self.advance(operation);
-        let kettle = self.first + index as u64;
+        let kettle = index as u64;
         let operation = match (&self.names, self.name(kettle)) {
             // Log in first, whatever is scheduled.
             (Some(_), None) => LOGIN,
@@ -280,7 +245,7 @@ impl Fleet for Kettles {
             let Some(name) = value["username"].as_str() else {
                 return Verdict::Wrong;
             };
-            let index = self.index_of(ask.token);
+            let index = usize::try_from(ask.token).unwrap_or(usize::MAX);
             if let Some(place) = self.names.as_mut().and_then(|it| it.get_mut(index)) {
                 *place = Some(name.to_owned());
             }
@@ -375,7 +340,7 @@ mod tests {
     /// own name.
     #[test]
     fn a_period_has_two_requests_of_each() {
-        let mut kettles = Kettles::new("a", 7, 100, PERIOD, PERIOD, 1);
+        let mut kettles = Kettles::new("a", 100, PERIOD, PERIOD, 1);
         let mut last = Duration::ZERO;
         let mut times = BTreeMap::<(u64, usize), Vec<Duration>>::new();
         let mut names = BTreeSet::new();
@@ -397,7 +362,7 @@ mod tests {
         }
         assert_eq!((times.len(), names.len()), (200, 100));
         for ((kettle, operation), times) in times {
-            assert!((7..107).contains(&kettle));
+            assert!((0..100).contains(&kettle));
             assert_eq!(times.len(), 2, "{operation} of {kettle}");
             if let [first, second] = times[..] {
                 assert_eq!(second - first, PERIOD);
@@ -407,7 +372,7 @@ mod tests {
 
     #[test]
     fn who_has_no_name_asks_for_one() {
-        let mut kettles = Kettles::new("a", 3, 1, PERIOD, PERIOD, 1).with_login();
+        let mut kettles = Kettles::new("a", 1, PERIOD, PERIOD, 1).with_login();
         let mut ask = |body: &[u8]| {
             let mut request = Vec::new();
             let ask = kettles.ask(&mut request);
@@ -441,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_measurement_is_json_of_the_right_types() {
-        let mut kettles = Kettles::new("a", 0, 1, PERIOD, PERIOD, 1);
+        let mut kettles = Kettles::new("a", 1, PERIOD, PERIOD, 1);
         // `date -u -d @951782400`
         kettles.started = UNIX_EPOCH + Duration::new(951_782_400, 7_000_000);
         kettles.measurement(0, Duration::ZERO);

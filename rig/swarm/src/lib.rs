@@ -2,8 +2,8 @@
 //! answered, and latency counts from the due time. So a stall of one second is visible in all
 //! requests that were due during that second.
 //!
-//! [`run`] takes a [`Plan`] (address, duration, connections) and one [`Fleet`] per thread, which
-//! schedules requests; [`Kettles`] and [`Clients`] are fleets. Results are a [`Tally`], for each
+//! [`run`] takes a [`Plan`] (address, duration, connections) and a [`Fleet`], which schedules
+//! requests; [`Kettles`] and [`Clients`] are fleets. Results are a [`Tally`], for each
 //! second and in total.
 //!
 //! [`Tally::late`] validates the measurement: it is the delay from the time requests were due until
@@ -21,7 +21,7 @@ mod talk;
 mod tally;
 mod thread;
 
-pub use cache::{Catalog, Clients, Turn};
+pub use cache::{Catalog, Clients, TURN, Turn};
 pub use fleet::{Answer, Ask, Fleet, Verdict};
 pub use kettles::Kettles;
 pub use plan::{Plan, connections_both, connections_max};

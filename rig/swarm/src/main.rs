@@ -14,16 +14,14 @@ mod report;
 mod server;
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use swarm::{Catalog, Clients, Kettles, Plan, Tally, Turn, run};
+use swarm::{Catalog, Clients, Kettles, Plan, TURN, Tally, run};
 
-use arguments::{Arguments, Target};
+use arguments::{Arguments, Load};
 use process::Process;
 use report::Taken;
 use server::Server;
@@ -51,16 +49,13 @@ fn main() -> ExitCode {
 
 /// Starts the server if a command is given and runs the load; returns the missed bounds.
 fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
-    let mut server = None;
-    let address = match arguments.address {
-        Some(address) => address,
-        None => {
-            let started = Server::start(&arguments.command)?;
-            server.insert(started).address
-        }
+    let server = match arguments.address {
+        Some(_) => None,
+        None => Some(Server::start(&arguments.command)?),
     };
+    let address = server.as_ref().map(|server| server.address);
+    let address = address.or(arguments.address).context("no address")?;
     let plan = Plan {
-        sources: arguments.sources,
         timeout: arguments.timeout,
         connections: arguments.connections(),
         ..Plan::new(address, 0, arguments.duration)
@@ -71,16 +66,16 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
             plan.connections, arguments.connections
         ));
     }
-    let process = server.as_ref().map(|server| server.id).or(arguments.pid);
-    let watched =
-        process.map(|id| Process::of(id).with_context(|| format!("no process has PID {id}")));
+    let pid = server.as_ref().map(Server::pid).or(arguments.pid);
+    let watched = pid.map(|id| Process::of(id).with_context(|| format!("no process has PID {id}")));
     let watched = watched.transpose()?;
-    if arguments.is_full {
-        return full::run(arguments, address);
-    }
-    if arguments.is_overload {
-        let watched = watched.context("this goal needs --pid or a server command")?;
-        return overload::run(arguments, address, &watched);
+    match arguments.load {
+        Load::Full => return full::run(arguments, address),
+        Load::Overload => {
+            let watched = watched.context("this goal needs --pid or a server command")?;
+            return overload::run(arguments, address, &watched);
+        }
+        Load::Kettles { .. } | Load::WebSockets | Load::Cache(_) => {}
     }
     let own_cpu_before = process::own_cpu();
     let mut most_descriptors = None;
@@ -104,7 +99,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(arguments.bounds.missed(&tally, &taken))
 }
 
-/// Runs the load against kettles or a cache, as the command line says.
+/// Runs the load that the command line selects.
 fn load(
     arguments: &Arguments,
     plan: &Plan,
@@ -113,41 +108,23 @@ fn load(
     let host = plan.address.to_string();
     let stop = AtomicBool::new(false);
     let (period, within, seed) = (arguments.period, arguments.within, arguments.seed);
-    Ok(match &arguments.target {
-        Target::Kettles if arguments.websocket => {
-            // One socket per kettle.
-            let kettles = Kettles::new(&host, 0, plan.connections, period, within, seed);
-            swarm::talk(plan, kettles, &stop, each_second)?
-        }
-        Target::Kettles => {
-            let (count, threads) = (arguments.count, arguments.threads);
-            let mut kettles = Kettles::split(&host, count, threads, period, within, seed);
-            if arguments.login {
-                kettles = kettles.into_iter().map(Kettles::with_login).collect();
-            }
+    let kettles = |count| Kettles::new(&host, count, period, within, seed);
+    Ok(match &arguments.load {
+        Load::WebSockets => swarm::talk(plan, kettles(plan.connections), &stop, each_second)?,
+        Load::Kettles { log_in: true } => {
+            let kettles = kettles(arguments.count).with_login();
             run(plan, kettles, &stop, each_second)?
         }
-        Target::Cache(paths, turn) => {
-            let clients = clients(arguments, &host, paths, *turn)?;
+        Load::Cache(paths) => {
+            let text = std::fs::read_to_string(paths)
+                .with_context(|| format!("cannot read {}", paths.display()))?;
+            let catalog = Catalog::parse(&text)
+                .with_context(|| format!("no store paths in {}", paths.display()))?;
+            let clients = Clients::new(&host, catalog, TURN, arguments.count, period, seed);
             run(plan, clients, &stop, each_second)?
         }
+        _ => run(plan, kettles(arguments.count), &stop, each_second)?,
     })
-}
-
-fn clients(arguments: &Arguments, host: &str, paths: &Path, turn: Turn) -> Result<Vec<Clients>> {
-    let text = std::fs::read_to_string(paths)
-        .with_context(|| format!("cannot read {}", paths.display()))?;
-    let catalog =
-        Catalog::parse(&text).with_context(|| format!("no store paths in {}", paths.display()))?;
-    let catalog = Arc::new(catalog);
-    let (count, threads, period) = (arguments.count, arguments.threads, arguments.period);
-    let clients = |thread| {
-        // If the clients do not divide evenly, the first fleets get one client more.
-        let count = (count + threads - 1 - thread) / threads;
-        let seed = arguments.seed.wrapping_add(thread as u64);
-        Clients::new(host, Arc::clone(&catalog), turn, count, period, seed)
-    };
-    Ok((0..threads).map(clients).collect())
 }
 
 fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Result<()> {

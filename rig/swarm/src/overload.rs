@@ -1,13 +1,15 @@
 //! Goal `overload`: measures throughput and peak memory of the server at three times its capacity,
 //! and the time until it responds normally again.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use swarm::{Kettles, Plan, Tally};
+use swarm::{Fleet, Kettles, Plan, Tally};
+use testkit::PATIENCE;
+use testkit::http1::Connection;
+use testkit::wait::holds_within;
 
 use crate::arguments::Arguments;
 use crate::process::Process;
@@ -128,13 +130,12 @@ fn ask(
     let count = (rate / 2.0) as usize;
     let host = address.to_string();
     let seed = arguments.seed;
-    let fleets = Kettles::split(&host, count, arguments.threads, PERIOD, PERIOD, seed);
+    let fleet = Kettles::new(&host, count, PERIOD, PERIOD, seed);
     let plan = Plan {
-        sources: arguments.sources,
         timeout: arguments.timeout,
         ..Plan::new(address, arguments.connections, duration)
     };
-    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {})?;
+    let tally = swarm::run(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {})?;
     let asked = Instant::now();
     answered_at_once(address)?;
     let settled = tally.settled.saturating_sub(tally.duration);
@@ -143,38 +144,27 @@ fn ask(
 
 /// Repeats a kettle's requests on new connections until the server answers both correctly.
 fn answered_at_once(address: SocketAddr) -> Result<()> {
-    let given_up = Instant::now() + Duration::from_secs(60);
-    let mut fleet = Kettles::new(
-        "probe",
-        u64::from(u32::MAX),
-        1,
-        Duration::from_secs(1),
-        Duration::from_secs(1),
-        1,
-    );
-    while Instant::now() < given_up {
-        if is_answered(address, &mut fleet).unwrap_or(false) {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    let second = Duration::from_secs(1);
+    // The seed makes this another kettle than those of the load.
+    let mut fleet = Kettles::new("probe", 1, second, second, u64::MAX);
+    if !holds_within(PATIENCE, || {
+        is_answered(address, &mut fleet).unwrap_or(false)
+    }) {
+        bail!("the server does not come back");
     }
-    bail!("the server does not come back")
+    Ok(())
 }
 
 /// Sends both requests of a kettle on a new connection; returns whether both succeed.
 fn is_answered(address: SocketAddr, fleet: &mut Kettles) -> std::io::Result<bool> {
-    use swarm::Fleet as _;
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut connection = Connection::try_connect(address)?;
     for _ in 0..2 {
         let mut request = Vec::new();
         fleet.ask(&mut request);
-        stream.write_all(&request)?;
-        let mut answer = [0; 4096];
-        let len = stream.read(&mut answer)?;
-        if !answer
-            .get(..len)
-            .is_some_and(|it| it.starts_with(b"HTTP/1.1 200"))
+        connection.try_send(&request)?;
+        if connection
+            .try_next(false)?
+            .is_none_or(|it| it.status != 200)
         {
             return Ok(false);
         }

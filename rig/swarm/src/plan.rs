@@ -19,12 +19,9 @@ const DESCRIPTORS_OF_FEW: u64 = 16;
 pub struct Plan {
     /// Address of the server.
     pub address: SocketAddr,
-    /// Number of open connections over all threads. If there are fewer than clients, clients share
+    /// Number of open connections. If there are fewer than clients, clients share
     /// them: each request takes the connection that was idle longest.
     pub connections: usize,
-    /// Number of source addresses, if the server is on loopback: 127.0.0.1, 127.0.0.2 and so on.
-    /// Each has some 28,000 ephemeral ports.
-    pub sources: u8,
     /// Time during which requests are sent.
     pub duration: Duration,
     /// Time after which a request has failed and its connection is closed.
@@ -38,7 +35,6 @@ impl Plan {
         Self {
             address,
             connections: members.min(connections_both()),
-            sources: 9,
             duration,
             timeout: Duration::from_secs(10),
         }

@@ -11,9 +11,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Starts connecting to `to`; the connection is open when the socket is writable. `source` is the
-/// last byte of the source address in 127.0.0.0/24.
-pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStream> {
+/// Number of source addresses for connections to loopback: 127.0.0.1, 127.0.0.2 and so on. Each has
+/// some 28,000 ephemeral ports.
+const SOURCES: usize = 9;
+
+/// Starts connecting to `to`; the connection is open when the socket is writable. `index` selects
+/// the source address.
+pub(crate) fn connect(to: SocketAddr, index: usize) -> io::Result<TcpStream> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -21,7 +25,8 @@ pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStrea
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    if let Some(source) = source {
+    if matches!(to.ip(), IpAddr::V4(ip) if ip.is_loopback()) {
+        let source = u8::try_from(index % SOURCES + 1).map_err(io::Error::other)?;
         let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, source), 0));
         rustix::net::bind(&socket, &source)?;
     }
@@ -29,11 +34,6 @@ pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStrea
         Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Returns whether connections to `address` may use any source address in 127.0.0.0/8.
-pub(crate) fn takes_sources(address: SocketAddr) -> bool {
-    matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback())
 }
 
 /// Sockets registered with epoll.

@@ -1,20 +1,19 @@
 //! Kettles with a WebSocket each: they send measurements, and receive receipts and commands.
 //!
-//! The schedule, and hence the latencies, are those of [`Kettles`]. One thread serves all sockets.
+//! The schedule, and hence the latencies, are those of [`Kettles`].
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use testkit::websocket::{Frame, PING, PONG, TEXT, parse_frame, write_frame};
 
 use crate::kettles::Kettles;
 use crate::plan::Plan;
-use crate::sockets::{Poller, connect, takes_sources};
 use crate::tally::{Tally, record};
-use crate::thread::{OPENING_MAX, RETRY, TICK};
+use crate::thread::{Opener, RETRY, Shared, TICK, watch};
 
 const OPERATIONS: &[&str] = &["measurement"];
 /// Maximum length of an incomplete frame; receipts and commands are short.
@@ -32,21 +31,22 @@ pub fn talk(
     stop: &AtomicBool,
     each_second: &mut dyn FnMut(Duration, &Tally),
 ) -> io::Result<Tally> {
-    let count = kettles.count();
-    let mut talk = Talk {
-        plan,
-        kettles,
-        poller: Poller::new()?,
-        talkers: std::iter::repeat_with(Talker::default)
-            .take(count)
-            .collect(),
-        closed: (0..count).map(|index| (index, Duration::ZERO)).collect(),
-        opening: 0,
-        waiting: 0,
-        seen: Tally::new(OPERATIONS),
-        epoch: Instant::now(),
-    };
-    talk.run(stop, each_second)
+    watch(OPERATIONS, stop, each_second, |shared| {
+        let count = kettles.count();
+        let mut talk = Talk {
+            plan,
+            shared,
+            kettles,
+            opener: Opener::new(plan, count)?,
+            talkers: std::iter::repeat_with(Talker::default)
+                .take(count)
+                .collect(),
+            waiting: 0,
+            seen: Tally::new(OPERATIONS),
+            epoch: Instant::now(),
+        };
+        talk.run()
+    })
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -73,12 +73,10 @@ struct Talker {
 
 struct Talk<'a> {
     plan: &'a Plan,
+    shared: &'a Shared<'a>,
     kettles: Kettles,
-    poller: Poller,
+    opener: Opener<'a>,
     talkers: Vec<Talker>,
-    /// Sockets to open, each with the earliest time to do so.
-    closed: VecDeque<(usize, Duration)>,
-    opening: usize,
     /// Number of measurements without a receipt.
     waiting: usize,
     seen: Tally,
@@ -90,29 +88,22 @@ impl Talk<'_> {
         self.epoch.elapsed()
     }
 
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        each_second: &mut dyn FnMut(Duration, &Tally),
-    ) -> io::Result<Tally> {
-        let is_stopped = || stop.load(Ordering::Relaxed);
-        while !(self.closed.is_empty() && self.opening == 0)
+    /// Sends measurements until the end of the run; returns the time during which it sent them.
+    fn run(&mut self) -> io::Result<Duration> {
+        while self.opener.missing() > 0
             && self.now() < self.plan.timeout
-            && !is_stopped()
+            && !self.shared.is_stopped()
         {
             self.turn(TICK)?;
         }
-        self.seen.failures.connect += (self.closed.len() + self.opening) as u64;
-        self.epoch = Instant::now();
-        for (_, not_before) in &mut self.closed {
-            *not_before = Duration::ZERO;
-        }
-        let mut sum = Tally::new(OPERATIONS);
-        let (mut looked, mut told) = (Duration::ZERO, Duration::ZERO);
+        self.seen.failures.connect = self.opener.missing() as u64;
+        self.epoch = self.shared.start();
+        self.opener.restart_clock();
+        let mut looked = Duration::ZERO;
         let mut over = None;
         loop {
             let now = self.now();
-            if over.is_none() && (now >= self.plan.duration || is_stopped()) {
+            if over.is_none() && (now >= self.plan.duration || self.shared.is_stopped()) {
                 over = Some(now.min(self.plan.duration));
             }
             if let Some(over) = over
@@ -121,9 +112,8 @@ impl Talk<'_> {
                 self.seen.failures.timeout += self.waiting as u64;
                 let is_open = |it: &&Talker| it.phase == Phase::Open;
                 self.seen.connections = self.talkers.iter().filter(is_open).count();
-                sum.add(&self.seen);
-                sum.duration = over;
-                return Ok(sum);
+                self.shared.publish(&mut self.seen);
+                return Ok(over);
             }
             let wait = match self.kettles.next_measurement() {
                 Some(due) if over.is_none() => due.saturating_sub(now).min(TICK),
@@ -136,52 +126,28 @@ impl Talk<'_> {
             if now.saturating_sub(looked) >= TICK {
                 looked = now;
                 self.look_after(now);
-            }
-            if now.saturating_sub(told) >= Duration::from_secs(1) {
-                self.seen.duration = now.saturating_sub(told);
-                told = now;
-                each_second(now, &self.seen);
-                sum.add(&self.seen);
-                self.seen.clear();
+                self.shared.publish(&mut self.seen);
             }
         }
     }
 
     /// Opens closed sockets and handles socket events.
     fn turn(&mut self, wait: Duration) -> io::Result<()> {
-        self.open()?;
+        let now = self.now();
+        self.opener.open(now, |index, stream| {
+            self.talkers[index] = Talker {
+                stream: Some(stream),
+                phase: Phase::Opening,
+                since: now,
+                output: self.kettles.upgrade(index),
+                ..Talker::default()
+            };
+        })?;
         let mut keys = Vec::new();
-        self.poller.wait(wait, &mut keys)?;
+        self.opener.poller.wait(wait, &mut keys)?;
         for index in keys {
             if self.ready(index).is_err() {
                 self.lost(index);
-            }
-        }
-        Ok(())
-    }
-
-    fn open(&mut self) -> io::Result<()> {
-        let now = self.now();
-        while self.opening < OPENING_MAX
-            && let Some(&(index, not_before)) = self.closed.front()
-            && not_before <= now
-        {
-            self.closed.pop_front();
-            let source = u8::try_from(index % usize::from(self.plan.sources.max(1)) + 1).ok();
-            let source = source.filter(|_| takes_sources(self.plan.address));
-            match connect(self.plan.address, source) {
-                Ok(stream) => {
-                    self.poller.add(&stream, index)?;
-                    self.opening += 1;
-                    self.talkers[index] = Talker {
-                        stream: Some(stream),
-                        phase: Phase::Opening,
-                        since: now,
-                        output: self.kettles.upgrade(index),
-                        ..Talker::default()
-                    };
-                }
-                Err(_) => self.closed.push_back((index, now + RETRY)),
             }
         }
         Ok(())
@@ -228,7 +194,9 @@ impl Talk<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.poller.modify(stream, index, !talker.output.is_empty())
+        self.opener
+            .poller
+            .modify(stream, index, !talker.output.is_empty())
     }
 
     /// Handles an event on a socket; returns an error if the socket is unusable.
@@ -267,7 +235,7 @@ impl Talk<'_> {
                 }
                 talker.input.drain(..end + 4);
                 talker.phase = Phase::Open;
-                self.opening -= 1;
+                self.opener.opening -= 1;
             }
         }
         if self.talkers[index].phase == Phase::Open {
@@ -324,14 +292,15 @@ impl Talk<'_> {
         let talker = std::mem::take(&mut self.talkers[index]);
         match talker.phase {
             Phase::Closed => return,
-            Phase::Opening | Phase::Upgrading => self.opening -= 1,
+            Phase::Opening | Phase::Upgrading => self.opener.opening -= 1,
             Phase::Open if talker.waiting.is_empty() => self.seen.reopened += 1,
             Phase::Open => {
                 self.waiting -= talker.waiting.len();
                 self.seen.failures.closed += talker.waiting.len() as u64;
             }
         }
-        self.closed.push_back((index, self.now() + RETRY));
+        let not_before = self.now() + RETRY;
+        self.opener.close(index, not_before);
     }
 
     fn look_after(&mut self, now: Duration) {

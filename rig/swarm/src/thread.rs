@@ -1,22 +1,22 @@
-//! Load-generating threads, each with a fleet and connections of its own.
+//! The load thread, which sends the requests of a fleet, and the thread that reports.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Barrier, Mutex, OnceLock};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Event, State};
 use crate::fleet::{Answer, Ask, Fleet, Verdict};
 use crate::plan::Plan;
-use crate::sockets::{Poller, connect, takes_sources};
+use crate::sockets::{Poller, connect};
 use crate::tally::{Tally, record};
 
-/// Maximum number of connections that a thread opens at the same time. More would overflow a short
+/// Maximum number of connections that are being opened at the same time. More would overflow a short
 /// accept queue, and the client repeats a dropped SYN only after a second.
-pub(crate) const OPENING_MAX: usize = 100;
+const OPENING_MAX: usize = 100;
 /// Delay before another attempt to open a connection.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
 /// Interval of periodic checks, and maximum wait for events.
@@ -26,95 +26,160 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Maximum number of requests to write before polling for responses.
 const BURST_MAX: usize = 64;
 
-/// Sends the requests of `fleets`, on one thread each, and calls `each_second` with the results of
-/// each second. Ends after the plan's duration, or soon after `stop` is set. Returns the sum.
+/// Sends the requests of `fleet` and calls `each_second` with the results of each second. Ends after
+/// the plan's duration, or soon after `stop` is set. Returns the sum.
 ///
 /// The clock starts when all connections are open, or after the plan's timeout. Connections that
 /// could not be opened by then count as failures.
 ///
 /// # Errors
 ///
-/// Returns an error if there are no fleets, or if epoll is not available.
+/// Returns an error if epoll is not available.
 pub fn run<F: Fleet>(
     plan: &Plan,
-    fleets: Vec<F>,
+    fleet: F,
     stop: &AtomicBool,
     each_second: &mut dyn FnMut(Duration, &Tally),
 ) -> io::Result<Tally> {
-    let Some(operations) = fleets.first().map(|fleet| fleet.operations()) else {
-        return Err(io::Error::other("there is no fleet"));
-    };
-    let count = fleets.len();
-    let shared = Shared {
-        barrier: Barrier::new(count),
+    let operations = fleet.operations();
+    watch(operations, stop, each_second, |shared| {
+        Thread::new(plan, fleet, shared)?.run()
+    })
+}
+
+/// Runs `load` on a thread of its own, so that reports do not delay requests; returns the sum of the
+/// results that it publishes.
+pub(crate) fn watch(
+    operations: &[&'static str],
+    stop: &AtomicBool,
+    each_second: &mut dyn FnMut(Duration, &Tally),
+    load: impl FnOnce(&Shared<'_>) -> io::Result<Duration> + Send,
+) -> io::Result<Tally> {
+    let shared = &Shared {
         start: OnceLock::new(),
         second: Mutex::new(Tally::new(operations)),
         stop,
     };
-    let begin = |index| plan.connections * index / count;
-    let threads = fleets
-        .into_iter()
-        .enumerate()
-        .map(|(index, fleet)| Thread::new(plan, fleet, begin(index)..begin(index + 1), &shared));
-    let threads = threads.collect::<io::Result<Vec<_>>>()?;
-    let (ended, ends) = mpsc::channel();
+    let (mut sum, mut second) = (Tally::new(operations), Tally::new(operations));
+    let mut last = Duration::ZERO;
     std::thread::scope(|scope| {
-        for mut thread in threads {
-            let ended: Sender<_> = ended.clone();
-            // The receiver lives until all threads have dropped their senders.
-            scope.spawn(move || ended.send(thread.run()).unwrap_or_default());
+        let (ended, end) = mpsc::channel();
+        // The receiver lives until the result has arrived.
+        scope.spawn(move || ended.send(load(shared)).unwrap_or_default());
+        loop {
+            let result = end.recv_timeout(Duration::from_secs(1));
+            let now = shared.start.get().map_or(Duration::ZERO, Instant::elapsed);
+            second.clear();
+            if let Ok(mut seen) = shared.second.lock() {
+                std::mem::swap(&mut *seen, &mut second);
+            }
+            second.duration = now.saturating_sub(last);
+            last = now;
+            sum.add(&second);
+            match result {
+                Ok(duration) => {
+                    sum.duration = duration?;
+                    return Ok(sum);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the load thread panicked"));
+                }
+                Err(RecvTimeoutError::Timeout) if now > Duration::ZERO => {
+                    each_second(now, &second);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
-        drop(ended);
-        watch(&shared, operations, &ends, each_second)
     })
 }
 
-/// Sums the threads' results until all threads have ended.
-fn watch(
-    shared: &Shared<'_>,
-    operations: &[&'static str],
-    ends: &Receiver<io::Result<Duration>>,
-    each_second: &mut dyn FnMut(Duration, &Tally),
-) -> io::Result<Tally> {
-    let (mut sum, mut second) = (Tally::new(operations), Tally::new(operations));
-    let mut last = Duration::ZERO;
-    let mut result = Ok(());
-    loop {
-        let over = match ends.recv_timeout(Duration::from_secs(1)) {
-            Ok(Ok(duration)) => {
-                sum.duration = sum.duration.max(duration);
-                continue;
-            }
-            Ok(Err(error)) => {
-                result = Err(error);
-                continue;
-            }
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => true,
-        };
-        let now = shared.start.get().map_or(Duration::ZERO, Instant::elapsed);
-        second.clear();
-        if let Ok(mut seen) = shared.second.lock() {
-            std::mem::swap(&mut *seen, &mut second);
+/// State shared by the load thread and the reporting thread.
+pub(crate) struct Shared<'a> {
+    start: OnceLock<Instant>,
+    /// Results since the last report of a second.
+    second: Mutex<Tally>,
+    stop: &'a AtomicBool,
+}
+
+impl Shared<'_> {
+    /// Starts the clock of the run.
+    pub(crate) fn start(&self) -> Instant {
+        *self.start.get_or_init(Instant::now)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Moves `seen` into the results of the current second.
+    pub(crate) fn publish(&self, seen: &mut Tally) {
+        if let Ok(mut second) = self.second.lock() {
+            second.add(seen);
         }
-        second.duration = now.saturating_sub(last);
-        last = now;
-        sum.add(&second);
-        if over {
-            return result.map(|()| sum);
-        }
-        if now > Duration::ZERO {
-            each_second(now, &second);
-        }
+        seen.clear();
     }
 }
 
-struct Shared<'a> {
-    barrier: Barrier,
-    start: OnceLock<Instant>,
-    /// Results of all threads since the last report of a second.
-    second: Mutex<Tally>,
-    stop: &'a AtomicBool,
+/// The connections that are closed or being opened.
+pub(crate) struct Opener<'a> {
+    plan: &'a Plan,
+    pub(crate) poller: Poller,
+    /// Connections to open, each with the earliest time to do so.
+    closed: VecDeque<(usize, Duration)>,
+    /// Number of connections that are being opened.
+    pub(crate) opening: usize,
+}
+
+impl<'a> Opener<'a> {
+    /// Creates an opener of `count` connections, all of them closed.
+    pub(crate) fn new(plan: &'a Plan, count: usize) -> io::Result<Self> {
+        Ok(Self {
+            plan,
+            poller: Poller::new()?,
+            closed: (0..count).map(|index| (index, Duration::ZERO)).collect(),
+            opening: 0,
+        })
+    }
+
+    /// Returns the number of connections that are not open.
+    pub(crate) fn missing(&self) -> usize {
+        self.closed.len() + self.opening
+    }
+
+    /// Schedules a connection to be opened again, at `not_before` or later.
+    pub(crate) fn close(&mut self, index: usize, not_before: Duration) {
+        self.closed.push_back((index, not_before));
+    }
+
+    /// Lets all closed connections be opened at once, because the clock starts again.
+    pub(crate) fn restart_clock(&mut self) {
+        for (_, not_before) in &mut self.closed {
+            *not_before = Duration::ZERO;
+        }
+    }
+
+    /// Starts opening closed connections; calls `opening` with each.
+    pub(crate) fn open(
+        &mut self,
+        now: Duration,
+        mut opening: impl FnMut(usize, TcpStream),
+    ) -> io::Result<()> {
+        while self.opening < OPENING_MAX
+            && let Some(&(index, not_before)) = self.closed.front()
+            && not_before <= now
+        {
+            self.closed.pop_front();
+            match connect(self.plan.address, index) {
+                Ok(stream) => {
+                    self.poller.add(&stream, index)?;
+                    self.opening += 1;
+                    opening(index, stream);
+                }
+                Err(_) => self.close(index, now + RETRY),
+            }
+        }
+        Ok(())
+    }
 }
 
 struct Thread<'a, F> {
@@ -122,15 +187,10 @@ struct Thread<'a, F> {
     shared: &'a Shared<'a>,
     fleet: F,
     connections: Vec<Connection>,
-    /// Index of the first connection over all threads, from which source addresses derive.
-    first: usize,
     /// Idle connections, longest idle first; may contain closed ones.
     free: VecDeque<usize>,
-    /// Connections to open, each with the earliest time to do so.
-    closed: VecDeque<(usize, Duration)>,
-    opening: usize,
+    opener: Opener<'a>,
     busy: usize,
-    poller: Poller,
     seen: Tally,
     piece: Vec<u8>,
     epoch: Instant,
@@ -139,27 +199,19 @@ struct Thread<'a, F> {
 }
 
 impl<'a, F: Fleet> Thread<'a, F> {
-    fn new(
-        plan: &'a Plan,
-        fleet: F,
-        connections: std::ops::Range<usize>,
-        shared: &'a Shared<'a>,
-    ) -> io::Result<Self> {
+    fn new(plan: &'a Plan, fleet: F, shared: &'a Shared<'a>) -> io::Result<Self> {
         let seen = Tally::new(fleet.operations());
-        let count = connections.len();
+        let count = plan.connections;
         Ok(Self {
             plan,
             shared,
             fleet,
-            first: connections.start,
             connections: std::iter::repeat_with(Connection::default)
                 .take(count)
                 .collect(),
             free: VecDeque::with_capacity(count),
-            closed: (0..count).map(|index| (index, Duration::ZERO)).collect(),
-            opening: 0,
+            opener: Opener::new(plan, count)?,
             busy: 0,
-            poller: Poller::new()?,
             seen,
             piece: vec![0; 256 << 10],
             epoch: Instant::now(),
@@ -174,21 +226,16 @@ impl<'a, F: Fleet> Thread<'a, F> {
 
     /// Sends requests until the end of the run; returns the time during which requests were sent.
     fn run(&mut self) -> io::Result<Duration> {
-        let opened = self.open_all();
-        // A thread that has failed must not block the others at the barrier.
-        self.shared.barrier.wait();
-        opened?;
-        self.epoch = *self.shared.start.get_or_init(Instant::now);
+        self.open_all()?;
+        self.epoch = self.shared.start();
         (self.looked, self.published) = (Duration::ZERO, Duration::ZERO);
-        for (_, not_before) in &mut self.closed {
-            *not_before = Duration::ZERO;
-        }
+        self.opener.restart_clock();
         let mut over = None;
         let mut keys = Vec::new();
         loop {
             let now = self.now();
             if over.is_none() {
-                if self.shared.stop.load(Ordering::Relaxed) {
+                if self.shared.is_stopped() {
                     over = Some(now);
                 } else if now >= self.plan.duration + GRACE || self.is_done(now) {
                     over = Some(self.plan.duration);
@@ -209,7 +256,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             } else {
                 Duration::ZERO
             };
-            self.poller.wait(wait, &mut keys)?;
+            self.opener.poller.wait(wait, &mut keys)?;
             for key in keys.drain(..) {
                 self.ready(key)?;
             }
@@ -235,44 +282,25 @@ impl<'a, F: Fleet> Thread<'a, F> {
 
     fn open_all(&mut self) -> io::Result<()> {
         let mut keys = Vec::new();
-        while (!self.closed.is_empty() || self.opening > 0)
+        while self.opener.missing() > 0
             && self.now() < self.plan.timeout
-            && !self.shared.stop.load(Ordering::Relaxed)
+            && !self.shared.is_stopped()
         {
             self.open()?;
-            self.poller.wait(TICK, &mut keys)?;
+            self.opener.poller.wait(TICK, &mut keys)?;
             for key in keys.drain(..) {
                 self.ready(key)?;
             }
         }
-        let missing = self.closed.len() + self.opening;
-        self.seen.failures.connect = u64::try_from(missing).unwrap_or(u64::MAX);
+        self.seen.failures.connect = self.opener.missing() as u64;
         Ok(())
     }
 
-    /// Starts opening closed connections.
     fn open(&mut self) -> io::Result<()> {
         let now = self.now();
-        while self.opening < OPENING_MAX
-            && let Some(&(index, not_before)) = self.closed.front()
-            && not_before <= now
-        {
-            self.closed.pop_front();
-            let sources = usize::from(self.plan.sources.max(1));
-            let source = (self.first + index) % sources + 1;
-            let source = u8::try_from(source)
-                .ok()
-                .filter(|_| takes_sources(self.plan.address));
-            match connect(self.plan.address, source) {
-                Ok(stream) => {
-                    self.poller.add(&stream, index)?;
-                    self.opening += 1;
-                    self.connections[index].state = State::Opening(stream, now);
-                }
-                Err(_) => self.closed.push_back((index, now + RETRY)),
-            }
-        }
-        Ok(())
+        self.opener.open(now, |index, stream| {
+            self.connections[index].state = State::Opening(stream, now);
+        })
     }
 
     /// Sends the requests that are due, while connections are idle. Returns `false` if more may be
@@ -317,7 +345,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
     fn watch_room(&self, index: usize, writes: bool) -> io::Result<()> {
         match &self.connections[index].state {
             State::Busy(stream, ..) | State::Free(stream) => {
-                self.poller.modify(stream, index, writes)
+                self.opener.poller.modify(stream, index, writes)
             }
             State::Closed | State::Opening(..) => Ok(()),
         }
@@ -328,7 +356,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         let now = self.now();
         let connection = &mut self.connections[index];
         if let State::Opening(stream, _) = &connection.state {
-            self.opening -= 1;
+            self.opener.opening -= 1;
             // The socket is connected if it has no pending error and a peer address.
             let is_open = matches!(stream.take_error(), Ok(None)) && stream.peer_addr().is_ok();
             let state = std::mem::take(&mut connection.state);
@@ -339,7 +367,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
                 self.free.push_back(index);
                 return self.watch_room(index, false);
             }
-            self.closed.push_back((index, now + RETRY));
+            self.opener.close(index, now + RETRY);
             return Ok(());
         }
         if !connection.request.is_empty() {
@@ -366,7 +394,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
                 // The server has responded before it read the whole request. The rest of the
                 // request would be read as the next request, so the connection cannot be reused.
                 if complete.closes || !connection.request.is_empty() {
-                    self.closed.push_back((index, now));
+                    self.opener.close(index, now);
                 } else {
                     connection.state = State::Free(stream);
                     self.free.push_back(index);
@@ -418,11 +446,11 @@ impl<'a, F: Fleet> Thread<'a, F> {
                 }
                 Loss::Closed | Loss::Timeout => self.seen.reopened += 1,
             },
-            State::Opening(..) => self.opening -= 1,
+            State::Opening(..) => self.opener.opening -= 1,
             State::Closed => return,
         }
         self.connections[index].request.clear();
-        self.closed.push_back((index, not_before));
+        self.opener.close(index, not_before);
     }
 
     /// Checks timeouts and publishes results, both periodically.
@@ -449,17 +477,9 @@ impl<'a, F: Fleet> Thread<'a, F> {
         }
         if now.saturating_sub(self.published) >= Duration::from_millis(250) {
             self.published = now;
-            self.publish();
+            self.shared.publish(&mut self.seen);
         }
         Ok(())
-    }
-
-    /// Adds the results to those of all threads.
-    fn publish(&mut self) {
-        if let Ok(mut second) = self.shared.second.lock() {
-            second.add(&self.seen);
-        }
-        self.seen.clear();
     }
 
     fn end(&mut self, over: Duration) {
@@ -469,10 +489,10 @@ impl<'a, F: Fleet> Thread<'a, F> {
             self.fleet.ask(&mut request);
             self.seen.failures.unsent += 1;
         }
-        self.seen.connections = self.connections.len() - self.closed.len() - self.opening;
+        self.seen.connections = self.connections.len() - self.opener.missing();
         // Requests that are still in flight here have reached their timeout.
-        self.seen.failures.timeout += u64::try_from(self.busy).unwrap_or(u64::MAX);
-        self.publish();
+        self.seen.failures.timeout += self.busy as u64;
+        self.shared.publish(&mut self.seen);
     }
 }
 

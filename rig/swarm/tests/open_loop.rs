@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use swarm::{Kettles, Plan, Tally};
 
 const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+const REFUSED: &[u8] = b"HTTP/1.1 503 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
 const CUT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab";
 
 /// Reads a request with its body and returns its first line; `None` at the end of the connection.
@@ -64,15 +65,15 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     stream.write_all(bytes).is_ok()
 }
 
-/// Sends 200 requests in one second from 100 kettles on two threads and returns the results.
+/// Sends 200 requests in one second from 100 kettles and returns the results.
 fn kettles(address: SocketAddr, connections: usize, timeout: Duration) -> Tally {
     let second = Duration::from_secs(1);
-    let fleets = Kettles::split(&address.to_string(), 100, 2, second, second, 1);
+    let fleet = Kettles::new(&address.to_string(), 100, second, second, 1);
     let plan = Plan {
         timeout,
         ..Plan::new(address, connections, second)
     };
-    swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
+    swarm::run(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -166,11 +167,7 @@ fn failures_have_names() {
         assert_eq!(tally.answered(), 100, "{said}");
     };
     let cases: [Case; 5] = [
-        (
-            b"HTTP/1.1 503 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n",
-            true,
-            |tally| tally.failures.refused,
-        ),
+        (REFUSED, true, |tally| tally.failures.refused),
         (
             b"HTTP/1.1 401 Who\r\nContent-Length: 0\r\n\r\n",
             true,
@@ -235,14 +232,14 @@ fn a_connection_that_is_turned_away_is_counted() {
 #[test]
 fn what_could_not_be_sent_is_counted() {
     let address = serve(|_, _| true);
-    let fleets = Kettles::split("a", 100, 1, SECOND, SECOND, 1);
+    let fleet = Kettles::new("a", 100, SECOND, SECOND, 1);
     let plan = Plan {
         connections: 10,
         timeout: 2 * SECOND,
         ..Plan::new(address, 10, SECOND)
     };
     let started = Instant::now();
-    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    let tally = swarm::run(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
     let (unsent, timeout) = (tally.failures.unsent, tally.failures.timeout);
     assert_eq!((unsent, timeout), (190, 10), "{:?}", tally.failures);
     assert!(started.elapsed() < 60 * SECOND);
@@ -276,10 +273,20 @@ fn a_report_for_programs_and_an_exit_code() {
     assert_eq!(report["all"]["count"], 100);
     assert_eq!(report["failures"]["closed"], 0);
     assert!(report["all"]["p99_us"].as_u64() > Some(0));
-    // No server meets a p99 of 0.1 µs, so the bound is missed.
-    let output = swarm(&[&common[..], &["--p99-max", "0.0001"]].concat());
+    // The 2,000 refusals miss the bound of no failures.
+    let address = serve(|_, stream| say(stream, REFUSED)).to_string();
+    let output = swarm(&[
+        "kettles",
+        "--address",
+        &address,
+        "--every",
+        "1",
+        "--for",
+        "1",
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("missed: ms that 99 of 100"));
+    assert!(said.contains("missed: 2000 failures"), "{said}");
     assert_eq!(swarm(&["kettles", "--count", "0"]).status.code(), Some(2));
     assert_eq!(
         swarm(&["kettles", "--", "/nowhere/at/all"]).status.code(),
