@@ -510,24 +510,35 @@ fn is_host(value: &[u8]) -> bool {
     is_port && is_reg_name(host)
 }
 
-fn is_reg_name(mut name: &[u8]) -> bool {
-    loop {
-        name = match name {
-            [] => return true,
-            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                rest
+fn is_reg_name(name: &[u8]) -> bool {
+    let is_plain = |byte: &u8| IS_REG_NAME_BYTE[usize::from(*byte)];
+    let mut parts = name.split(|byte| *byte == b'%');
+    let first = parts.next().unwrap_or_default();
+    first.iter().all(is_plain)
+        && parts.all(|part| match part {
+            [high, low, rest @ ..] => {
+                high.is_ascii_hexdigit() && low.is_ascii_hexdigit() && rest.iter().all(is_plain)
             }
-            [byte, rest @ ..] if is_reg_name_byte(*byte) => rest,
-            _ => return false,
-        };
-    }
+            _ => false,
+        })
 }
 
-/// Whether a byte is in `unreserved` or `sub-delims` of RFC 3986; the comma is excluded.
-fn is_reg_name_byte(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'!' | b'$'
-        | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
-}
+/// The bytes in `unreserved` or `sub-delims` of RFC 3986; the comma is excluded.
+const IS_REG_NAME_BYTE: [bool; 256] = {
+    let mut is_allowed = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        is_allowed[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let marks = b"-._~!$&'()*+;=";
+    let mut at = 0;
+    while at < marks.len() {
+        is_allowed[marks[at] as usize] = true;
+        at += 1;
+    }
+    is_allowed
+};
 
 #[cfg(test)]
 mod tests;
