@@ -7,7 +7,7 @@
 
 use samovar_nix::{HashPart, StoreDir};
 
-use crate::access;
+pub use crate::access::fuzzing::{Pair, credentials, forwarded, secrets};
 use crate::answer::bulk;
 use crate::route::{self, Route};
 
@@ -44,28 +44,4 @@ pub fn route(path: &[u8], query: Option<&[u8]>) -> Destination {
 #[must_use]
 pub fn list(body: &[u8], count_max: usize) -> Option<Vec<HashPart>> {
     bulk::parse(body, &StoreDir::default(), count_max).ok()
-}
-
-/// User name and password of HTTP Basic.
-pub type Pair = (Vec<u8>, Vec<u8>);
-
-/// Parses an `Authorization` value into a pair or a token; `None` if it is invalid.
-#[must_use]
-pub fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
-    access::fuzzing::credentials(value)
-}
-
-/// Returns the client's address behind a proxy at 10.0.0.1, where 10.0.0.0/8 are trusted proxies.
-#[must_use]
-pub fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<std::net::IpAddr> {
-    access::fuzzing::forwarded(values, is_rfc7239)
-}
-
-/// Returns the number of users or tokens in a file.
-///
-/// # Errors
-///
-/// The number of the first wrong line, starting at 1.
-pub fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
-    access::fuzzing::secrets(text, is_users)
 }

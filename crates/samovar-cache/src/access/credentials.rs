@@ -31,15 +31,11 @@ const TOKEN_LEN_MAX: usize = 1024;
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "lives on the stack, for the time of one look at it"
+    reason = "lives on the stack while one request is checked"
 )]
 pub(crate) enum Credentials<'a> {
-    /// The request has no `Authorization` field.
-    None,
     Basic(Basic),
     Bearer(&'a [u8]),
-    /// The field is invalid, has an unknown scheme, or occurs more than once.
-    Malformed,
 }
 
 /// A user name and a password; zeroized when dropped.
@@ -76,30 +72,30 @@ impl std::fmt::Debug for Basic {
 }
 
 impl<'a> Credentials<'a> {
-    /// Returns the credentials in these header fields.
-    pub(crate) fn of(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+    /// Returns the credentials in these header fields; `None` if there is no valid `Authorization`
+    /// field, or more than one.
+    pub(crate) fn of(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Self> {
         let mut next = || {
             let is_ours = |name: &[u8]| name.eq_ignore_ascii_case(b"authorization");
             fields.find(|(name, _)| is_ours(name))
         };
         match (next(), next()) {
-            (None, _) => Self::None,
             (Some((_, value)), None) => Self::parse(value),
-            (Some(_), Some(_)) => Self::Malformed,
+            _ => None,
         }
     }
 
-    /// Parses the field's value.
-    pub(crate) fn parse(value: &'a [u8]) -> Self {
+    /// Parses the field's value. Returns `None` if it is invalid or has an unknown scheme.
+    pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let scheme_len = value.iter().position(|byte| *byte == b' ');
         let (scheme, rest) = value.split_at(scheme_len.unwrap_or(value.len()));
         let rest = rest.trim_ascii();
         if scheme.eq_ignore_ascii_case(b"basic") {
-            basic(rest).map_or(Self::Malformed, Self::Basic)
+            basic(rest).map(Self::Basic)
         } else if scheme.eq_ignore_ascii_case(b"bearer") && is_token(rest) {
-            Self::Bearer(rest)
+            Some(Self::Bearer(rest))
         } else {
-            Self::Malformed
+            None
         }
     }
 }
@@ -135,15 +131,14 @@ mod tests {
     #[track_caller]
     fn check(value: &str, expected: Option<(&str, &str)>) {
         let found = match Credentials::parse(value.as_bytes()) {
-            Credentials::Basic(basic) => Some((
+            Some(Credentials::Basic(basic)) => Some((
                 String::from_utf8(basic.user().to_vec()).unwrap(),
                 String::from_utf8(basic.password().to_vec()).unwrap(),
             )),
-            Credentials::Bearer(token) => {
+            Some(Credentials::Bearer(token)) => {
                 Some(("Bearer".into(), String::from_utf8(token.to_vec()).unwrap()))
             }
-            Credentials::Malformed => None,
-            Credentials::None => unreachable!(),
+            None => None,
         };
         let expected = expected.map(|(user, password)| (user.to_owned(), password.to_owned()));
         assert_eq!(found, expected, "{value:?}");
@@ -177,12 +172,18 @@ mod tests {
     fn lengths() {
         for len in [BASIC_LEN_MAX, BASIC_LEN_MAX + 1] {
             let value = format!("Basic {}", STANDARD.encode(":".repeat(len)));
-            let is_taken = matches!(Credentials::parse(value.as_bytes()), Credentials::Basic(_));
+            let is_taken = matches!(
+                Credentials::parse(value.as_bytes()),
+                Some(Credentials::Basic(_))
+            );
             assert_eq!(is_taken, len <= BASIC_LEN_MAX, "{len}");
         }
         for len in [TOKEN_LEN_MAX, TOKEN_LEN_MAX + 1] {
             let value = format!("Bearer {}", "a".repeat(len));
-            let is_taken = matches!(Credentials::parse(value.as_bytes()), Credentials::Bearer(_));
+            let is_taken = matches!(
+                Credentials::parse(value.as_bytes()),
+                Some(Credentials::Bearer(_))
+            );
             assert_eq!(is_taken, len <= TOKEN_LEN_MAX, "{len}");
         }
     }
@@ -192,16 +193,19 @@ mod tests {
         let ours = (&b"AUTHORIZATION"[..], &b"Bearer a"[..]);
         let other = (&b"Host"[..], &b"a"[..]);
         let of = |fields: &[_]| Credentials::of(fields.iter().copied());
-        assert!(matches!(of(&[other]), Credentials::None));
-        assert!(matches!(of(&[other, ours]), Credentials::Bearer(b"a")));
-        assert!(matches!(of(&[ours, other, ours]), Credentials::Malformed));
+        assert!(of(&[other]).is_none());
+        assert!(matches!(
+            of(&[other, ours]),
+            Some(Credentials::Bearer(b"a"))
+        ));
+        assert!(of(&[ours, other, ours]).is_none());
     }
 
     proptest! {
         #[test]
         fn what_is_sent_is_found(user in "[^:\\p{Cc}]{0,40}", password in "[^\\p{Cc}]{0,80}") {
             let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
-            let Credentials::Basic(basic) = Credentials::parse(value.as_bytes()) else {
+            let Some(Credentials::Basic(basic)) = Credentials::parse(value.as_bytes()) else {
                 panic!("{value}");
             };
             prop_assert_eq!(basic.user(), user.as_bytes());

@@ -10,17 +10,22 @@ use super::credentials::Credentials;
 use super::secret::Secret;
 use super::tokens::Tokens;
 use super::users::Users;
-use crate::fuzzing::Pair;
 
-pub(crate) fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
-    match Credentials::parse(value) {
-        Credentials::Basic(basic) => Some(Ok((basic.user().to_vec(), basic.password().to_vec()))),
-        Credentials::Bearer(token) => Some(Err(token.to_vec())),
-        Credentials::None | Credentials::Malformed => None,
-    }
+/// User name and password of HTTP Basic.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Parses an `Authorization` value into a pair or a token; `None` if it is invalid.
+#[must_use]
+pub fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
+    Some(match Credentials::parse(value)? {
+        Credentials::Basic(basic) => Ok((basic.user().to_vec(), basic.password().to_vec())),
+        Credentials::Bearer(token) => Err(token.to_vec()),
+    })
 }
 
-pub(crate) fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<IpAddr> {
+/// Returns the client's address behind a proxy at 10.0.0.1, where 10.0.0.0/8 are trusted proxies.
+#[must_use]
+pub fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<IpAddr> {
     let header = match is_rfc7239 {
         true => Forwarded::Forwarded,
         false => Forwarded::XForwardedFor,
@@ -35,7 +40,12 @@ pub(crate) fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<IpAddr> {
     proxies.client(peer, fields)
 }
 
-pub(crate) fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
+/// Returns the number of users or tokens in a file.
+///
+/// # Errors
+///
+/// The number of the first wrong line, starting at 1.
+pub fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
     let count = match is_users {
         true => Users::parse(text).map(|users| users.len()),
         false => match Secret::new() {

@@ -63,9 +63,8 @@ use self::address::{Networks, Proxies};
 use self::buckets::Buckets;
 use self::certificate::Certificates;
 use self::credentials::{Basic, Credentials};
-use self::refusal::Refusals;
+use self::refusal::{Denied, too_many};
 use self::secret::Secret;
-use self::secret_file::SecretFile;
 use self::tokens::Tokens;
 use self::users::{Recalled, Users};
 
@@ -82,11 +81,18 @@ const ATTEMPT_TIME: Duration = Duration::from_secs(6);
 /// Access control of a cache: which clients may read, and how often.
 #[derive(Debug)]
 pub struct Access {
-    /// The configuration of `rules`.
     config: AccessConfig,
-    rules: Rules,
     /// Whether all requests are admitted without a check.
     is_open: bool,
+    lets_everybody_in: bool,
+    users: Option<Users>,
+    tokens: Option<Tokens>,
+    certificates: Certificates,
+    networks: Networks,
+    proxies: Proxies,
+    /// The response to clients that are not admitted; `None` if the cache is hidden from them.
+    denied: Option<Denied>,
+    rate: Option<Arc<Buckets>>,
     lasting: Arc<Lasting>,
 }
 
@@ -122,21 +128,6 @@ pub struct Client {
     pub address: Option<IpAddr>,
 }
 
-/// The rules made from one configuration and the contents of its files at that time.
-#[derive(Debug)]
-struct Rules {
-    lets_everybody_in: bool,
-    users: Option<Users>,
-    tokens: Option<Tokens>,
-    certificates: Certificates,
-    uids: Vec<u32>,
-    gids: Vec<u32>,
-    networks: Networks,
-    proxies: Proxies,
-    refusals: Refusals,
-    rate: Option<Arc<Buckets>>,
-}
-
 impl Access {
     /// Reads the configured files. Also returns warnings about them, one line each.
     ///
@@ -165,23 +156,81 @@ impl Access {
     ///
     /// As [`new`](Self::new).
     pub fn renewed(&self, config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
-        let before = (&self.config, &self.rules);
-        Self::read(config, Arc::clone(&self.lasting), Some(before))
+        Self::read(config, Arc::clone(&self.lasting), Some(self))
     }
 
     fn read(
         config: AccessConfig,
         lasting: Arc<Lasting>,
-        before: Option<(&AccessConfig, &Rules)>,
+        before: Option<&Self>,
     ) -> Result<(Self, Vec<String>), AccessError> {
-        let (rules, warnings) = Rules::read(&config, &lasting.secret, lasting.start, before)?;
+        let mut warnings = Vec::new();
+        let users = secret_file::read(
+            FileKind::Users,
+            config.users_file.as_deref(),
+            &mut warnings,
+            Users::parse,
+            Users::len,
+        )?;
+        if let (Some(users), Some(old)) = (&users, before.and_then(|before| before.users.as_ref()))
+        {
+            users.inherit(old);
+        }
+        let tokens = secret_file::read(
+            FileKind::Tokens,
+            config.tokens_file.as_deref(),
+            &mut warnings,
+            |text| Tokens::parse(&lasting.secret, text),
+            Tokens::len,
+        )?;
+        let (unix, proxies): (Vec<_>, Vec<_>) = config
+            .trusted_proxies
+            .iter()
+            .cloned()
+            .partition(|proxy| proxy == "unix");
+        let network = |entries| {
+            Networks::parse(entries).map_err(|entry| AccessError::Network(entry.to_owned()))
+        };
         let access = Self {
             is_open: config.is_open(),
+            lets_everybody_in: config.lets_everybody_in(),
+            users,
+            tokens,
+            certificates: Certificates::new(&config.certificates)?,
+            networks: network(&config.networks)?,
+            proxies: Proxies {
+                networks: network(&proxies)?,
+                unix: !unix.is_empty(),
+                header: config.forwarded,
+            },
+            denied: Denied::new(&config)?,
+            rate: Self::rate(&config, lasting.start, before)?,
             config,
-            rules,
             lasting,
         };
         Ok((access, warnings))
+    }
+
+    /// Creates the rate limit, or inherits the old buckets if the limit is unchanged: a reload must
+    /// not refill them.
+    fn rate(
+        config: &AccessConfig,
+        start: Instant,
+        before: Option<&Self>,
+    ) -> Result<Option<Arc<Buckets>>, AccessError> {
+        let Some(limit) = config.rate_limit else {
+            return Ok(None);
+        };
+        if limit.per_second == 0 || limit.burst == 0 {
+            return Err(AccessError::RateLimit);
+        }
+        if let Some(before) = before
+            && before.config.rate_limit == config.rate_limit
+        {
+            return Ok(before.rate.clone());
+        }
+        let interval = Duration::from_secs(1) / limit.per_second;
+        Ok(Some(Arc::new(Buckets::new(interval, limit.burst, start))))
     }
 
     /// Whether all clients may read without a rate limit, so that no check is needed.
@@ -198,7 +247,7 @@ impl Access {
     /// Counts the request against the rate limit.
     pub fn admit(&self, head: Head<'_>, now: Instant) -> Verdict {
         let (client, verdict) = self.identify(head, now);
-        let Some(rate) = &self.rules.rate else {
+        let Some(rate) = &self.rate else {
             return verdict;
         };
         match rate.take(&Counted::of(&client), now) {
@@ -228,42 +277,50 @@ impl Access {
     /// Returns the unused reply if the cache is hidden from the client ([`RefuseWith::NotFound`]):
     /// the caller must answer as if the cache did not exist.
     pub fn refuse<'r>(&self, refusal: Refusal, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
-        self.rules.refusals.reply(refusal, reply)
+        match (refusal, &self.denied) {
+            (Refusal::Denied, Some(denied)) => Ok(reply.prepared(&denied.prepared)),
+            (Refusal::Denied, None) => Err(reply),
+            (Refusal::TooMany(wait), _) => Ok(reply.response(too_many(wait))),
+        }
     }
 
     /// Makes the response to a refused request, for workers; `None` if the cache is hidden from the
     /// client.
     pub fn refused(&self, refusal: Refusal) -> Option<Response> {
-        self.rules.refusals.response(refusal)
+        match refusal {
+            Refusal::Denied => self.denied.as_ref().map(Denied::response),
+            Refusal::TooMany(wait) => Some(too_many(wait)),
+        }
     }
 
     /// Identifies the client as far as that is possible without verifying a password, and decides
     /// about the request.
     fn identify(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
-        let rules = &self.rules;
         let mut client = Client {
             name: None,
-            address: rules.proxies.client(head.peer(), head.headers()),
+            address: self.proxies.client(head.peer(), head.headers()),
         };
         let mut asks = None;
-        match rules.credentials(head) {
-            Credentials::Bearer(token) => client.name = self.token(token),
-            Credentials::Basic(basic) => {
+        match self.credentials(head) {
+            Some(Credentials::Bearer(token)) => client.name = self.token(token),
+            Some(Credentials::Basic(basic)) => {
                 client.name = self.token(basic.password());
-                if client.name.is_none() {
-                    match rules.recall(&self.lasting.secret, &basic, now) {
+                if client.name.is_none()
+                    && let Some(users) = &self.users
+                {
+                    match users.recall(&self.lasting.secret, &basic, now) {
                         Recalled::Known(name) => client.name = Some(Arc::clone(name)),
                         Recalled::Unverified => asks = Some(self.may_try(&client, &basic, now)),
                         Recalled::Wrong => {}
                     }
                 }
             }
-            Credentials::None | Credentials::Malformed => {}
+            None => {}
         }
         if client.name.is_none() {
-            client.name = rules.proven(head);
+            client.name = self.proven(head);
         }
-        let verdict = if client.name.is_some() || rules.lets_in(client.address) {
+        let verdict = if client.name.is_some() || self.lets_in(client.address) {
             Verdict::Granted(client.clone())
         } else {
             match asks {
@@ -276,10 +333,10 @@ impl Access {
     }
 
     fn verify_password(&self, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
-        let Credentials::Basic(basic) = self.rules.credentials(head) else {
+        let Some(Credentials::Basic(basic)) = self.credentials(head) else {
             return Verdict::Refused(Refusal::Denied);
         };
-        let users = self.rules.users.as_ref();
+        let users = self.users.as_ref();
         let name = users.and_then(|users| users.verify(&self.lasting.secret, &basic, now));
         if let Some(name) = name {
             client.name = Some(Arc::clone(name));
@@ -308,8 +365,28 @@ impl Access {
     }
 
     fn token(&self, token: &[u8]) -> Option<Arc<str>> {
-        let tokens = self.rules.tokens.as_ref()?;
+        let tokens = self.tokens.as_ref()?;
         tokens.find(&self.lasting.secret, token).cloned()
+    }
+
+    /// Parses the credentials of a request, if any configured method uses them.
+    fn credentials<'a>(&self, head: Head<'a>) -> Option<Credentials<'a>> {
+        let are_used = self.users.is_some() || self.tokens.is_some();
+        are_used.then(|| Credentials::of(head.headers())).flatten()
+    }
+
+    /// Identifies the client by its connection: by a unix socket's peer or a certificate.
+    fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
+        if let Peer::Unix(Some(process)) = head.peer()
+            && (self.config.uids.contains(&process.uid) || self.config.gids.contains(&process.gid))
+        {
+            return Some(format!("uid:{}", process.uid).into());
+        }
+        self.certificates.find(head)
+    }
+
+    fn lets_in(&self, address: Option<IpAddr>) -> bool {
+        self.lets_everybody_in || address.is_some_and(|address| self.networks.contains(address))
     }
 }
 
@@ -344,107 +421,5 @@ impl<'a> Counted<'a> {
             IpAddr::V4(_) => address,
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         }
-    }
-}
-
-impl Rules {
-    fn read(
-        config: &AccessConfig,
-        secret: &Secret,
-        start: Instant,
-        before: Option<(&AccessConfig, &Self)>,
-    ) -> Result<(Self, Vec<String>), AccessError> {
-        let mut warnings = Vec::new();
-        let users = SecretFile {
-            kind: FileKind::Users,
-            path: config.users_file.as_deref(),
-        };
-        let users = users.read(&mut warnings, Users::parse, Users::len)?;
-        let old = before.and_then(|(_, rules)| rules.users.as_ref());
-        if let (Some(users), Some(old)) = (&users, old) {
-            users.inherit(old);
-        }
-        let tokens = SecretFile {
-            kind: FileKind::Tokens,
-            path: config.tokens_file.as_deref(),
-        };
-        let parse = |text: &str| Tokens::parse(secret, text);
-        let tokens = tokens.read(&mut warnings, parse, Tokens::len)?;
-        let (unix, proxies): (Vec<_>, Vec<_>) = config
-            .trusted_proxies
-            .iter()
-            .cloned()
-            .partition(|proxy| proxy == "unix");
-        let network = |entries| {
-            Networks::parse(entries).map_err(|entry| AccessError::Network(entry.to_owned()))
-        };
-        let rules = Self {
-            lets_everybody_in: config.lets_everybody_in(),
-            users,
-            tokens,
-            certificates: Certificates::new(&config.certificates)?,
-            uids: config.uids.clone(),
-            gids: config.gids.clone(),
-            networks: network(&config.networks)?,
-            proxies: Proxies {
-                networks: network(&proxies)?,
-                unix: !unix.is_empty(),
-                header: config.forwarded,
-            },
-            refusals: Refusals::new(config)?,
-            rate: Self::rate(config, start, before)?,
-        };
-        Ok((rules, warnings))
-    }
-
-    /// Creates the rate limit, or inherits the old buckets if the limit is unchanged: a reload must
-    /// not refill them.
-    fn rate(
-        config: &AccessConfig,
-        start: Instant,
-        before: Option<(&AccessConfig, &Self)>,
-    ) -> Result<Option<Arc<Buckets>>, AccessError> {
-        let Some(limit) = config.rate_limit else {
-            return Ok(None);
-        };
-        if limit.per_second == 0 || limit.burst == 0 {
-            return Err(AccessError::RateLimit);
-        }
-        if let Some((old_config, rules)) = before
-            && old_config.rate_limit == config.rate_limit
-        {
-            return Ok(rules.rate.clone());
-        }
-        let interval = Duration::from_secs(1) / limit.per_second;
-        Ok(Some(Arc::new(Buckets::new(interval, limit.burst, start))))
-    }
-
-    /// Parses the credentials of a request, if any configured method uses them.
-    fn credentials<'a>(&self, head: Head<'a>) -> Credentials<'a> {
-        match self.users.is_some() || self.tokens.is_some() {
-            true => Credentials::of(head.headers()),
-            false => Credentials::None,
-        }
-    }
-
-    fn recall(&self, secret: &Secret, basic: &Basic, now: Instant) -> Recalled<'_> {
-        match &self.users {
-            Some(users) => users.recall(secret, basic, now),
-            None => Recalled::Wrong,
-        }
-    }
-
-    /// Identifies the client by its connection: by a unix socket's peer or a certificate.
-    fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
-        if let Peer::Unix(Some(process)) = head.peer()
-            && (self.uids.contains(&process.uid) || self.gids.contains(&process.gid))
-        {
-            return Some(format!("uid:{}", process.uid).into());
-        }
-        self.certificates.find(head)
-    }
-
-    fn lets_in(&self, address: Option<IpAddr>) -> bool {
-        self.lets_everybody_in || address.is_some_and(|address| self.networks.contains(address))
     }
 }

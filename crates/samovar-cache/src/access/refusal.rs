@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{Inline, Prepared, Reply, Response};
+use samovar_http::{Prepared, Response};
 use samovar_metrics::Event;
 
 use super::AccessError;
@@ -31,20 +31,14 @@ impl Refusal {
     }
 }
 
-/// The responses to refused requests.
+/// The response to clients that are not admitted.
 #[derive(Debug)]
-pub(crate) struct Refusals {
-    /// The response to clients that are not admitted; `None` if the cache is hidden from them.
-    denied: Option<Denied>,
-}
-
-#[derive(Debug)]
-struct Denied {
+pub(super) struct Denied {
     status: Status,
     body: &'static str,
     /// The value of `WWW-Authenticate`, which every 401 must have (RFC 9110, 11.6.1).
     challenge: Option<String>,
-    prepared: Prepared,
+    pub(super) prepared: Prepared,
 }
 
 const UNAUTHORIZED: &str = "Credentials are needed here.\n";
@@ -54,8 +48,9 @@ const TOO_MANY: &str = "Too many requests. Try again later.\n";
 /// The refusal must not be cached: an authenticated client gets another response.
 const NO_STORE: Field = ("Cache-Control", "no-store");
 
-impl Refusals {
-    pub(crate) fn new(config: &AccessConfig) -> Result<Self, AccessError> {
+impl Denied {
+    /// Makes the response; `None` if the cache is hidden from such clients.
+    pub(super) fn new(config: &AccessConfig) -> Result<Option<Self>, AccessError> {
         let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
         if !config.realm.bytes().all(is_plain) {
             return Err(AccessError::Realm(config.realm.clone()));
@@ -65,7 +60,7 @@ impl Refusals {
             RefuseWith::Fitting => takes_credentials,
             RefuseWith::Unauthorized => true,
             RefuseWith::Forbidden => false,
-            RefuseWith::NotFound => return Ok(Self { denied: None }),
+            RefuseWith::NotFound => return Ok(None),
         };
         let challenge =
             asks.then(|| format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm));
@@ -80,45 +75,26 @@ impl Refusals {
                 .map(|value| ("WWW-Authenticate", value)),
         );
         let prepared = Prepared::new(status, &fields, body.as_bytes());
-        let denied = Denied {
+        Ok(Some(Self {
             status,
             body,
             challenge,
             prepared,
-        };
-        Ok(Self {
-            denied: Some(denied),
-        })
+        }))
     }
 
-    /// Sends the refusal from an I/O thread. If the cache is hidden, returns the unused reply.
-    pub(crate) fn reply<'r>(
-        &self,
-        refusal: Refusal,
-        reply: Reply<'r>,
-    ) -> Result<Inline, Reply<'r>> {
-        match (refusal, &self.denied) {
-            (Refusal::Denied, Some(denied)) => Ok(reply.prepared(&denied.prepared)),
-            (Refusal::Denied, None) => Err(reply),
-            (Refusal::TooMany(wait), _) => Ok(reply.response(too_many(wait))),
-        }
-    }
-
-    /// Makes the response for a worker; `None` if the cache is hidden.
-    pub(crate) fn response(&self, refusal: Refusal) -> Option<Response> {
-        if let Refusal::TooMany(wait) = refusal {
-            return Some(too_many(wait));
-        }
-        let denied = self.denied.as_ref()?;
-        let response = Response::text(denied.status, denied.body).header(NO_STORE.0, NO_STORE.1);
-        Some(match &denied.challenge {
+    /// Returns the response that a worker sends.
+    pub(super) fn response(&self) -> Response {
+        let response = Response::text(self.status, self.body).header(NO_STORE.0, NO_STORE.1);
+        match &self.challenge {
             Some(challenge) => response.header("WWW-Authenticate", challenge),
             None => response,
-        })
+        }
     }
 }
 
-fn too_many(wait: Duration) -> Response {
+/// Makes the response to a client that must wait this long before its next request.
+pub(super) fn too_many(wait: Duration) -> Response {
     // Rounded up, at least 1: a client that retries after a rounded-down time would be refused
     // again.
     let seconds = wait.as_secs().saturating_add(1);

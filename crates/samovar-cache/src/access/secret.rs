@@ -3,6 +3,7 @@
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use samovar_nix::{Algorithm, Hash};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -55,22 +56,14 @@ pub(crate) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
 
 /// Parses 64 hex digits.
 pub(crate) fn digest_of_hex(text: &str) -> Option<Digest> {
-    let mut digest = [0; 32];
-    let pairs = text.as_bytes().chunks_exact(2);
-    if text.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(pairs) {
-        let mut nibbles = pair.iter().map(|digit| char::from(*digit).to_digit(16));
-        let (high, low) = (nibbles.next()??, nibbles.next()??);
-        *byte = u8::try_from(high << 4 | low).ok()?;
-    }
-    Some(digest)
+    // A shorter text would be parsed as base-32 or base-64.
+    let hash = (text.len() == 64).then(|| Hash::parse_digest(Algorithm::Sha256, text).ok())??;
+    hash.digest().try_into().ok()
 }
 
-/// Formats bytes as lower-case hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Formats a digest as lower-case hex digits.
+pub(crate) fn hex(digest: &Digest) -> String {
+    Hash::sha256(digest).base16()
 }
 
 #[cfg(test)]

@@ -9,59 +9,50 @@ use crate::private_file;
 /// Maximum size of a file in bytes, enough for 100,000 users. A larger file must be a mistake.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// A secret file that may be configured.
-pub(crate) struct SecretFile<'a> {
-    pub(crate) kind: FileKind,
-    /// `None`: the file is not configured.
-    pub(crate) path: Option<&'a Path>,
-}
-
-impl SecretFile<'_> {
-    /// Reads and parses the file, and adds warnings about it to the list. `len` returns the number
-    /// of entries.
-    pub(crate) fn read<T>(
-        self,
-        warnings: &mut Vec<String>,
-        parse: impl FnOnce(&str) -> Result<T, LineError>,
-        len: impl FnOnce(&T) -> usize,
-    ) -> Result<Option<T>, AccessError> {
-        let kind = self.kind;
-        let Some(path) = self.path else {
-            return Ok(None);
-        };
-        let owned = || path.to_owned();
-        let unreadable = |error: io::Error| AccessError::Unreadable {
-            kind,
-            path: owned(),
-            error,
-        };
-        let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(unreadable)?;
-        // A file may be readable by its group, which is the server's. A token file must not be
-        // readable by all users. For a file of passwords that is only a warning: existing ones are
-        // often world-readable, although hashed passwords are easier to crack than hashed random
-        // tokens.
-        if mode & 0o007 != 0 && kind == FileKind::Tokens {
-            let path = owned();
-            return Err(AccessError::ReadableByAll { kind, path });
-        }
-        if mode & 0o007 != 0 {
-            warnings.push(format!(
-                "the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it"
-            ));
-        }
-        let entries = parse(&text).map_err(|(line, problem)| AccessError::Line {
-            kind,
-            path: owned(),
-            line,
-            problem,
-        })?;
-        if len(&entries) == 0 {
-            warnings.push(format!(
-                "the {kind} {path:?} has no entries, so it admits no client"
-            ));
-        }
-        Ok(Some(entries))
+/// Reads and parses a secret file, and adds warnings about it to the list. `len` returns the number
+/// of entries. `path` is `None` if the file is not configured.
+pub(super) fn read<T>(
+    kind: FileKind,
+    path: Option<&Path>,
+    warnings: &mut Vec<String>,
+    parse: impl FnOnce(&str) -> Result<T, LineError>,
+    len: impl FnOnce(&T) -> usize,
+) -> Result<Option<T>, AccessError> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let owned = || path.to_owned();
+    let unreadable = |error: io::Error| AccessError::Unreadable {
+        kind,
+        path: owned(),
+        error,
+    };
+    let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(unreadable)?;
+    // A file may be readable by its group, which is the server's. A token file must not be
+    // readable by all users. For a file of passwords that is only a warning: existing ones are
+    // often world-readable, although hashed passwords are easier to crack than hashed random
+    // tokens.
+    if mode & 0o007 != 0 && kind == FileKind::Tokens {
+        let path = owned();
+        return Err(AccessError::ReadableByAll { kind, path });
     }
+    if mode & 0o007 != 0 {
+        warnings.push(format!(
+            "the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it"
+        ));
+    }
+    let entries = parse(&text).map_err(|(line, problem)| AccessError::Line {
+        kind,
+        path: owned(),
+        line,
+        problem,
+    })?;
+    if len(&entries) == 0 {
+        warnings.push(format!(
+            "the {kind} {path:?} has no entries, so it admits no client"
+        ));
+    }
+    Ok(Some(entries))
 }
 
 /// The number of a wrong line, starting at 1, and its fault.

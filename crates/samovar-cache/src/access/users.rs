@@ -292,7 +292,7 @@ mod tests {
         let text = format!("{user}:{password}");
         let text = base64::engine::general_purpose::STANDARD.encode(text);
         match Credentials::parse(format!("Basic {text}").as_bytes()) {
-            Credentials::Basic(basic) => basic,
+            Some(Credentials::Basic(basic)) => basic,
             other => panic!("{other:?}"),
         }
     }

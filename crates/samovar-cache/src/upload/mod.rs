@@ -467,7 +467,7 @@ fn info_of(path: &StoredPath) -> PathInfo {
 /// Calls `look_up` with the token of the request; returns `None` if there is no token.
 fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
-    match Credentials::of(head.headers()) {
+    match Credentials::of(head.headers())? {
         Credentials::Bearer(text) if is_token(text) => Some(look_up(text)),
         Credentials::Basic(basic) if is_token(basic.password()) => Some(look_up(basic.password())),
         _ => None,
