@@ -13,7 +13,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
 use samovar_http::ws::{Closed, Handler, Message, Socket, Upgrade};
@@ -31,15 +30,17 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         move |_: &mut Request| answer(&metrics)
     };
     let (live, shared) = (Arc::clone(metrics), sampler.shared());
-    let seats = Arc::default();
+    let slots = Arc::new(());
     let live = move |request: &mut Request| {
-        let Some(seat) = Seat::take(&seats) else {
+        let slot = Arc::clone(&slots);
+        // One reference is that of this closure.
+        if Arc::strong_count(&slot) > WATCHER_COUNT_MAX + 1 {
             return unavailable("too many watch already");
-        };
+        }
         let watcher = Watcher {
             metrics: Arc::clone(&live),
             shared: Arc::clone(&shared),
-            _seat: seat,
+            _slot: slot,
         };
         Upgrade::new(watcher).accept(request)
     };
@@ -50,7 +51,10 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         )
         .get("/healthz", of(healthz))
         .get("/readyz", of(readyz))
-        .route(Route::get("/status.json", of(status)).wrap(only_by_own_names))
+        .route(
+            Route::get("/status.json", of(|metrics| json(&metrics.status())))
+                .wrap(only_by_own_names),
+        )
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
 }
 
@@ -73,10 +77,6 @@ fn readyz(metrics: &Metrics) -> Response {
 
 fn unavailable(reason: &str) -> Response {
     text(Status::SERVICE_UNAVAILABLE, &format!("{reason}\n"))
-}
-
-fn status(metrics: &Metrics) -> Response {
-    json(&metrics.status())
 }
 
 /// Makes a JSON response that must not be cached.
@@ -155,29 +155,12 @@ fn is_own_name(host: &str, own: &[String]) -> bool {
 /// Maximum number of live WebSockets. They stay open, so connections must be left for monitoring.
 const WATCHER_COUNT_MAX: usize = 64;
 
-/// The slot of a live WebSocket, freed when this is dropped.
-struct Seat(Arc<AtomicUsize>);
-
-impl Seat {
-    fn take(seats: &Arc<AtomicUsize>) -> Option<Self> {
-        let taken = seats.fetch_add(1, Ordering::Relaxed);
-        let seat = Self(Arc::clone(seats));
-        (taken < WATCHER_COUNT_MAX).then_some(seat)
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A client that receives live updates.
 struct Watcher {
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
-    /// The slot, freed with the client.
-    _seat: Seat,
+    /// One reference per open WebSocket. The number of references limits the number of WebSockets.
+    _slot: Arc<()>,
 }
 
 impl Handler for Watcher {

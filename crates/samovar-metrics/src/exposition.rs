@@ -85,23 +85,27 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-pub(crate) fn exposition(metrics: &Metrics) -> String {
-    let mut text = Text::new(FAMILIES);
-    let sums = metrics.meter.sums();
-    let default = MetricsConfig::default();
-    let config = metrics.config.get().unwrap_or(&default);
-    let labels = [("name", &*config.name), ("version", &*config.version)];
-    text.family("samovar_info").put(&labels, 1);
-    requests(&mut text, &sums);
-    narinfos(&mut text, &sums);
-    store(&mut text, metrics, &sums);
-    events(&mut text, metrics);
-    load(&mut text, metrics);
-    process(&mut text);
-    if config.has_top_paths {
-        top_paths(&mut text, metrics);
+impl Metrics {
+    /// Writes all metrics in Prometheus text format.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        let mut text = Text::new(FAMILIES);
+        let sums = self.meter.sums();
+        let default = MetricsConfig::default();
+        let config = self.config.get().unwrap_or(&default);
+        let labels = [("name", &*config.name), ("version", &*config.version)];
+        text.family("samovar_info").put(&labels, 1);
+        requests(&mut text, &sums);
+        narinfos(&mut text, &sums);
+        store(&mut text, self, &sums);
+        events(&mut text, self);
+        load(&mut text, self);
+        process(&mut text);
+        if config.has_top_paths {
+            top_paths(&mut text, self);
+        }
+        text.into_string()
     }
-    text.into_string()
 }
 
 /// Returns the classes with at least one request.
@@ -167,7 +171,7 @@ fn narinfos(text: &mut Text, sums: &Sums) {
 }
 
 fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
-    let site = metrics.probe().map(|probe| probe.status());
+    let site = metrics.probe().map(|probe| probe.site().status());
     let site = site.unwrap_or_default();
     let (age, epoch_count) = {
         let sampled = metrics.sampled();

@@ -27,59 +27,6 @@ pub(crate) fn time_ms(time: SystemTime) -> u64 {
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn status(metrics: &Metrics) -> Status {
-    let now = Instant::now();
-    let sums = metrics.meter.sums();
-    let (transfers, transfer_count) = metrics.transfers.list(TRANSFER_COUNT_MAX);
-    let site = metrics.probe().map(|probe| probe.status());
-    let site = site.unwrap_or_default();
-    let caches = site.caches.into_iter();
-    let not_ready = metrics.not_ready();
-    let default = MetricsConfig::default();
-    let config = metrics.config.get().unwrap_or(&default);
-    let sampled = metrics.sampled();
-    let mut recent_errors = metrics.recent_errors();
-    recent_errors.truncate(ERROR_COUNT_MAX);
-    let events = metrics.counts().into_iter();
-    let event = |(name, count): (&str, u64)| EventCount {
-        name: name.to_owned(),
-        count,
-    };
-    Status {
-        version: VERSION,
-        time_ms: time_ms(SystemTime::now()),
-        server: ServerStatus {
-            name: config.name.clone(),
-            version: config.version.clone(),
-            started_ms: time_ms(metrics.started_at),
-            uptime_s: now.saturating_duration_since(metrics.started).as_secs_f64(),
-            listeners: config.listeners.clone(),
-            is_ready: not_ready.is_empty(),
-            not_ready,
-        },
-        now: sampled.rates(&sums, now),
-        latencies: sampled.latencies(&sums),
-        totals: totals_of(&sums),
-        history: sampled.history(),
-        top_served: sampled.top(&sampled.served),
-        top_bytes: sampled.top(&sampled.bytes),
-        top_missing: sampled.top(&sampled.missing),
-        transfers,
-        transfer_count,
-        recent_errors,
-        store: StoreStatus {
-            epoch_age_s: sampled.epoch_age(now).as_secs_f64(),
-            error: sampled.store_error(now),
-            ..site.store
-        },
-        caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
-        events: events.filter(|(_, count)| *count > 0).map(event).collect(),
-        load: load(metrics, &sampled),
-        process: Process::now().status,
-        warnings: config.warnings.clone(),
-    }
-}
-
 /// Adds the hits answered by I/O threads to a cache's status. They are taken from the request
 /// counters, because counting them in the cache again would cost time.
 pub(crate) fn with_hits(mut cache: CacheStatus, sums: &Sums) -> CacheStatus {
@@ -115,6 +62,61 @@ fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
 }
 
 impl Metrics {
+    /// Takes a snapshot of all metrics.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let now = Instant::now();
+        let sums = self.meter.sums();
+        let (transfers, transfer_count) = self.transfers.list(TRANSFER_COUNT_MAX);
+        let site = self.probe().map(|probe| probe.site().status());
+        let site = site.unwrap_or_default();
+        let caches = site.caches.into_iter();
+        let not_ready = self.not_ready();
+        let default = MetricsConfig::default();
+        let config = self.config.get().unwrap_or(&default);
+        let sampled = self.sampled();
+        let mut recent_errors = self.recent_errors();
+        recent_errors.truncate(ERROR_COUNT_MAX);
+        let events = self.counts().into_iter();
+        let event = |(name, count): (&str, u64)| EventCount {
+            name: name.to_owned(),
+            count,
+        };
+        Status {
+            version: VERSION,
+            time_ms: time_ms(SystemTime::now()),
+            server: ServerStatus {
+                name: config.name.clone(),
+                version: config.version.clone(),
+                started_ms: time_ms(self.started_at),
+                uptime_s: now.saturating_duration_since(self.started).as_secs_f64(),
+                listeners: config.listeners.clone(),
+                is_ready: not_ready.is_empty(),
+                not_ready,
+            },
+            now: sampled.rates(&sums, now),
+            latencies: sampled.latencies(&sums),
+            totals: totals_of(&sums),
+            history: sampled.history(),
+            top_served: sampled.top(&sampled.served),
+            top_bytes: sampled.top(&sampled.bytes),
+            top_missing: sampled.top(&sampled.missing),
+            transfers,
+            transfer_count,
+            recent_errors,
+            store: StoreStatus {
+                epoch_age_s: sampled.epoch_age(now).as_secs_f64(),
+                error: sampled.store_error(now),
+                ..site.store
+            },
+            caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
+            events: events.filter(|(_, count)| *count > 0).map(event).collect(),
+            load: load(self, &sampled),
+            process: Process::now().status,
+            warnings: config.warnings.clone(),
+        }
+    }
+
     /// Whether all I/O threads replied to a liveness probe within the last 5 s.
     #[must_use]
     pub fn is_alive(&self) -> bool {

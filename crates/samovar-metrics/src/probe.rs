@@ -9,7 +9,7 @@ use samovar_store::StoreError;
 use crate::status::{CacheStatus, StoreStatus};
 
 /// An application whose status is monitored.
-pub trait Monitored: Service {
+pub trait Monitored: Send + Sync {
     /// Returns the status of the store and the caches. Never blocks.
     fn status(&self) -> SiteStatus;
 
@@ -38,12 +38,10 @@ pub(crate) trait Probe: Send + Sync {
     fn load(&self) -> Load;
     fn answers_within(&self, timeout: Duration) -> bool;
     fn is_draining(&self) -> bool;
-    fn status(&self) -> SiteStatus;
-    fn probe_store(&self) -> Result<(), StoreError>;
-    fn name_of(&self, hash_part: HashPart) -> Option<String>;
+    fn site(&self) -> &dyn Monitored;
 }
 
-impl<S: Monitored> Probe for Server<S> {
+impl<S: Service + Monitored> Probe for Server<S> {
     fn load(&self) -> Load {
         self.load()
     }
@@ -56,15 +54,7 @@ impl<S: Monitored> Probe for Server<S> {
         self.is_draining()
     }
 
-    fn status(&self) -> SiteStatus {
-        self.service().status()
-    }
-
-    fn probe_store(&self) -> Result<(), StoreError> {
-        self.service().probe_store()
-    }
-
-    fn name_of(&self, hash_part: HashPart) -> Option<String> {
-        self.service().name_of(hash_part)
+    fn site(&self) -> &dyn Monitored {
+        self.service()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
-use samovar_http::{Exchange, Incident, Server};
+use samovar_http::{Exchange, Incident, Server, Service};
 use samovar_store::StoreError;
 
 use crate::class::Classify;
@@ -13,7 +13,7 @@ use crate::event::{Event, Observer};
 use crate::meter::Meter;
 use crate::probe::{Monitored, Probe};
 use crate::sampled::Sampled;
-use crate::status::{RecentError, Status};
+use crate::status::RecentError;
 use crate::transfers::Transfers;
 
 /// Facts about a server that are published with its metrics.
@@ -96,7 +96,7 @@ impl Metrics {
     }
 
     /// Sets the server to monitor. Later calls have no effect.
-    pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Monitored>>) {
+    pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Service + Monitored>>) {
         drop(self.config.set(config));
         drop(self.probe.set(server));
     }
@@ -115,18 +115,6 @@ impl Metrics {
 
     pub(crate) fn sampled(&self) -> MutexGuard<'_, Sampled> {
         self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a snapshot of all metrics.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        crate::overview::status(self)
-    }
-
-    /// Writes all metrics in Prometheus text format.
-    #[must_use]
-    pub fn exposition(&self) -> String {
-        crate::exposition::exposition(self)
     }
 }
 

@@ -15,7 +15,7 @@ use samovar_nix::HashPart;
 
 use crate::buckets::Histogram;
 use crate::class::{Class, Outcome, StatusClass};
-use crate::meter::{Asked, Sums, What};
+use crate::meter::{Asked, Meter, Sums, What};
 use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
 use crate::status::{Latency, Moment, Rates, TopPath, Totals};
@@ -152,12 +152,9 @@ impl Sampled {
     }
 
     /// Adds the requested paths to the sketches.
-    pub(crate) fn count_asked(
-        &mut self,
-        take: impl FnOnce(&mut Vec<Asked>, &mut dyn FnMut(Asked)),
-    ) {
+    pub(crate) fn count_asked(&mut self, meter: &Meter) {
         let mut list = std::mem::take(&mut self.list);
-        take(&mut list, &mut |asked| {
+        meter.take_asked(&mut list, |asked| {
             // Skip anything that is not a hash part.
             let Ok(hash_part) = HashPart::parse(&asked.hash_part) else {
                 return;

@@ -104,13 +104,13 @@ fn sample(metrics: &Metrics, shared: &Shared) {
             let now = Instant::now();
             metrics.sampled().answered = Some((now, now.saturating_duration_since(asked)));
         }
-        let epoch = probe.status().store.epoch;
+        let epoch = probe.site().status().store.epoch;
         metrics.sampled().see_epoch(epoch, Instant::now());
     }
     let sums = metrics.meter.sums();
     let mut sampled = metrics.sampled();
     sampled.look(&sums, Instant::now(), time_ms(SystemTime::now()));
-    sampled.count_asked(|list, each| metrics.meter.take_asked(list, each));
+    sampled.count_asked(&metrics.meter);
     drop(sampled);
     send(metrics, shared);
 }
@@ -133,14 +133,17 @@ fn ask_store(metrics: &Metrics, _: &Shared) {
     let Some(probe) = metrics.probe() else {
         return;
     };
-    let answer = probe.probe_store().map_err(|error| error.to_string());
+    let answer = probe
+        .site()
+        .probe_store()
+        .map_err(|error| error.to_string());
     let is_well = answer.is_ok();
     let mut sampled = metrics.sampled();
     sampled.store = Some((Instant::now(), answer));
     let nameless = sampled.nameless();
     drop(sampled);
     if is_well && !nameless.is_empty() {
-        let name = |hash_part| (hash_part, probe.name_of(hash_part));
+        let name = |hash_part| (hash_part, probe.site().name_of(hash_part));
         let names = nameless.into_iter().map(name).collect();
         metrics.sampled().name(names);
     }

@@ -78,27 +78,38 @@ pub(crate) fn respond(
 pub(crate) struct Part {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    status: Status,
+    pub(crate) status: Status,
     /// Length of the whole, in bytes.
     size: u64,
 }
 
 impl Part {
-    /// Returns the requested part of `size` bytes, or the response if there is no such part. Ranges
-    /// are defined for GET only (RFC 9110, 14.2). `If-Range` never matches, because responses have
-    /// no validators (13.1.5).
+    /// Returns the requested part of `size` bytes, or the response if there is no such part.
+    /// `If-Range` never matches, because responses have no validators (RFC 9110, 13.1.5).
     pub(crate) fn requested(head: Head<'_>, size: u64) -> Result<Self, Response> {
+        Self::of_tagged(head, size, "", "Beyond the end.\n")
+    }
+
+    /// Returns the requested part of `size` bytes, or a 416 with `text` if there is no such part. A
+    /// range is ignored if `If-Range` has another entity tag than `tag`. Ranges are defined for GET
+    /// only (RFC 9110, 14.2).
+    pub(crate) fn of_tagged(
+        head: Head<'_>,
+        size: u64,
+        tag: &str,
+        text: &'static str,
+    ) -> Result<Self, Response> {
+        let if_range = head.header("If-Range");
+        let is_same = if_range.is_none_or(|have| have == tag.as_bytes());
         let outcome = match head.header("Range") {
-            Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
-                range::resolve(value, size)
-            }
+            Some(value) if head.method() == Method::Get && is_same => range::resolve(value, size),
             _ => RangeOutcome::Whole,
         };
         let (status, start, end) = match outcome {
             RangeOutcome::Whole => (Status::OK, 0, size),
             RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start, end),
             RangeOutcome::Unsatisfiable => {
-                let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
+                let response = Response::text(Status::RANGE_NOT_SATISFIABLE, text);
                 return Err(response.header("Content-Range", format!("bytes */{size}")));
             }
         };
@@ -116,7 +127,11 @@ impl Part {
             status: self.status,
             ..small_nars::HEAD
         };
-        let response = head.response(body);
+        self.with_range(head.response(body))
+    }
+
+    /// Adds `Content-Range` to a 206.
+    pub(crate) fn with_range(&self, response: Response) -> Response {
         if self.status != Status::PARTIAL_CONTENT {
             return response;
         }

@@ -72,6 +72,7 @@ pub(crate) struct Share {
     of: Arc<BulkBudget>,
     id: u64,
     list: Arc<List>,
+    /// As in [`Wanted`].
     pub(crate) is_closure: bool,
 }
 
@@ -192,27 +193,15 @@ impl Drop for Share {
 /// Maximum number of large closures that are computed at the same time.
 const CLOSURES_AT_ONCE_MAX: usize = 4;
 
-/// Slots for computing large closures.
+/// Slots for computing large closures. Each acquired slot is one more reference.
 #[derive(Debug, Default)]
-pub(crate) struct ClosureSlots {
-    count: AtomicUsize,
-}
-
-pub(crate) struct ClosureSlot<'a>(&'a ClosureSlots);
+pub(crate) struct ClosureSlots(Arc<()>);
 
 impl ClosureSlots {
-    pub(crate) fn try_acquire(&self) -> Option<ClosureSlot<'_>> {
-        let before = self.count.fetch_add(1, Ordering::AcqRel);
-        // The count is incremented before the check, so the slot's drop must decrement it in both
-        // cases.
-        let slot = ClosureSlot(self);
-        (before < CLOSURES_AT_ONCE_MAX).then_some(slot)
-    }
-}
-
-impl Drop for ClosureSlot<'_> {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
+    /// Returns a slot, which is free again when it is dropped; `None` if all are in use.
+    pub(crate) fn try_acquire(&self) -> Option<Arc<()>> {
+        let slot = Arc::clone(&self.0);
+        (Arc::strong_count(&slot) <= CLOSURES_AT_ONCE_MAX + 1).then_some(slot)
     }
 }
 

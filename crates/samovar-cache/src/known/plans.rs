@@ -59,12 +59,6 @@ struct Stamp {
     root: Option<Identity>,
 }
 
-/// The result of looking for a tree's plan.
-enum Known {
-    Plan(Arc<NarPlan>),
-    TooLarge,
-}
-
 impl Default for Plans {
     fn default() -> Self {
         Self {
@@ -76,12 +70,12 @@ impl Default for Plans {
 }
 
 impl Plans {
-    fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
+    /// Returns the valid entry of a tree.
+    fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Entry> {
         let entry = self.entries.find(&info.path.hash_part());
-        let entry = entry.filter(|entry| entry.stamp == Stamp::new(info, root));
-        let known = entry.and_then(|entry| match entry.plan {
-            Some(plan) => (!plan.has_failed()).then_some(Known::Plan(plan)),
-            None => Some(Known::TooLarge),
+        let known = entry.filter(|entry| {
+            let has_failed = entry.plan.as_ref().is_some_and(|plan| plan.has_failed());
+            entry.stamp == Stamp::new(info, root) && !has_failed
         });
         let counter = match known {
             Some(_) => &self.hit_count,
@@ -155,8 +149,7 @@ impl Plans {
         tree: &Tree,
     ) -> io::Result<Option<Arc<NarPlan>>> {
         match self.find(&registration.info, tree.identity()?) {
-            Some(Known::Plan(plan)) => Ok(Some(plan)),
-            Some(Known::TooLarge) => Ok(None),
+            Some(known) => Ok(known.plan),
             None => self.make_plan(registration, tree),
         }
     }
@@ -175,10 +168,7 @@ impl Plans {
             return self.plan(registration, tree);
         }
         let known = self.find(&registration.info, tree.identity()?);
-        Ok(known.and_then(|known| match known {
-            Known::Plan(plan) => Some(plan),
-            Known::TooLarge => None,
-        }))
+        Ok(known.and_then(|known| known.plan))
     }
 
     fn make_plan(
@@ -254,7 +244,7 @@ mod tests {
         for number in 0..250 {
             plans.insert(&info(number), plan.root(), Some(&plan));
             let favourite = plans.find(&info(255), plan.root());
-            assert!(matches!(favourite, Some(Known::Plan(_))));
+            assert!(favourite.is_some_and(|entry| entry.plan.is_some()));
             let status = plans.status();
             assert!(
                 status.len > 0 && status.len <= MEMORY_LEN_MAX as u64,
@@ -293,6 +283,10 @@ mod tests {
         assert!(!is_known(&info(1), root));
 
         plans.insert(&info(1), root, None);
-        assert!(matches!(plans.find(&info(1), root), Some(Known::TooLarge)));
+        assert!(
+            plans
+                .find(&info(1), root)
+                .is_some_and(|entry| entry.plan.is_none())
+        );
     }
 }

@@ -17,7 +17,7 @@ use samovar_store::{Catalog, Snapshot, Store, StoreError};
 use crate::known::bulk_budget::{BulkBudget, ClosureSlots};
 use crate::known::gc_lease::{LeaseConfig, Leases};
 use crate::known::health::{Health, Trust, Watch};
-use crate::known::names::Names;
+use crate::known::names::{self, Names};
 use crate::known::nar_cache::{NarCache, NarCacheDirectory};
 use crate::known::outage::Outage;
 use crate::known::plans::Plans;
@@ -95,7 +95,7 @@ impl SharedStore {
                 .map(|directory| Arc::new(NarCache::new(directory, Arc::clone(&observer)))),
             closure_slots: ClosureSlots::default(),
             bulk_budget: Arc::default(),
-            names: Names::default(),
+            names: names::new(),
             fixed: PreparedAnswers::new(),
             program: config.program,
             store,

@@ -23,7 +23,7 @@ use super::file::Sent;
 use super::frame::redirect;
 use super::link::destination;
 use super::text::{Count, Name, Size};
-use super::url::{encode, raw_parameter};
+use super::url::{encode, parameter};
 use crate::refusal::Refusal;
 
 /// Maximum number of entries per page.
@@ -49,7 +49,7 @@ impl View<'_> {
         let registration = self.reader().servable(wanted.hash_part)?;
         let info = &registration.info;
         let tree = self.reader().store().tree(&info.path)?;
-        let after = raw_parameter(head.query(), "after");
+        let after = parameter(head.query(), "after");
         let asked = PageRequest {
             after: after.as_deref(),
             count_max: ENTRY_COUNT_MAX,

@@ -11,11 +11,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use samovar_http::http::{Method, Status, range};
+use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_nix::NarHash;
 
 use super::url::encode;
+use crate::answer::nar::Part;
 use crate::known::small_nars::ACCEPT_RANGES;
 
 /// Styles and images from the same origin are allowed, so that documentation is shown as designed.
@@ -66,10 +67,7 @@ pub(crate) struct Sent<'a> {
 impl Sent<'_> {
     /// Makes the response: the whole file, a range, 304 or 416.
     pub(crate) fn response(self, head: Head<'_>) -> Response {
-        let tag = format!(
-            "\"{}\"",
-            String::from_utf8_lossy(&self.nar_hash.nixbase32())
-        );
+        let tag = format!("\"{}\"", self.nar_hash.to_hash().nixbase32());
         let fields = |response: Response| {
             response
                 .header("ETag", &tag)
@@ -86,39 +84,19 @@ impl Sent<'_> {
         {
             return fields(Response::new(Status::NOT_MODIFIED, Body::Empty));
         }
-        let is_same = head
-            .header("If-Range")
-            .is_none_or(|have| have == tag.as_bytes());
-        let outcome = match head.header("Range") {
-            Some(value) if head.method() == Method::Get && is_same => {
-                range::resolve(value, self.size)
-            }
-            _ => range::RangeOutcome::Whole,
-        };
-        let (status, range) = match outcome {
-            range::RangeOutcome::Whole => (Status::OK, 0..self.size),
-            range::RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start..end),
-            range::RangeOutcome::Unsatisfiable => {
-                let response = Response::text(
-                    Status::RANGE_NOT_SATISFIABLE,
-                    "Range beyond the end of the file.\n",
-                );
-                return response.header("Content-Range", format!("bytes */{}", self.size));
-            }
-        };
-        let content_range = format!(
-            "bytes {}-{}/{}",
-            range.start,
-            range.end.saturating_sub(1),
-            self.size
-        );
+        let part =
+            match Part::of_tagged(head, self.size, &tag, "Range beyond the end of the file.\n") {
+                Ok(part) => part,
+                Err(unsatisfiable) => return unsatisfiable,
+            };
         let media_type = media_type(self.name, &self.file);
         let disposition = match media_type {
             Some(_) if !self.is_saved => "inline",
             _ => "attachment",
         };
         let disposition = format!("{disposition}; filename*=UTF-8''{}", encode(self.name));
-        let response = fields(Response::new(status, Body::file_range(self.file, range)))
+        let body = Body::file_range(self.file, part.start..part.end);
+        let response = fields(Response::new(part.status, body))
             .header(
                 "Content-Type",
                 media_type.unwrap_or("application/octet-stream"),
@@ -126,10 +104,7 @@ impl Sent<'_> {
             .header("Content-Disposition", disposition)
             .header(ACCEPT_RANGES.0, ACCEPT_RANGES.1)
             .uncompressed();
-        match status {
-            Status::PARTIAL_CONTENT => response.header("Content-Range", content_range),
-            _ => response,
-        }
+        part.with_range(response)
     }
 }
 

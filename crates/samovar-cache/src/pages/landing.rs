@@ -1,89 +1,58 @@
 //! `/`: the landing page, with the configuration that clients need.
 
 use maud::{Markup, PreEscaped, html};
+use samovar_http::Response;
+use samovar_http::http::Status;
 
+use super::View;
 use super::assets::MARK;
 use super::text::Count;
 
-/// Content of the landing page.
-#[derive(Debug)]
-pub(crate) struct Landing<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) description: &'a str,
-    /// URL of the cache for clients; `None` if not configured. The `Host` header is not used,
-    /// because an attacker can choose it.
-    pub(crate) public_url: Option<&'a str>,
-    /// Public keys of the signing keys.
-    pub(crate) keys: &'a [String],
-    pub(crate) store_dir: &'a str,
-    pub(crate) priority: u32,
-    /// Number of paths; `None` if it is unknown, or hidden by a policy.
-    pub(crate) path_count: Option<u64>,
-    /// Whether clients need a user name and a password.
-    pub(crate) has_passwords: bool,
-}
-
-impl Landing<'_> {
-    pub(crate) fn render(&self) -> Markup {
-        html! {
+impl View<'_> {
+    /// Renders the landing page.
+    pub(super) fn landing(&self) -> Response {
+        let config = self.cache.config;
+        let store = self.reader().store();
+        // A policy hides paths, so their number is not shown either.
+        let catalog = store.catalog().filter(|_| self.reader().policy.is_open());
+        let keys = self.cache.narinfos.signing.public_keys();
+        let main = html! {
             div.hero {
                 (PreEscaped(MARK))
                 div {
-                    h1 { (self.name) }
+                    h1 { (self.name()) }
                     p.lead {
-                        @if self.description.is_empty() {
+                        @if config.description.is_empty() {
                             "A binary cache for Nix: download packages instead of building them."
                         } @else {
-                            (self.description)
+                            (config.description)
                         }
                     }
                 }
             }
             dl.facts {
-                @if let Some(count) = self.path_count {
-                    div { dt { "Paths" } dd { (Count(count)) } }
+                @if let Some(catalog) = catalog {
+                    div { dt { "Paths" } dd { (Count(catalog.current().path_count() as u64)) } }
                 }
-                div { dt { "Priority" } dd { (self.priority) } }
-                div { dt { "Store" } dd { code { (self.store_dir) } } }
+                div { dt { "Priority" } dd { (self.cache.priority) } }
+                div { dt { "Store" } dd { code { (store.store_dir()) } } }
             }
-            (self.keys_section())
-            (self.use_section())
-        }
-    }
-
-    fn keys_section(&self) -> Markup {
-        html! {
-            section aria-labelledby="keys" {
-                h2 id="keys" {
-                    @if self.keys.len() > 1 { "Public keys" } @else { "Public key" }
-                }
-                @if self.keys.is_empty() {
-                    p {
-                        "This cache does not sign. Paths have the signatures they were registered "
-                        "with: trust the keys of their builders."
-                    }
-                } @else {
-                    p { "Paths from this cache are signed. Clients must trust "
-                        @if self.keys.len() > 1 { "one of these keys:" } @else { "this key:" }
-                    }
-                    (snippet("Public key", &html! { (self.keys.join("\n")) }))
-                }
-            }
-        }
-    }
-
-    fn use_section(&self) -> Markup {
-        let url = self.url();
-        let keys = match self.keys {
-            [] => vec!["KEY-OF-THE-BUILDER".to_owned()],
-            keys => keys.to_vec(),
+            (keys_section(&keys))
+            (self.use_section(&keys))
         };
+        self.page("", "landing", main).response(Status::OK)
+    }
+
+    fn use_section(&self, keys: &[String]) -> Markup {
+        let url = self.url();
+        let placeholder = ["KEY-OF-THE-BUILDER".to_owned()];
+        let keys = if keys.is_empty() { &placeholder } else { keys };
         let quoted = keys.iter().map(|key| format!("    {}\n", nix_string(key)));
         let quoted: String = quoted.collect();
         html! {
             section aria-labelledby="use" {
                 h2 id="use" { "Client setup" }
-                @if self.public_url.is_none() {
+                @if self.cache.config.public_url.is_none() {
                     p.without-script {
                         "Replace " code { (PLACEHOLDER) } " with the address of this page."
                     }
@@ -110,9 +79,9 @@ impl Landing<'_> {
                 }))
                 h3 { "One-off copy" }
                 (snippet("Command", &html! {
-                    "nix copy --from " (url) " " (self.store_dir) "/…"
+                    "nix copy --from " (url) " " (self.reader().store().store_dir()) "/…"
                 }))
-                @if self.has_passwords { (self.netrc()) }
+                @if self.cache.config.has_passwords { (self.netrc()) }
             }
         }
     }
@@ -133,17 +102,40 @@ impl Landing<'_> {
         }
     }
 
+    /// Renders the URL of the cache. If none is configured, a script inserts that of the page. The
+    /// `Host` header is not used, because an attacker can choose it.
     fn url(&self) -> Markup {
-        match self.public_url {
+        match &self.cache.config.public_url {
             Some(url) => html! { (url) },
             None => html! { span data-address="url" { (PLACEHOLDER) } },
         }
     }
 
     fn host(&self) -> Markup {
-        match self.public_url.map(host_of) {
+        match self.cache.config.public_url.as_deref().map(host_of) {
             Some(host) => html! { (host) },
             None => html! { span data-address="host" { "ADDRESS" } },
+        }
+    }
+}
+
+fn keys_section(keys: &[String]) -> Markup {
+    html! {
+        section aria-labelledby="keys" {
+            h2 id="keys" {
+                @if keys.len() > 1 { "Public keys" } @else { "Public key" }
+            }
+            @if keys.is_empty() {
+                p {
+                    "This cache does not sign. Paths have the signatures they were registered "
+                    "with: trust the keys of their builders."
+                }
+            } @else {
+                p { "Paths from this cache are signed. Clients must trust "
+                    @if keys.len() > 1 { "one of these keys:" } @else { "this key:" }
+                }
+                (snippet("Public key", &html! { (keys.join("\n")) }))
+            }
         }
     }
 }

@@ -35,7 +35,6 @@ use crate::refusal::Refusal;
 use crate::route::page::PageRoute;
 use browse::Wanted;
 use frame::{Page, redirect};
-use landing::Landing;
 use url::{Base, parameter};
 
 pub use admin::admin;
@@ -157,30 +156,11 @@ impl View<'_> {
         format!("./{}/", String::from_utf8_lossy(last))
     }
 
-    fn landing(&self) -> Response {
-        let store = self.reader().store();
-        let count = store
-            .catalog()
-            .map(|catalog| catalog.current().path_count() as u64);
-        let landing = Landing {
-            name: self.name(),
-            description: &self.cache.config.description,
-            public_url: self.cache.config.public_url.as_deref(),
-            keys: &self.cache.narinfos.signing.public_keys(),
-            store_dir: store.store_dir().as_str(),
-            priority: self.cache.priority,
-            path_count: count.filter(|_| self.reader().policy.is_open()),
-            has_passwords: self.cache.config.has_passwords,
-        };
-        self.page("", "landing", landing.render())
-            .response(Status::OK)
-    }
-
     /// Redirects to the page of a path, given any text that contains its hash part: a store path, a
     /// URL, or the hash part alone.
     fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
         let asked = parameter(head.query(), "q").unwrap_or_default();
-        let Some(hash_part) = hash_part_in(&asked) else {
+        let Some(hash_part) = hash_part_in(&String::from_utf8_lossy(&asked)) else {
             let main = html! {
                 h1 { "No hash found" }
                 p {

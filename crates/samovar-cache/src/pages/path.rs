@@ -67,8 +67,10 @@ impl View<'_> {
 
     fn actions(&self, info: &PathInfo) -> Result<Markup, Refusal> {
         let hash_part = info.path.hash_part();
-        let text = super::url::text_of(hash_part);
-        let nar = format!("nar/{text}-{}.nar", nar_hash_text(info));
+        let nar = format!(
+            "nar/{hash_part}-{}.nar",
+            info.nar_hash.to_hash().nixbase32()
+        );
         let log = match build_log::admit(self.reader(), &info.path) {
             Ok(()) => self.reader().store().log(&info.path)?,
             Err(refusal @ Refusal::Store(_)) => return Err(refusal),
@@ -85,8 +87,8 @@ impl View<'_> {
                         "Download NAR, " (Size(info.nar_size).brief())
                     }
                 }
-                li { a href=(self.base.to(&format!("{text}.narinfo"))) { "narinfo" } }
-                li { a href=(self.base.to(&format!("{text}.ls"))) { "Listing" } }
+                li { a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "narinfo" } }
+                li { a href=(self.base.to(&format!("{hash_part}.ls"))) { "Listing" } }
             }
         })
     }
@@ -114,7 +116,7 @@ impl View<'_> {
                         ClosureSize::Incomplete => "incomplete in this cache",
                     }
                 } }
-                div { dt { "NAR hash" } dd { code { "sha256:" (nar_hash_text(info)) } } }
+                div { dt { "NAR hash" } dd { code { (info.nar_hash.to_string()) } } }
                 @if info.registration_time > 0 {
                     div { dt { "Registered" } dd { (Date(info.registration_time)) } }
                 }
@@ -187,8 +189,4 @@ impl View<'_> {
             nar_size,
         })
     }
-}
-
-fn nar_hash_text(info: &PathInfo) -> String {
-    String::from_utf8_lossy(&info.nar_hash.nixbase32()).into_owned()
 }

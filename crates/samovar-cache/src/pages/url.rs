@@ -1,19 +1,13 @@
 //! Writes the URLs of pages, and parses their queries.
 
-use samovar_http::http::{Pairs, percent};
+use samovar_http::http::percent;
 use samovar_nix::HashPart;
 
 /// Maximum number of pairs parsed from a query. No link on a page has as many.
 const PAIR_COUNT_MAX: usize = 16;
 
-/// Returns the decoded value of a query parameter.
-pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<String> {
-    let pairs = Pairs::parse(query?, PAIR_COUNT_MAX)?;
-    pairs.get(name).map(str::to_owned)
-}
-
 /// Returns the decoded value of a query parameter as bytes, because file names may be any bytes.
-pub(crate) fn raw_parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>> {
+pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>> {
     let pairs = query?.split(|byte| *byte == b'&').take(PAIR_COUNT_MAX);
     let value = pairs
         .filter_map(|pair| pair.strip_prefix(name.as_bytes()))
@@ -52,7 +46,7 @@ impl Base {
 
     /// Returns a reference to a file of a store path, or to a directory if `has_slash`.
     pub(crate) fn to_file(self, hash_part: HashPart, names: &[&[u8]], has_slash: bool) -> String {
-        let mut path = format!("serve/{}", text_of(hash_part));
+        let mut path = format!("serve/{hash_part}");
         for name in names {
             path.push('/');
             encode_into(&mut path, name);
@@ -65,13 +59,8 @@ impl Base {
 
     /// Returns a reference to the page of a store path.
     pub(crate) fn to_path(self, hash_part: HashPart) -> String {
-        self.to(&format!("path/{}", text_of(hash_part)))
+        self.to(&format!("path/{hash_part}"))
     }
-}
-
-/// Formats a hash part as text.
-pub(crate) fn text_of(hash_part: HashPart) -> String {
-    String::from_utf8_lossy(&hash_part.to_text()).into_owned()
 }
 
 /// Percent-encodes bytes as one path segment or query value.
@@ -131,13 +120,13 @@ mod tests {
                 has_slash: false,
             }));
             let query = format!("a=b&after={}", encode(&name));
-            prop_assert_eq!(raw_parameter(Some(query.as_bytes()), "after"), Some(name));
+            prop_assert_eq!(parameter(Some(query.as_bytes()), "after"), Some(name));
         }
 
         #[test]
         fn no_bytes_panic(path in proptest::collection::vec(any::<u8>(), 0..100)) {
             PageRoute::of(&path);
-            raw_parameter(Some(&path), "after");
+            parameter(Some(&path), "after");
         }
     }
 }

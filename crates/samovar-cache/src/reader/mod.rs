@@ -88,7 +88,10 @@ impl Reader {
             .ok_or(Refusal::Absent)?;
         self.permit(&registration.info)?;
         if self.shared.observer.names_paths() {
-            self.shared.names.note(&registration.info.path);
+            let path = &registration.info.path;
+            if self.shared.names.find(&hash_part).is_none() {
+                self.shared.names.insert(hash_part, path.clone());
+            }
         }
         Ok(registration)
     }

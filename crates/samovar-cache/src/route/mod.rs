@@ -106,79 +106,63 @@ fn slash_count(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
 }
 
-/// The form of a URL's path. The part that names the requested resource is not parsed yet.
-#[derive(Debug, Clone, Copy)]
-enum Form<'a> {
-    CacheInfo,
-    Narinfo(&'a [u8]),
-    Listing(&'a [u8]),
-    /// The name of a NAR, without directory and extension.
-    Nar(&'a [u8]),
-    Log(&'a [u8]),
-    /// The name of a realisation, and the function that parses it.
-    Realisation(&'a [u8], fn(&str) -> Option<RealisationId>),
-    Narinfos,
-    Closure(&'a [u8]),
-}
-
-impl<'a> Form<'a> {
-    /// Matches a path against the known forms, the most frequent ones first.
-    fn of(path: &'a [u8]) -> Option<Self> {
-        let path = path.strip_prefix(b"/")?;
-        if let Some(name) = path.strip_suffix(b".narinfo") {
-            return Some(Self::Narinfo(name));
-        }
-        if let Some(file) = path.strip_prefix(b"nar/") {
-            return file.strip_suffix(b".nar").map(Self::Nar);
-        }
-        match path {
-            b"nix-cache-info" => return Some(Self::CacheInfo),
-            b"narinfos" => return Some(Self::Narinfos),
-            _ => {}
-        }
-        if let Some(name) = path.strip_suffix(b".ls") {
-            return Some(Self::Listing(name));
-        }
-        if let Some(name) = path.strip_prefix(b"closure/") {
-            return Some(Self::Closure(name));
-        }
-        if let Some(name) = path.strip_prefix(b"log/") {
-            return Some(Self::Log(name));
-        }
-        let name = path.strip_suffix(b".doi")?;
-        if let Some(name) = name.strip_prefix(b"realisations/") {
-            return Some(Self::Realisation(name, hash_form));
-        }
-        let name = name.strip_prefix(b"build-trace-v2/")?;
-        Some(Self::Realisation(name, derivation_form))
+/// Returns the class of a path, and the part that names the requested resource, which is not parsed
+/// yet. The most frequent forms come first.
+fn form(path: &[u8]) -> Option<(Class, &[u8])> {
+    let path = path.strip_prefix(b"/")?;
+    if let Some(name) = path.strip_suffix(b".narinfo") {
+        return Some((Class::Narinfo, name));
     }
-}
-
-fn hash_form(name: &str) -> Option<RealisationId> {
-    RealisationId::parse_hash_form(name).ok()
-}
-
-fn derivation_form(name: &str) -> Option<RealisationId> {
-    let (derivation, output) = name.split_once('/')?;
-    RealisationId::parse_derivation_form(derivation, output).ok()
+    if let Some(file) = path.strip_prefix(b"nar/") {
+        let name = file.strip_suffix(b".nar")?;
+        return Some((Class::Nar, name));
+    }
+    match path {
+        b"nix-cache-info" => return Some((Class::CacheInfo, path)),
+        b"narinfos" => return Some((Class::Narinfos, path)),
+        _ => {}
+    }
+    if let Some(name) = path.strip_suffix(b".ls") {
+        return Some((Class::Listing, name));
+    }
+    if let Some(name) = path.strip_prefix(b"closure/") {
+        return Some((Class::Closure, name));
+    }
+    if let Some(name) = path.strip_prefix(b"log/") {
+        return Some((Class::Log, name));
+    }
+    let name = path.strip_suffix(b".doi")?;
+    let is_realisation = name.starts_with(b"realisations/") || name.starts_with(b"build-trace-v2/");
+    is_realisation.then_some((Class::Realisation, name))
 }
 
 fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     let text = |name| std::str::from_utf8(name).ok();
-    let route = match Form::of(path) {
-        None => None,
-        Some(Form::CacheInfo) => Some(Route::CacheInfo),
-        Some(Form::Narinfo(name)) => Some(of_hash_part(name, Route::Narinfo)),
-        Some(Form::Listing(name)) => Some(of_hash_part(name, Route::Listing)),
-        Some(Form::Nar(name)) => Some(nar(name, query)),
-        Some(Form::Log(name)) => text(name)
+    let Some((class, name)) = form(path) else {
+        return Route::Unknown;
+    };
+    let route = match class {
+        Class::CacheInfo => Some(Route::CacheInfo),
+        Class::Narinfo => Some(of_hash_part(name, Route::Narinfo)),
+        Class::Listing => Some(of_hash_part(name, Route::Listing)),
+        Class::Nar => Some(nar(name, query)),
+        Class::Log => text(name)
             .and_then(|name| StorePath::from_base_name(name).ok())
             .map(Route::Log),
-        Some(Form::Realisation(name, parse)) => text(name).and_then(parse).map(Route::Realisation),
-        Some(Form::Narinfos) => Some(Route::Narinfos),
-        Some(Form::Closure(name)) => Some(of_hash_part(name, Route::Closure)),
+        Class::Realisation => text(name).and_then(realisation).map(Route::Realisation),
+        Class::Narinfos => Some(Route::Narinfos),
+        Class::Closure => Some(of_hash_part(name, Route::Closure)),
+        Class::Page | Class::Other => None,
     };
     route.unwrap_or(Route::Unknown)
+}
+
+fn realisation(name: &str) -> Option<RealisationId> {
+    if let Some(id) = name.strip_prefix("realisations/") {
+        return RealisationId::parse_hash_form(id).ok();
+    }
+    let (derivation, output) = name.strip_prefix("build-trace-v2/")?.split_once('/')?;
+    RealisationId::parse_derivation_form(derivation, output).ok()
 }
 
 /// Classifies a request for the metrics. Returns its class and the hash part in its URL, which is
@@ -189,18 +173,13 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
     let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     for (start, _) in starts {
         let end = &path[start..];
-        let class = match Form::of(end) {
-            Some(Form::Narinfo(name)) => return (Class::Narinfo, name.last_chunk()),
-            Some(Form::Nar(name)) => {
+        let class = match form(end) {
+            Some((Class::Narinfo, name)) => return (Class::Narinfo, name.last_chunk()),
+            Some((Class::Nar, name)) => {
                 let (hash_part, _) = split_nar_name(name, query);
                 return (Class::Nar, hash_part.try_into().ok());
             }
-            Some(Form::CacheInfo) => Class::CacheInfo,
-            Some(Form::Listing(_)) => Class::Listing,
-            Some(Form::Log(_)) => Class::Log,
-            Some(Form::Realisation(..)) => Class::Realisation,
-            Some(Form::Narinfos) => Class::Narinfos,
-            Some(Form::Closure(_)) => Class::Closure,
+            Some((class, _)) => class,
             None => match PageRoute::of(end) {
                 Some(PageRoute::Version) => Class::Other,
                 Some(_) => Class::Page,

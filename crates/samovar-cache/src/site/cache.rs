@@ -169,7 +169,7 @@ impl Cache {
         }
         let hash_part = route.hash_part()?;
         let name = self.narinfos.name_of(&hash_part);
-        name.or_else(|| self.shared.names.find(&hash_part))
+        name.or_else(|| self.shared.names.peek(&hash_part))
     }
 
     /// Answers a request on an I/O thread, or dispatches it. If the cache is hidden from the
