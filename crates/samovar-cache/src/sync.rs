@@ -1,6 +1,9 @@
-//! Locking without poisoning, for data that is consistent even if a holder of the lock panicked.
+//! Locking without poisoning, for data that is consistent even if a holder of the lock panicked; and
+//! threads with a low priority.
 
+use std::io;
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
 
 /// Locks a mutex as [`Mutex::lock`] does, even if it is poisoned.
 pub(crate) trait Locked<T> {
@@ -16,4 +19,39 @@ impl<T> Locked<T> for Mutex<T> {
 /// Returns the guard of a lock or a wait, even if the lock is poisoned.
 pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread with a low priority. It is joined when this is dropped, so it must have been told to end
+/// before.
+#[derive(Debug)]
+pub(crate) struct LowPriority(Option<JoinHandle<()>>);
+
+impl LowPriority {
+    /// Starts a thread. `niceness` is 0 for the normal priority, 19 for the lowest.
+    pub(crate) fn start(
+        name: &str,
+        niceness: i32,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let thread = Builder::new().name(name.to_owned()).spawn(move || {
+            // The nice value is per thread on Linux. A failure to change it does no harm.
+            rustix::process::nice(niceness).ok();
+            work();
+        })?;
+        Ok(Self(Some(thread)))
+    }
+
+    /// Prevents that the thread is joined: it may wait for a disk.
+    pub(crate) fn detach(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for LowPriority {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // A panic of the thread was reported by the panic hook.
+            let _ended = thread.join();
+        }
+    }
 }

@@ -22,13 +22,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use samovar_store::StoreError;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch_queue::{STEP_COUNT, Task};
+use crate::sync::LowPriority;
 
 /// The interval of checks for new paths while the queue is empty.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -47,41 +47,29 @@ const NICENESS: i32 = 10;
 /// The prefetch thread of one cache. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Prefetcher {
-    pub(crate) narinfos: Arc<Narinfos>,
-    thread: Option<JoinHandle<()>>,
+    narinfos: Arc<Narinfos>,
+    thread: LowPriority,
 }
 
 impl Prefetcher {
     /// Starts the thread. `cache_count` is the number of caches with such a thread.
-    pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: u32) -> io::Result<Self> {
+    pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: usize) -> io::Result<Self> {
         narinfos.prefetch_queue.serve();
         let shared = Arc::clone(&narinfos);
-        let thread = std::thread::Builder::new()
-            .name("narinfos-ahead".into())
-            .spawn(move || {
-                // Per thread on Linux. A failure is harmless.
-                rustix::process::nice(NICENESS).ok();
-                Walk::new(&shared, cache_count).run();
-            })?;
-        Ok(Self {
-            narinfos,
-            thread: Some(thread),
-        })
+        let work = move || Walk::new(&shared, cache_count).run();
+        let thread = LowPriority::start("narinfos-ahead", NICENESS, work)?;
+        Ok(Self { narinfos, thread })
     }
 
     /// Ends the thread without waiting for it: it may wait for a disk.
     pub(crate) fn retire(mut self) {
-        drop(self.thread.take());
+        self.thread.detach();
     }
 }
 
 impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.narinfos.prefetch_queue.stop();
-        if let Some(thread) = self.thread.take() {
-            // A panic was reported by its hook.
-            let _ended = thread.join();
-        }
     }
 }
 
@@ -106,7 +94,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(narinfos: &'a Narinfos, cache_count: u32) -> Self {
+    fn new(narinfos: &'a Narinfos, cache_count: usize) -> Self {
+        let cache_count = u32::try_from(cache_count).unwrap_or(u32::MAX);
         Self {
             narinfos,
             rest_factor: (REST_FACTOR + 1).saturating_mul(cache_count.max(1)) - 1,

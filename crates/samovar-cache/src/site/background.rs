@@ -2,27 +2,27 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch::Prefetcher;
-use crate::reader::policy::{Look, LookError, Policy, RootsWatch, first_looks};
+use crate::reader::policy::{FIRST_LOOK_TIME, Look, LookError, RootsWatch};
 use crate::site::current::Caches;
 
 /// The background threads of all caches. They end when this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Background {
-    /// One prefetch thread per cache; `None` if prefetch is off.
-    prefetch: Option<Vec<Prefetcher>>,
-    /// One thread for the roots of all policies.
-    roots: Option<RootsWatch>,
+    threads: Vec<Threads>,
+    /// Whether narinfos are prefetched.
+    prefetches: bool,
 }
 
-/// The threads for new caches before these are in use.
+/// The background threads of one cache.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    prefetch: Option<Vec<Prefetcher>>,
-    looks: Vec<Look>,
-    /// `None` if the thread runs already or is not needed.
+pub(crate) struct Threads {
+    narinfos: Arc<Narinfos>,
+    prefetch: Option<Prefetcher>,
+    /// `None` if the policy has no roots.
     roots: Option<RootsWatch>,
 }
 
@@ -37,24 +37,30 @@ pub(crate) enum BackgroundError {
 
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
-        let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
-        // If the thread cannot be started, the roots stay unknown, and caches with such a policy
-        // serve nothing.
-        let roots = match looks.is_empty() {
-            true => None,
-            false => RootsWatch::start(looks).ok(),
-        };
-        Self {
+        let threads = caches.narinfos().map(|narinfos| Threads {
+            narinfos: Arc::clone(narinfos),
             prefetch: None,
-            roots,
+            // If the thread cannot be started, the roots stay unknown, and the cache serves
+            // nothing.
+            roots: look_of(narinfos).and_then(|look| RootsWatch::start(look).ok()),
+        });
+        Self {
+            threads: threads.collect(),
+            prefetches: false,
         }
     }
 
-    pub(crate) fn prefetch_narinfos(&mut self, caches: &Caches) -> io::Result<()> {
-        if self.prefetch.is_none() {
-            let all: Vec<_> = caches.narinfos().collect();
-            self.prefetch = Some(start_prefetch(&all, all.len())?);
+    pub(crate) fn prefetch_narinfos(&mut self) -> io::Result<()> {
+        let cache_count = self.threads.len();
+        for Threads {
+            narinfos, prefetch, ..
+        } in &mut self.threads
+        {
+            if prefetch.is_none() {
+                *prefetch = Some(Prefetcher::start(Arc::clone(narinfos), cache_count)?);
+            }
         }
+        self.prefetches = true;
         Ok(())
     }
 
@@ -64,73 +70,58 @@ impl Background {
         &self,
         before: &Caches,
         caches: &Caches,
-    ) -> Result<Prepared, BackgroundError> {
-        let is_new =
-            |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
-        let new: Vec<_> = caches.narinfos().filter(is_new).collect();
-        // While the closures of a policy's roots are unknown, all its requests fail. So the
-        // closures are computed before a new policy comes into use. If the present policy's
-        // closures are unknown too, requests fail already and waiting gains nothing.
-        let fails = |new: &Policy| {
-            let mut policies = before.narinfos().map(|before| &before.reader.policy);
-            policies.any(|policy| policy.is_unknown() && policy.config == new.config)
+    ) -> Result<Vec<Threads>, BackgroundError> {
+        let deadline = Instant::now() + FIRST_LOOK_TIME;
+        let mut new = Vec::new();
+        for narinfos in caches.narinfos() {
+            if before.narinfos().any(|old| Arc::ptr_eq(old, narinfos)) {
+                continue;
+            }
+            // While the closures of a policy's roots are unknown, all its requests fail. So the
+            // closures are computed before a new policy comes into use. If the present policy's
+            // closures are unknown too, requests fail already and waiting gains nothing.
+            let policy = &narinfos.reader.policy;
+            let mut policies = before.narinfos().map(|old| &old.reader.policy);
+            let fails = policies.any(|old| old.is_unknown() && old.config == policy.config);
+            let look = match look_of(narinfos) {
+                Some(look) if policy.is_unknown() && !fails => Some(look.first(deadline)?),
+                look => look,
+            };
+            new.push((narinfos, look));
+        }
+        let cache_count = caches.len();
+        let threads = |(narinfos, look): (&Arc<Narinfos>, Option<Look>)| {
+            let prefetch = || Prefetcher::start(Arc::clone(narinfos), cache_count);
+            Ok(Threads {
+                narinfos: Arc::clone(narinfos),
+                prefetch: self.prefetches.then(prefetch).transpose()?,
+                roots: look.map(RootsWatch::start).transpose()?,
+            })
         };
-        let is_first = |one: &&Arc<Narinfos>| {
-            let policy = &one.reader.policy;
-            policy.is_unknown() && !fails(policy)
-        };
-        let (first, rest): (Vec<_>, Vec<_>) = policed(new.iter().copied()).partition(is_first);
-        let mut looks: Vec<_> = rest.into_iter().map(look_of).collect();
-        looks.extend(first_looks(first.into_iter().map(look_of).collect())?);
-        let roots = match self.roots.is_none() && !looks.is_empty() {
-            true => Some(RootsWatch::start(std::mem::take(&mut looks))?),
-            false => None,
-        };
-        let prefetch = match &self.prefetch {
-            Some(_) => Some(start_prefetch(&new, caches.narinfos().count())?),
-            None => None,
-        };
-        Ok(Prepared {
-            prefetch,
-            looks,
-            roots,
-        })
+        new.into_iter().map(threads).collect()
     }
 
     /// Starts using the prepared threads, and ends those of replaced caches.
-    pub(crate) fn change(&mut self, caches: &Caches, prepared: Prepared) {
-        let is_served = |one: &Arc<Narinfos>| caches.narinfos().any(|now| Arc::ptr_eq(one, now));
-        if let Some(new) = prepared.prefetch {
-            let all = self.prefetch.take().into_iter().flatten();
-            let (kept, gone): (Vec<_>, Vec<_>) =
-                all.partition(|prefetcher| is_served(&prefetcher.narinfos));
-            gone.into_iter().for_each(Prefetcher::retire);
-            self.prefetch = Some(kept.into_iter().chain(new).collect());
-        }
-        match &self.roots {
-            Some(watch) => {
-                let served = caches.narinfos().map(|one| &one.reader.policy.roots);
-                watch.change(served.cloned().collect(), prepared.looks);
-            }
-            None => self.roots = prepared.roots,
+    pub(crate) fn change(&mut self, caches: &Caches, new: Vec<Threads>) {
+        let is_served = |threads: &Threads| {
+            let mut served = caches.narinfos();
+            served.any(|narinfos| Arc::ptr_eq(narinfos, &threads.narinfos))
+        };
+        let (mut kept, gone): (Vec<_>, Vec<_>) = self.threads.drain(..).partition(is_served);
+        kept.extend(new);
+        self.threads = kept;
+        for threads in gone {
+            threads.prefetch.into_iter().for_each(Prefetcher::retire);
+            threads.roots.into_iter().for_each(RootsWatch::retire);
         }
     }
 }
 
-/// Returns the narinfos of caches whose policies have roots.
-fn policed<'a>(
-    narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
-) -> impl Iterator<Item = &'a Arc<Narinfos>> {
-    narinfos.filter(|one| one.reader.policy.roots.is_used())
-}
-
-fn look_of(narinfos: &Arc<Narinfos>) -> Look {
+/// Returns the roots of a cache's policy, to be watched; `None` if the policy has no roots.
+fn look_of(narinfos: &Arc<Narinfos>) -> Option<Look> {
     let reader = &narinfos.reader;
-    Look::new(Arc::clone(&reader.shared), Arc::clone(&reader.policy.roots))
-}
-
-fn start_prefetch(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Prefetcher>> {
-    let count = u32::try_from(cache_count).unwrap_or(u32::MAX);
-    let start = |one: &&Arc<Narinfos>| Prefetcher::start(Arc::clone(one), count);
-    narinfos.iter().map(start).collect()
+    let roots = Arc::clone(&reader.policy.roots);
+    roots
+        .is_used()
+        .then(|| Look::new(Arc::clone(&reader.shared), roots))
 }

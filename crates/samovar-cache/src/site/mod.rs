@@ -164,7 +164,7 @@ impl Site {
     ///
     /// If a thread cannot be started. Requests are served without it.
     pub fn prefetch_narinfos(&self) -> io::Result<()> {
-        self.background.locked().prefetch_narinfos(&self.caches())
+        self.background.locked().prefetch_narinfos()
     }
 
     /// Starts low-priority threads. As configured by [`Trust`], they read suspect files a second

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
@@ -16,7 +15,7 @@ use samovar_store::{Verdict, verify};
 
 use super::{Health, scrub};
 
-use crate::sync::{Locked, unpoisoned};
+use crate::sync::{Locked, LowPriority, unpoisoned};
 
 /// Maximum number of paths that wait for a second read. Bad reads of other paths are not marked.
 const QUEUE_COUNT_MAX: usize = 1024;
@@ -97,7 +96,7 @@ impl Tasks {
 #[derive(Debug)]
 pub(crate) struct Watch {
     health: Arc<Health>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<LowPriority>,
 }
 
 impl Watch {
@@ -119,24 +118,11 @@ impl Watch {
     fn spawn(&mut self, name: &str, work: impl FnOnce(&Health) + Send + 'static) -> io::Result<()> {
         let health = Arc::clone(&self.health);
         health.tasks.state.locked().thread_count += 1;
-        let spawned = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || {
-                // Per thread on Linux. A failure is harmless.
-                rustix::process::nice(NICENESS).ok();
-                let ended = Ended(health);
-                work(&ended.0);
-            });
-        match spawned {
-            Ok(thread) => {
-                self.threads.push(thread);
-                Ok(())
-            }
-            Err(error) => {
-                self.health.tasks.state.locked().thread_count -= 1;
-                Err(error)
-            }
-        }
+        // If the thread cannot be started, this is dropped with the closure.
+        let ended = Ended(health);
+        let thread = LowPriority::start(name, NICENESS, move || work(&ended.0))?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Ends the threads, and waits up to [`END_TIME`] for the state file.
@@ -155,10 +141,6 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.stop();
-        for thread in self.threads.drain(..) {
-            // A panic was reported by its hook.
-            let _ended = thread.join();
-        }
     }
 }
 

@@ -27,7 +27,7 @@ use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
 use crate::refusal::Refusal;
 use glob::Glob;
 use roots::Roots;
-pub(crate) use roots::{Look, LookError, RootsWatch, first_looks};
+pub(crate) use roots::{FIRST_LOOK_TIME, Look, LookError, RootsWatch};
 
 /// The read policy of a cache. The default allows everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

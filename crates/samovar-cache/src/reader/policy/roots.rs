@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! One low-priority thread for all caches checks about twice a second to which store paths the
-//! roots of each rule lead, and whether these paths have the same registration as before. If both
+//! One low-priority thread per cache checks about twice a second to which store paths the roots of
+//! each rule lead, and whether these paths have the same registration as before. If both
 //! are unchanged, so is the closure: the references of a valid path never change and stay valid as
 //! long as the path does. If the roots lead to additional store paths only, only the references of
 //! these are read, otherwise all references.
@@ -13,7 +13,7 @@
 //! served meanwhile.
 //!
 //! Before a policy replaces another one, its roots are followed once, so that no request finds its
-//! closures unknown ([`first_looks`]).
+//! closures unknown ([`Look::first`]).
 //!
 //! # Limits
 //!
@@ -30,17 +30,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, RwLock};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
 use crate::known::shared_store::SharedStore;
-use crate::sync::{Locked, unpoisoned};
+use crate::sync::{LowPriority, unpoisoned};
 
 /// Interval between checks of the roots, so that new targets are served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -54,8 +53,8 @@ const HOP_COUNT_MAX: usize = 40;
 /// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 16;
 
-/// Maximum time for the first check of the roots of a new policy.
-const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
+/// Maximum time for the first checks of the roots of all new policies.
+pub(crate) const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
 
 /// Increment of the nice value, which ranges from 0 (normal) to 19 (lowest priority).
 const NICENESS: i32 = 5;
@@ -143,89 +142,34 @@ impl Roots {
     }
 }
 
-/// The thread that watches the roots of all caches. It ends when this is dropped.
+/// The thread that watches the roots of one cache. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
-    orders: Arc<Orders>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Instructions for the thread.
-#[derive(Debug, Default)]
-struct Orders {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    is_stopped: bool,
-    /// A change to apply: the roots of all caches served from now on, and those to watch in
-    /// addition.
-    change: Option<(Vec<Arc<Roots>>, Vec<Look>)>,
-}
-
-impl Orders {
-    /// Waits until the next check is due and applies a change; returns false if the thread must
-    /// end.
-    fn wait(&self, looks: &mut Vec<Look>) -> bool {
-        let state = self.state.locked();
-        let waited = self.changed.wait_timeout_while(state, INTERVAL, |state| {
-            !state.is_stopped && state.change.is_none()
-        });
-        let (mut state, _) = unpoisoned(waited);
-        if let Some((served, new)) = state.change.take() {
-            looks.extend(new);
-            looks.retain(|look| served.iter().any(|one| Arc::ptr_eq(one, &look.roots)));
-        }
-        !state.is_stopped
-    }
+    /// Dropped first, which tells the thread to end.
+    _running: Sender<()>,
+    thread: LowPriority,
 }
 
 impl RootsWatch {
-    /// Starts watching the roots of these caches.
-    pub(crate) fn start(mut looks: Vec<Look>) -> io::Result<Self> {
-        let orders = Arc::new(Orders::default());
-        let shared = Arc::clone(&orders);
-        let thread = std::thread::Builder::new()
-            .name("roots".into())
-            .spawn(move || {
-                // On Linux the nice value is per thread. A failure to change it does no harm.
-                rustix::process::nice(NICENESS).ok();
-                loop {
-                    looks.iter_mut().for_each(Look::look);
-                    if !shared.wait(&mut looks) {
-                        return;
-                    }
+    pub(crate) fn start(mut look: Look) -> io::Result<Self> {
+        let (running, end) = channel();
+        let thread = LowPriority::start("roots", NICENESS, move || {
+            loop {
+                look.look();
+                if end.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+                    return;
                 }
-            })?;
+            }
+        })?;
         Ok(Self {
-            orders,
-            thread: Some(thread),
+            _running: running,
+            thread,
         })
     }
 
-    /// Adds `new` to the watched roots, and stops watching roots that are not in `served`.
-    pub(crate) fn change(&self, served: Vec<Arc<Roots>>, mut new: Vec<Look>) {
-        let mut state = self.orders.state.locked();
-        // If the thread has not applied the previous change yet, keep its roots as well.
-        if let Some((_, earlier)) = state.change.take() {
-            new.extend(earlier);
-        }
-        state.change = Some((served, new));
-        drop(state);
-        self.orders.changed.notify_one();
-    }
-}
-
-impl Drop for RootsWatch {
-    fn drop(&mut self) {
-        self.orders.state.locked().is_stopped = true;
-        self.orders.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // The panic of the thread was reported already.
-            let _ended = thread.join();
-        }
+    /// Ends the thread without waiting for it: it may wait for a disk.
+    pub(crate) fn retire(mut self) {
+        self.thread.detach();
     }
 }
 
@@ -268,25 +212,6 @@ pub(crate) enum LookError {
     Late,
 }
 
-/// Checks the roots of new policies once, before the policies are used. The check runs on another
-/// thread with a time limit, because a disk may hang.
-pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, LookError> {
-    if looks.is_empty() {
-        return Ok(looks);
-    }
-    let (sender, outcome) = channel();
-    let thread = std::thread::Builder::new().name("roots-first".into());
-    let spawned = thread.spawn(move || {
-        let looked = looks.iter_mut().try_for_each(Look::try_look);
-        // Sending fails if the receiver has reached its time limit.
-        sender.send(looked.map(|()| looks)).ok();
-    });
-    match spawned.map(|_| outcome.recv_timeout(FIRST_LOOK_TIME)) {
-        Ok(Ok(looked)) => looked,
-        Ok(Err(_)) | Err(_) => Err(LookError::Late),
-    }
-}
-
 impl Look {
     pub(crate) fn new(shared: Arc<SharedStore>, roots: Arc<Roots>) -> Self {
         let count = roots.wanted.len();
@@ -296,6 +221,23 @@ impl Look {
             closures: vec![Closure::default(); count],
             epoch: None,
             has_failed: false,
+        }
+    }
+
+    /// Checks the roots of a new policy once, before the policy is used. The check runs on another
+    /// thread, and fails at `deadline`, because a disk may hang.
+    pub(crate) fn first(mut self, deadline: Instant) -> Result<Self, LookError> {
+        let (sender, outcome) = channel();
+        let thread = std::thread::Builder::new().name("roots-first".into());
+        let spawned = thread.spawn(move || {
+            let looked = self.try_look();
+            // Sending fails if the receiver has reached its time limit.
+            sender.send(looked.map(|()| self)).ok();
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        match spawned.map(|_| outcome.recv_timeout(left)) {
+            Ok(Ok(looked)) => looked,
+            Ok(Err(_)) | Err(_) => Err(LookError::Late),
         }
     }
 

@@ -347,13 +347,14 @@ fn another_path_with_the_hash_part_of_a_target_is_not_the_target() {
 
 #[test]
 fn the_first_check_reports_errors_of_roots_and_of_the_store() {
+    let deadline = Instant::now() + FIRST_LOOK_TIME;
     let fixture = Fixture::new(true);
-    let missing = first_looks(vec![fixture.look]).unwrap_err();
+    let missing = fixture.look.first(deadline).unwrap_err();
     assert!(matches!(missing, LookError::Roots(_)), "{missing}");
     let fixture = Fixture::new(true);
     let [a, ..] = chain(&fixture.store);
     fixture.link("root", &a);
     fixture.store.fail(true);
-    let unavailable = first_looks(vec![fixture.look]).unwrap_err();
+    let unavailable = fixture.look.first(deadline).unwrap_err();
     assert!(matches!(unavailable, LookError::Store(_)), "{unavailable}");
 }
