@@ -59,8 +59,8 @@ pub(crate) fn respond(
             .map_err(|error| shared.unreadable(&registration, &error))?;
         let is_whole = is_sent && end - start == size;
         let check = is_whole.then(|| check_of(shared, info, root)).flatten();
-        let body = NarBody::new(nar, (start, end), size, registration, check);
-        Body::Source(Box::new(body.leased(lease)))
+        let body = NarBody::new(nar, (start, end), registration, check, lease);
+        Body::Source(Box::new(body))
     };
     // Small NARs are not listed as transfers in progress: they are sent too fast.
     let transfers = shared.observer.transfers();

@@ -74,31 +74,24 @@ impl Check {
 }
 
 impl NarBody {
-    /// Makes the body of bytes `start..end` of a NAR of `size` bytes. `reader` must be at `start`.
+    /// Makes the body of bytes `start..end` of a NAR. `reader` must be at `start`. `lease` is held
+    /// as long as the body exists.
     pub(crate) fn new(
         reader: NarReader,
         (start, end): (u64, u64),
-        size: u64,
         registration: Registration,
         check: Option<Check>,
+        lease: Option<SendingLease>,
     ) -> Self {
         let len = end.saturating_sub(start);
         Self {
             reader,
             len,
             left: len,
-            reaches_end: end == size,
+            reaches_end: end == registration.info.nar_size,
             registration,
             check,
-            _lease: None,
-        }
-    }
-
-    /// Holds a lease of the path as long as the body exists.
-    pub(crate) fn leased(self, lease: Option<SendingLease>) -> Self {
-        Self {
             _lease: lease,
-            ..self
         }
     }
 

@@ -31,15 +31,6 @@ const STALL_TIME: Duration = Duration::from_secs(5);
 /// Age of an answer before its client's pace is estimated; until then it is not evicted.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// The requested records, in order.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    /// The paths. A member without a registration stands for any registration of its path.
-    pub(crate) members: Vec<Member>,
-    /// Whether the records are a closure, which is sent completely or refused.
-    pub(crate) is_closure: bool,
-}
-
 /// The lists of all answers in progress.
 #[derive(Debug, Default)]
 pub(crate) struct BulkBudget {
@@ -62,8 +53,9 @@ struct List {
     since: Instant,
     /// Time of the client's last read, in milliseconds after `since`.
     taken_ms: AtomicU64,
-    /// `None` after eviction.
-    wanted: Mutex<Option<Wanted>>,
+    /// The requested paths, in order; `None` after eviction. A member without a registration stands
+    /// for any registration of its path.
+    members: Mutex<Option<Vec<Member>>>,
 }
 
 /// One answer's share of the budget; its list is freed when this is dropped.
@@ -72,8 +64,6 @@ pub(crate) struct Share {
     of: Arc<BulkBudget>,
     id: u64,
     list: Arc<List>,
-    /// As in [`Wanted`].
-    pub(crate) is_closure: bool,
 }
 
 /// Error: this answer was evicted to make capacity for others.
@@ -83,11 +73,14 @@ pub(crate) struct Evicted;
 impl BulkBudget {
     /// Adds a list, evicting others if necessary. Returns the share, or `None` if there is not
     /// enough capacity, and the number of evicted lists.
-    pub(crate) fn share(self: &Arc<Self>, wanted: Wanted, now: Instant) -> (Option<Share>, usize) {
+    pub(crate) fn share(
+        self: &Arc<Self>,
+        members: Vec<Member>,
+        now: Instant,
+    ) -> (Option<Share>, usize) {
         let mut evicted = Vec::new();
         let mut state = self.state.locked();
-        let count = wanted.members.len();
-        let is_closure = wanted.is_closure;
+        let count = members.len();
         while state.count.saturating_add(count) > COUNT_MAX {
             let Some(list) = state.drop_slowest(now) else {
                 return (None, evicted.len());
@@ -99,7 +92,7 @@ impl BulkBudget {
             sent_count: AtomicUsize::new(0),
             since: now,
             taken_ms: AtomicU64::new(0),
-            wanted: Mutex::new(Some(wanted)),
+            members: Mutex::new(Some(members)),
         });
         let id = state.next_id;
         state.next_id += 1;
@@ -110,7 +103,6 @@ impl BulkBudget {
             of: Arc::clone(self),
             id,
             list,
-            is_closure,
         };
         (Some(share), evicted.len())
     }
@@ -119,7 +111,7 @@ impl BulkBudget {
 impl State {
     /// Evicts the list with the longest remaining time, if that exceeds [`PATIENCE`] or its client
     /// stalls.
-    fn drop_slowest(&mut self, now: Instant) -> Option<Wanted> {
+    fn drop_slowest(&mut self, now: Instant) -> Option<Vec<Member>> {
         let left = |list: &List| list.time_left(now);
         let (id, _) = self
             .lists
@@ -128,7 +120,7 @@ impl State {
             .filter(|(_, left)| *left > PATIENCE)
             .max_by_key(|(_, left)| *left)?;
         let list = self.remove(id)?;
-        list.wanted.locked().take()
+        list.members.locked().take()
     }
 
     fn remove(&mut self, id: u64) -> Option<Arc<List>> {
@@ -176,9 +168,9 @@ impl Share {
         let taken_ms = u64::try_from(age).unwrap_or(u64::MAX);
         self.list.taken_ms.store(taken_ms, Ordering::Relaxed);
         self.list.sent_count.store(start, Ordering::Relaxed);
-        let wanted = self.list.wanted.locked();
-        let members = &wanted.as_ref().ok_or(Evicted)?.members;
-        Ok(members.iter().skip(start).take(count).copied().collect())
+        let members = self.list.members.locked();
+        let members = members.as_ref().ok_or(Evicted)?.iter();
+        Ok(members.skip(start).take(count).copied().collect())
     }
 }
 
@@ -211,15 +203,12 @@ mod tests {
 
     use super::*;
 
-    fn paths(count: usize) -> Wanted {
+    fn paths(count: usize) -> Vec<Member> {
         let member = Member {
             hash_part: HashPart::from_bytes([1; 20]),
             registration: None,
         };
-        Wanted {
-            members: vec![member; count],
-            is_closure: false,
-        }
+        vec![member; count]
     }
 
     #[test]

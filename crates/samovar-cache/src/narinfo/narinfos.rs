@@ -53,12 +53,6 @@ impl Narinfos {
             && self.rendered.has_memory_len(memory_len)
     }
 
-    /// Frees the memory of a cache that is no longer served. Idle threads may hold the rest of the
-    /// cache for longer.
-    pub(crate) fn retire(&self) {
-        self.rendered.clear();
-    }
-
     /// Returns the narinfo of a readable path, if it is in memory and valid for `snapshot` and the
     /// present policy. Never blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {

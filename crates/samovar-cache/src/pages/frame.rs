@@ -32,7 +32,15 @@ pub(crate) struct Page<'a> {
 impl Page<'_> {
     /// Renders the page into a response.
     pub(crate) fn response(&self, status: Status) -> Response {
-        respond(status, &self.render())
+        Response::new(status, self.render().0)
+            .header("Content-Type", "text/html; charset=utf-8")
+            .header("Content-Security-Policy", POLICY)
+            .header("X-Content-Type-Options", "nosniff")
+            .header("X-Frame-Options", "DENY")
+            .header("Referrer-Policy", "no-referrer")
+            .header("Cross-Origin-Opener-Policy", "same-origin")
+            .header("Cross-Origin-Resource-Policy", "same-origin")
+            .header("Cache-Control", "no-cache")
     }
 
     fn render(&self) -> Markup {
@@ -85,19 +93,6 @@ fn search_form(base: Base) -> Markup {
             button type="submit" { "Find" }
         }
     }
-}
-
-/// Makes the response with a rendered page.
-pub(crate) fn respond(status: Status, markup: &Markup) -> Response {
-    Response::new(status, markup.0.clone())
-        .header("Content-Type", "text/html; charset=utf-8")
-        .header("Content-Security-Policy", POLICY)
-        .header("X-Content-Type-Options", "nosniff")
-        .header("X-Frame-Options", "DENY")
-        .header("Referrer-Policy", "no-referrer")
-        .header("Cross-Origin-Opener-Policy", "same-origin")
-        .header("Cross-Origin-Resource-Policy", "same-origin")
-        .header("Cache-Control", "no-cache")
 }
 
 /// Makes a redirect within the cache. `location` comes from [`Base`].

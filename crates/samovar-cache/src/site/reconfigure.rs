@@ -42,7 +42,8 @@ impl Site {
         health.watch(caches.rendered().collect());
         for gone in before.narinfos() {
             if caches.narinfos().all(|now| !Arc::ptr_eq(gone, now)) {
-                gone.retire();
+                // Free the memory now: idle threads may hold the cache for longer.
+                gone.rendered.clear();
             }
         }
         Ok(())

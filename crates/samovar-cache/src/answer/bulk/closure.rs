@@ -17,7 +17,6 @@ use samovar_nix::HashPart;
 use samovar_store::Closure;
 
 use crate::answer::bulk;
-use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
@@ -73,10 +72,5 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
     if !is_open && !narinfos.are_readable(&members)? {
         return Ok(Fixed::Incomplete.response());
     }
-    let is_closure = true;
-    let wanted = Wanted {
-        members,
-        is_closure,
-    };
-    Ok(bulk::many(narinfos, wanted))
+    Ok(bulk::many(narinfos, members, true))
 }

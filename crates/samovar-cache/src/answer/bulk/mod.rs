@@ -27,7 +27,6 @@ use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::Member;
 
-use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::Fixed;
 
@@ -86,22 +85,23 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
         hash_part,
         registration: None,
     };
-    let wanted = Wanted {
-        members: hash_parts.into_iter().map(member).collect(),
-        is_closure: false,
-    };
-    many(narinfos, wanted)
+    many(
+        narinfos,
+        hash_parts.into_iter().map(member).collect(),
+        false,
+    )
 }
 
-/// Makes the response with these narinfos; 503 if there is no capacity for the list.
-pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
+/// Makes the response with the narinfos of `members`; 503 if there is no capacity for the list. If
+/// the members are a closure, the response is complete or aborted.
+pub(crate) fn many(narinfos: &Arc<Narinfos>, members: Vec<Member>, is_closure: bool) -> Response {
     let shared = &narinfos.reader.shared;
-    let (share, evicted_count) = shared.bulk_budget.share(wanted, Instant::now());
+    let (share, evicted_count) = shared.bulk_budget.share(members, Instant::now());
     for _ in 0..evicted_count {
         shared.observer.event(&Event::BulkEvicted);
     }
     match share {
-        Some(share) => records::respond(narinfos, share),
+        Some(share) => records::respond(narinfos, share, is_closure),
         None => {
             shared.observer.event(&Event::BulkLimitReached);
             Fixed::Busy.response()

@@ -39,7 +39,7 @@ const STEP_COUNT: usize = 32;
 const TYPE: &str = "text/x-nix-narinfos";
 
 /// Makes the response with these records.
-pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share, is_closure: bool) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
         text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
@@ -49,6 +49,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
         made: Vec::new().into_iter(),
         counts: [0; 3],
         is_ended: false,
+        is_closure,
         wanted,
     };
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
@@ -58,6 +59,8 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
 struct Records {
     narinfos: Arc<Narinfos>,
     wanted: Share,
+    /// Whether the records are a closure, which is sent completely or aborted.
+    is_closure: bool,
     /// Index of the first record that is not rendered yet.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
@@ -137,13 +140,13 @@ impl Records {
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
         // In a closure, the lease of the first path protects all others.
-        let leases = !self.wanted.is_closure;
+        let leases = !self.is_closure;
         let answers = self
             .narinfos
             .many(&hash_parts, leases)
             .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
-        if self.wanted.is_closure
+        if self.is_closure
             && !members
                 .iter()
                 .zip(&answers)

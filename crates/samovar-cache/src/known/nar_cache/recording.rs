@@ -20,19 +20,17 @@ pub(crate) struct Recording {
     file: File,
     allocation: Allocation,
     written_len: u64,
-    cache: Arc<NarCache>,
 }
 
 impl Recording {
     /// Starts to record a NAR that is about to be sent completely. `None`: the NAR is not worth
     /// caching.
     pub(crate) fn start(cache: &Arc<NarCache>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
-        let (file, allocation) = cache.start(nar_hash, nar_size)?;
+        let allocation = cache.reserve(nar_hash, nar_size)?;
         Some(Self {
-            file,
+            file: cache.file()?,
             allocation,
             written_len: 0,
-            cache: Arc::clone(cache),
         })
     }
 
@@ -42,12 +40,12 @@ impl Recording {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
         if len > self.allocation.len || len > worth_len {
-            self.cache.refuse(self.allocation.nar_hash);
+            self.allocation.cache.refuse(self.allocation.nar_hash);
             return None;
         }
         self.allocation.grow(&self.file, len)?;
         if let Err(error) = self.file.write_all_at(bytes, self.written_len) {
-            self.cache.note_failure(&error);
+            self.allocation.cache.note_failure(&error);
             return None;
         }
         self.written_len = len;
@@ -57,9 +55,11 @@ impl Recording {
     /// Adds the complete copy to the cache. Its hash must be the registered one.
     pub(crate) fn finish(self) {
         if self.written_len == self.allocation.len {
-            let file = Arc::new(self.file);
-            let allocation = self.allocation;
-            self.cache.insert(CachedNar { file, allocation });
+            let cache = Arc::clone(&self.allocation.cache);
+            cache.insert(CachedNar {
+                file: Arc::new(self.file),
+                allocation: self.allocation,
+            });
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Allocation {
     pub(super) len: u64,
     /// Bytes allocated so far; at the end, equal to `len`.
     taken_len: u64,
-    cache: Arc<NarCache>,
+    pub(super) cache: Arc<NarCache>,
 }
 
 impl Allocation {
@@ -147,31 +147,20 @@ impl NarCache {
     }
 
     /// Creates the file for a copy, with no disk space allocated yet.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        nar_hash: &NarHash,
-        len: u64,
-    ) -> Option<(File, Allocation)> {
-        if len < NAR_LEN_MIN {
-            return None;
-        }
-        let allocation = self.reserve(nar_hash, len)?;
-        match self.directory.file() {
-            Ok(file) => Some((file, allocation)),
-            Err(error) => {
-                self.note_failure(&error);
-                None
-            }
-        }
+    pub(super) fn file(&self) -> Option<File> {
+        let file = self.directory.file();
+        file.inspect_err(|error| self.note_failure(error)).ok()
     }
 
-    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
+    /// Permits a copy of a NAR of `len` bytes. Returns `None` if it is not worth caching, is cached
+    /// already, or cannot be cached now.
+    pub(super) fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
         let mut state = self.state.locked();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
         if is_paused || state.allocations.contains(nar_hash) || state.refused.contains(nar_hash) {
             return None;
         }
-        if len > self.directory.len_max(state.used_len) / 2 {
+        if len < NAR_LEN_MIN || len > self.directory.len_max(state.used_len) / 2 {
             return None;
         }
         let in_progress_count = state.allocations.len().saturating_sub(state.entries.len());
