@@ -7,7 +7,6 @@
 //! | `/streamed` | the length of the body, which is counted while it is received |
 //! | `/chunked` | a body of unknown length, sent in chunks, with a trailer |
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
-//! | `/early` | 103, then 200 |
 //! | `/routed` | 200 from a router, for GET only |
 //! | `/letters` | 2000 letters, compressed if the client accepts it |
 //! | `/file` | [`FILE`], or the requested range of it |
@@ -97,10 +96,6 @@ impl Service for Echo {
             b"/fresh" => {
                 Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"letters\"")
             }
-            b"/early" => match request.inform(103, &[("Link", "</style.css>; rel=preload")]) {
-                Ok(()) => Response::text(Status::OK, "late\n"),
-                Err(_) => Response::text(Status::INTERNAL_SERVER_ERROR, "not informed\n"),
-            },
             b"/file" => file(request.head()),
             b"/ws" => {
                 let echo = |socket: &Socket, message: Message<'_>| socket.send(message);

@@ -1,4 +1,4 @@
-//! Methods, parameters, wildcards, and a mounted router.
+//! Methods, parameters and wildcards.
 //!
 //! ```text
 //! cargo run --example router
@@ -6,7 +6,6 @@
 //! curl http://127.0.0.1:8080/users/7.json
 //! curl -X DELETE http://127.0.0.1:8080/users/7
 //! curl http://127.0.0.1:8080/files/any/path/below
-//! curl http://127.0.0.1:8080/admin/status
 //! curl -i -X PUT http://127.0.0.1:8080/users/7
 //! ```
 
@@ -29,12 +28,6 @@ fn file(request: &mut Request) -> String {
     format!("file {}\n", request.param("path").unwrap_or_default())
 }
 
-fn admin() -> Router {
-    Router::new()
-        .get("/", |_| "admin\n")
-        .get("/status", |_| "all is well\n")
-}
-
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     Router::new()
@@ -44,7 +37,5 @@ fn main() -> std::io::Result<()> {
         .get("/users/me", |_| "you\n")
         .get("/files/{*path}", file)
         .get("/*.ico", |_| Status::NOT_FOUND)
-        .mount("/admin", admin())
-        .answer_options()
         .serve(addr)
 }

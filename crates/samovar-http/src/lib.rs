@@ -87,7 +87,6 @@ mod budget;
 mod channel;
 #[cfg(feature = "compression")]
 pub mod compress;
-mod cookie;
 mod core;
 mod error;
 mod exec;
@@ -118,7 +117,6 @@ pub mod ws;
 #[cfg(feature = "http2")]
 use samovar_http_proto::h2;
 
-pub use ::cookie::{Cookie, SameSite};
 pub use body::{Batch, Progress, Source};
 pub use channel::{SendError, Sender, Writer};
 pub use error::Error;

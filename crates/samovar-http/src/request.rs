@@ -7,10 +7,7 @@ use std::sync::Arc;
 use crate::budget::{Budget, Held};
 use crate::exec::Lane;
 use crate::extensions::Extensions;
-use crate::fields::is_settable;
 use crate::head::{Head, Peer, Session};
-use crate::http::{Status, Version};
-use crate::proto::encode;
 use crate::proto::head::HeadIndex;
 use crate::route::Matched;
 use crate::upload::Link;
@@ -86,38 +83,6 @@ impl Request {
     /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     pub fn reader(&mut self) -> BodyReader<'_> {
         BodyReader { request: self }
-    }
-
-    /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for HTTP/1.0
-    /// clients, which do not support interim responses.
-    ///
-    /// # Errors
-    ///
-    /// If the connection has failed; [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
-    /// outside 102 to 199, or an invalid header field. Only the engine itself sends 100 and 101.
-    pub fn inform(&mut self, code: u16, fields: &[(&str, &str)]) -> io::Result<()> {
-        let status = Status::interim(code)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an interim status"))?;
-        let is_sound = |(name, value): &(&str, &str)| {
-            is_settable(name) && encode::is_field_value(value.as_bytes())
-        };
-        if !fields.iter().all(is_sound) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a header field",
-            ));
-        }
-        if self.index.version == Version::Http10 {
-            return Ok(());
-        }
-        let Some(link) = &mut self.link else {
-            return Ok(());
-        };
-        let mut lines = Vec::new();
-        for (name, value) in fields {
-            encode::field(&mut lines, name, value.as_bytes());
-        }
-        link.inform(status, &lines)
     }
 
     /// Returns the values that middleware has attached to the request.

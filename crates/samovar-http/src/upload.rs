@@ -12,9 +12,6 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends an interim response with the field lines `fields`.
-    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()>;
-
     /// Returns whether the handler may have to wait for the rest of the body.
     #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool;

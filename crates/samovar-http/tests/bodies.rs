@@ -1,5 +1,5 @@
-//! Response bodies of every kind are sent complete and in order, with interim responses and
-//! trailers: files, sources, generators, pushed bodies, channels and deferred responses.
+//! Response bodies of every kind are sent complete and in order, with trailers: files, sources,
+//! generators, pushed bodies, channels and deferred responses.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -386,31 +386,6 @@ fn a_drain_waits_for_what_is_promised_and_then_does_not() {
     assert_eq!(client.next(false).unwrap().body, b"in time");
     drain.join().unwrap();
     assert!(forgotten.is_abandoned());
-}
-
-#[test]
-fn interim_responses_come_before_the_answer() {
-    let (_server, addr) = start(1, |request| {
-        let link = [("Link", "</style.css>; rel=preload")];
-        request.inform(103, &link).unwrap();
-        request.inform(102, &[]).unwrap();
-        assert!(request.inform(100, &[]).is_err());
-        assert!(request.inform(101, &[]).is_err());
-        assert!(request.inform(200, &[]).is_err());
-        assert!(request.inform(103, &[("A", "b\r\nC: d")]).is_err());
-        assert!(request.inform(103, &[("Content-Length", "5")]).is_err());
-        Response::text(Status::OK, "final")
-    });
-    let mut client = Reader::new(connect(addr));
-    client.send(get("/"));
-    let early = client.next(false).unwrap();
-    assert_eq!(early.status, 103);
-    assert_eq!(early.header("link"), Some("</style.css>; rel=preload"));
-    assert_eq!(early.header("content-length"), None);
-    assert_eq!(client.next(false).unwrap().status, 102);
-    assert_eq!(client.next(false).unwrap().body, b"final");
-    client.send("GET / HTTP/1.0\r\n\r\n");
-    assert_eq!(client.next(false).unwrap().status, 200);
 }
 
 /// A source of these bytes, with a trailer that is known only at the end of the body.

@@ -1,4 +1,4 @@
-//! Queries, forms and cookies decode to the values that the client has encoded.
+//! Queries and forms decode to the values that the client has encoded.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,8 +6,8 @@ mod support;
 
 use std::net::SocketAddr;
 
-use samovar_http::http::{Pairs, Status};
-use samovar_http::{Cookie, Error, Request, Response, Route, Router, SameSite, Server};
+use samovar_http::http::Pairs;
+use samovar_http::{Error, Request, Route, Router, Server};
 use support::{Answer, Reader, connect, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
@@ -84,63 +84,4 @@ fn forms() {
         assert_eq!(post(FORM, &at_limit).0, 200);
         assert_eq!(post(FORM, &(at_limit + "a")).0, 413);
     }
-}
-
-#[test]
-fn cookies() {
-    let show = |request: &mut Request| -> String {
-        let cookies = request.cookies();
-        cookies
-            .map(|cookie| format!("[{}={}]", cookie.name(), cookie.value()))
-            .collect()
-    };
-    let set = |request: &mut Request| {
-        let old = request
-            .cookie("session")
-            .map(|cookie| cookie.value().to_owned());
-        let session = Cookie::build(("session", "a; b=\"ñ\"\r\n"))
-            .path("/")
-            .http_only(true)
-            .same_site(SameSite::Strict);
-        Response::text(Status::OK, old.unwrap_or_default())
-            .cookie(session)
-            .cookie(("plain", "1"))
-    };
-    let (_server, addr) = start(Router::new().get("/show", show).get("/set", set));
-    let get = |path: &str, fields: &str| {
-        let answer = ask(
-            addr,
-            format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
-        );
-        (String::from_utf8(answer.body).unwrap(), answer.head)
-    };
-    assert_eq!(get("/show", "").0, "");
-    assert_eq!(
-        get("/show", "Cookie: a=1; b=%C3%B1; nonsense; a=2\r\n").0,
-        "[a=1][b=ñ][a=2]"
-    );
-    // Gateways from HTTP/2 to HTTP/1 may send each cookie in a field of its own.
-    assert_eq!(
-        get("/show", "Cookie: a=1\r\ncookie: b=2\r\n").0,
-        "[a=1][b=2]"
-    );
-    let (body, head) = get("/set", "Cookie: session=old\r\n");
-    assert_eq!(body, "old");
-    let set: Vec<_> = head
-        .lines()
-        .filter_map(|line| line.strip_prefix("Set-Cookie: "))
-        .collect();
-    let [session, "plain=1"] = set.as_slice() else {
-        unreachable!("two cookies: {head}");
-    };
-    assert!(
-        session.ends_with("; HttpOnly; SameSite=Strict; Path=/"),
-        "{session}"
-    );
-    let value = session.split(';').next().unwrap();
-    // A cookie that the server sets parses to the same value when the client returns it.
-    assert_eq!(
-        get("/show", &format!("Cookie: {value}\r\n")).0,
-        "[session=a; b=\"ñ\"\r\n]"
-    );
 }

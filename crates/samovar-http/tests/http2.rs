@@ -154,7 +154,7 @@ fn bodies_past_the_limit() {
 }
 
 #[test]
-fn interim_responses() {
+fn expected_bodies_are_requested_with_100_continue() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     for path in ["/echo", "/count"] {
@@ -168,14 +168,6 @@ fn interim_responses() {
         client.write(&mut send, b"body".as_slice().into(), true);
         assert_eq!(client.whole(future).unwrap().status(), 200);
     }
-    let (mut future, _) = client.start(get("/hints"), true);
-    let interim = client.drive(|context| future.poll_informational(context));
-    let interim = interim.unwrap().unwrap();
-    assert_eq!(
-        (interim.status().as_u16(), &interim.headers()["link"]),
-        (103, &"</s.css>".parse::<http::HeaderValue>().unwrap())
-    );
-    assert_eq!(client.whole(future).unwrap().text(), "hinted");
 }
 
 #[test]

@@ -65,10 +65,10 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Sends an interim response with this status, 100 to 199, before the final one.
-    pub fn inform(&mut self, stream: u32, status: u16, fields: &[u8]) {
+    /// Sends `100 Continue`, which asks the client for the request body (RFC 9110, 10.1.1).
+    pub fn send_continue(&mut self, stream: u32) {
         if let Some(entry) = self.streams.find(stream) {
-            let head = head::response(status, fields);
+            let head = head::response(Status::CONTINUE.code(), b"");
             if entry.respond.send_informational(head).is_err() {
                 self.changes.reset = true;
             }

@@ -61,8 +61,8 @@ pub(crate) enum StreamWork {
 /// The result of a worker's job for a stream, sent to the I/O thread.
 #[derive(Debug)]
 pub(crate) enum StreamNews {
-    /// The handler sends an interim response with this status and these field lines.
-    Inform(Status, Vec<u8>),
+    /// The handler waits for the request body: send `100 Continue`.
+    Continue,
     /// The handler has read this number of bytes of the request body.
     Release(usize),
     /// The handler has deferred the response.

@@ -10,11 +10,10 @@ use super::conn::Conn;
 use super::sys::{self, PollFlags};
 use crate::core::Core;
 use crate::exec::LentSlot;
-use crate::http::Status;
 use crate::patience::{GLANCE_TIME, Patience};
+use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
 use crate::proto::head::HeadIndex;
-use crate::proto::{Refusal, encode};
 use crate::upload::{BodyError, Link};
 
 /// Maximum number of bytes read from a socket at once.
@@ -204,15 +203,6 @@ fn advance(proto: &mut Proto, input: &[u8], core: &Core, len_max: u64) -> (usize
 impl Link for Upload {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.read_body(buffer)
-    }
-
-    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
-        let output = &mut self.conn.output;
-        encode::status_line(output, status);
-        output.extend_from_slice(fields);
-        output.extend_from_slice(b"\r\n");
-        // Bytes that the socket does not accept now are sent before the response.
-        self.conn.flush().map(drop)
     }
 
     #[cfg(feature = "http2")]

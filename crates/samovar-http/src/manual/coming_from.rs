@@ -10,7 +10,6 @@
 //! | which route wins | the most specific | the first | the most specific | the first |
 //! | path parameter | [`request.param("name")`](crate::Request::param) | `request.pathParams["name"]` | `Path(name)` | `web::Path` |
 //! | one segment, several segments | `*`, `**`, `{*rest}` anywhere | `*`, `**` | `{*rest}` at the end | `{rest:.*}` |
-//! | sub-router | [`Router::mount`](crate::Router::mount) |  | `.nest` | `web::scope` |
 //! | query | [`request.query()`](crate::Request::query) | `request.queryParams` | `Query<T>` | `web::Query<T>` |
 //! | form | [`request.form()`](crate::Request::form) | by hand | `Form<T>` | `web::Form<T>` |
 //! | multipart | not included; a library over [`request.reader()`](crate::Request::reader) | in memory | stream | stream |
@@ -22,7 +21,6 @@
 //! | data attached to a request | [`request.extensions()`](crate::Request::extensions) |  | `Extension` | `extensions` |
 //! | response | return it | `request.respond(200, headers, body)` | return it | return it |
 //! | deferred response | [`Response::later`](crate::Response::later) | from another place in the handler | `.await` | `.await` |
-//! | early hints | [`request.inform(103, …)`](crate::Request::inform) | `respond(103, …)` |  |  |
 //! | error | `Result` with [`Error`](crate::Error), and `?` | exception: 500 | `Result` | `ResponseError` |
 //! | 404, 405, errors | [`not_found`](crate::Router::not_found), [`method_not_allowed`](crate::Router::method_not_allowed), [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |

@@ -1,9 +1,7 @@
 //! Finds the route for a request.
 
-use super::matched::Matched;
-use super::params::Params;
+use super::params::{Matched, Params};
 use super::path::{Path, PathError};
-use super::route::Methods;
 use super::router::{Entry, Router};
 use super::trie::Captures;
 use crate::head::Head;
@@ -11,29 +9,27 @@ use crate::http::Method;
 
 /// Reason why a request matches no route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub(super) enum Miss {
     /// The path cannot be decoded.
     BadPath,
     NotFound,
     /// The path only has routes for other methods. Contains the value of `Allow`.
     Methods(String),
-    /// An OPTIONS request without a route, which the router answers. Contains the value of `Allow`.
-    Options(String),
     /// Only the path with its trailing slash added or removed has a route. Contains that path.
     Elsewhere(String),
 }
 
 /// A matching route and the captures of its wildcards.
 #[derive(Debug)]
-pub(crate) struct Hit<'r, 'h> {
-    pub(crate) entry: &'r Entry,
+pub(super) struct Hit<'r, 'h> {
+    pub(super) entry: &'r Entry,
     path: Path<'h>,
     captures: Captures,
 }
 
 impl Hit<'_, '_> {
     /// Calls `f` with the decoded path parameters.
-    pub(crate) fn with_params<T>(self, head: Head<'_>, f: impl FnOnce(Params<'_>) -> T) -> T {
+    pub(super) fn with_params<T>(self, head: Head<'_>, f: impl FnOnce(Params<'_>) -> T) -> T {
         let decoded = self.path.into_decoded();
         let raw = || std::str::from_utf8(head.path()).unwrap_or_default();
         f(Params {
@@ -43,7 +39,7 @@ impl Hit<'_, '_> {
         })
     }
 
-    pub(crate) fn into_matched(self) -> Box<Matched> {
+    pub(super) fn into_matched(self) -> Box<Matched> {
         Box::new(Matched {
             template: std::sync::Arc::clone(&self.entry.template),
             decoded: self.path.into_decoded(),
@@ -54,7 +50,7 @@ impl Hit<'_, '_> {
 
 impl Router {
     /// Finds the route of a request.
-    pub(crate) fn find<'r, 'h>(&'r self, head: Head<'h>) -> Option<Hit<'r, 'h>> {
+    pub(super) fn find<'r, 'h>(&'r self, head: Head<'h>) -> Option<Hit<'r, 'h>> {
         self.find_path(Path::new(head.path()).ok()?, head)
     }
 
@@ -68,51 +64,28 @@ impl Router {
         })
     }
 
-    /// Returns why a request has no route, and the scope whose settings apply to the response.
-    pub(crate) fn miss(&self, head: Head<'_>) -> (Miss, usize) {
+    /// Returns why a request has no route.
+    pub(super) fn miss(&self, head: Head<'_>) -> Miss {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
-            Err(PathError::Encoding) => return (Miss::BadPath, 0),
-            Err(PathError::NoPath) => return (self.miss_without_path(head), 0),
+            Err(PathError::Encoding) => return Miss::BadPath,
+            Err(PathError::NoPath) => return Miss::NotFound,
         };
-        let scope = self.misses.find(&path, |scope| Some(*scope));
-        let scope = scope.map_or(0, |(scope, _)| scope);
         let mut allowed = Vec::new();
         let none: Option<((), _)> = self.trie.find(&path, |places| {
-            allowed.extend(places.iter().map(|(methods, _)| methods));
+            allowed.extend(places.iter().filter_map(|(method, _)| *method));
             None
         });
         debug_assert!(none.is_none(), "nothing was accepted");
         if allowed.is_empty() {
-            let elsewhere = self.elsewhere(head, scope).map(Miss::Elsewhere);
-            return (elsewhere.unwrap_or(Miss::NotFound), scope);
+            return self.elsewhere(head).map_or(Miss::NotFound, Miss::Elsewhere);
         }
-        let answers_options = self.is_set(scope, |scope| scope.answers_options);
-        let allow = allow(&allowed, answers_options);
-        if answers_options && head.method() == Method::Options {
-            return (Miss::Options(allow), scope);
-        }
-        (Miss::Methods(allow), scope)
-    }
-
-    /// Handles request targets without a path. RFC 9110, 9.3.7: `OPTIONS *` applies to the whole
-    /// server.
-    fn miss_without_path(&self, head: Head<'_>) -> Miss {
-        let is_asked = head.method() == Method::Options && head.path() == b"*";
-        if is_asked && self.is_set(0, |scope| scope.answers_options) {
-            let all: Vec<_> = self
-                .routes
-                .iter()
-                .map(|entry| &entry.route.methods)
-                .collect();
-            return Miss::Options(allow(&all, true));
-        }
-        Miss::NotFound
+        Miss::Methods(allow(&allowed))
     }
 
     /// Returns the path with its trailing slash added or removed, if that path has a route.
-    fn elsewhere(&self, head: Head<'_>, scope: usize) -> Option<String> {
-        if !self.is_set(scope, |scope| scope.redirects_slashes) {
+    fn elsewhere(&self, head: Head<'_>) -> Option<String> {
+        if !self.redirects_slashes {
             return None;
         }
         let path = std::str::from_utf8(head.path()).ok()?;
@@ -135,56 +108,33 @@ impl Router {
             None => changed,
         })
     }
-
-    /// Returns whether a setting is on in this scope or an enclosing one.
-    fn is_set(&self, scope: usize, setting: impl Fn(&super::router::Scope) -> bool) -> bool {
-        let scope = self.scopes.get(scope);
-        let around = scope.into_iter().flat_map(|scope| &scope.path);
-        around
-            .into_iter()
-            .any(|index| self.scopes.get(*index).is_some_and(&setting))
-    }
 }
 
 /// Chooses the route for the request's method among the routes of one pattern.
-fn choose(places: &[(Methods, usize)], head: Head<'_>) -> Option<usize> {
-    let method = head.method();
-    let of = |wanted: &dyn Fn(&Methods) -> bool| {
-        let place = places.iter().find(|(methods, _)| wanted(methods));
+fn choose(places: &[(Option<Method>, usize)], head: Head<'_>) -> Option<usize> {
+    let of = |wanted: Option<Method>| {
+        let place = places.iter().find(|(method, _)| *method == wanted);
         place.map(|(_, index)| *index)
     };
-    of(&|methods| match methods {
-        Methods::Any => false,
-        Methods::One(known) => *known == method,
-        Methods::Token(token) => method == Method::Other && token.as_bytes() == head.method_name(),
-    })
-    .or_else(|| match method {
-        Method::Head => of(&|methods| *methods == Methods::One(Method::Get)),
-        _ => None,
-    })
-    .or_else(|| of(&|methods| *methods == Methods::Any))
+    let method = head.method();
+    of(Some(method))
+        .or_else(|| match method {
+            Method::Head => of(Some(Method::Get)),
+            _ => None,
+        })
+        .or_else(|| of(None))
 }
 
 /// Returns the value of `Allow` for these methods.
-fn allow(methods: &[&Methods], answers_options: bool) -> String {
-    let mut names: Vec<String> = Vec::new();
-    let mut add = |name: String| {
-        if !names.contains(&name) {
-            names.push(name);
+fn allow(methods: &[Method]) -> String {
+    let mut names = Vec::new();
+    for method in methods {
+        let head = (*method == Method::Get).then_some(Method::Head);
+        for method in std::iter::once(*method).chain(head) {
+            if !names.contains(&method.as_str()) {
+                names.push(method.as_str());
+            }
         }
-    };
-    for methods in methods {
-        match methods {
-            Methods::Any => {}
-            Methods::One(Method::Get) => ["GET", "HEAD"]
-                .map(str::to_owned)
-                .into_iter()
-                .for_each(&mut add),
-            known => add(known.to_string()),
-        }
-    }
-    if answers_options {
-        add("OPTIONS".to_owned());
     }
     names.join(", ")
 }

@@ -1,7 +1,6 @@
 //! Routing: from a request to its handler.
 
 mod lookup;
-mod matched;
 mod next;
 mod params;
 mod path;
@@ -17,8 +16,8 @@ mod trie;
 #[cfg(test)]
 mod trie_tests;
 
-pub(crate) use matched::Matched;
 pub use next::{Next, with};
+pub(crate) use params::Matched;
 pub use params::Params;
 pub use route::Route;
 pub use router::Router;

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::router::{Router, Target};
+use super::lookup::Miss;
+use super::router::{Entry, Router};
 use crate::request::Request;
 use crate::response::Response;
 
-/// Middleware.
+/// A function around a handler.
 pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
 /// The rest of the chain for a function passed to [`Router::wrap`]: the inner middleware and the
@@ -15,36 +16,27 @@ pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Se
 ///
 /// If the function does not call [`run`](Self::run), the handler does not run.
 pub struct Next<'a> {
-    pub(crate) router: &'a Router,
-    /// Remaining scopes, outermost first.
-    pub(crate) scopes: &'a [usize],
-    /// Remaining middleware of the current scope.
-    pub(crate) wraps: &'a [Middleware],
-    /// Whether the route's own middleware was entered.
-    pub(crate) is_in_route: bool,
-    pub(crate) target: Target<'a>,
+    pub(super) router: &'a Router,
+    /// Remaining middleware of the router.
+    pub(super) router_wraps: &'a [Middleware],
+    /// Remaining middleware of the route; runs inside of the router's.
+    pub(super) route_wraps: &'a [Middleware],
+    pub(super) target: Result<&'a Entry, Miss>,
 }
 
 impl Next<'_> {
     /// Runs the next middleware or the handler, and returns the response. An
     /// [`Error`](crate::Error) of the handler has already been converted to a response.
-    pub fn run(self, request: &mut Request) -> Response {
-        let mut next = self;
-        loop {
-            if let Some((first, rest)) = next.wraps.split_first() {
-                next.wraps = rest;
-                return first(request, next);
-            }
-            if let Some((scope, rest)) = next.scopes.split_first() {
-                next.scopes = rest;
-                next.wraps = &next.router.scopes[*scope].wraps;
-            } else if next.is_in_route {
-                return next.router.answer(&next.target, request);
-            } else {
-                next.is_in_route = true;
-                next.wraps = next.router.wraps_of_target(&next.target);
-            }
+    pub fn run(mut self, request: &mut Request) -> Response {
+        if let Some((first, rest)) = self.router_wraps.split_first() {
+            self.router_wraps = rest;
+            return first(request, self);
         }
+        if let Some((first, rest)) = self.route_wraps.split_first() {
+            self.route_wraps = rest;
+            return first(request, self);
+        }
+        self.router.answer(&self.target, request)
     }
 }
 

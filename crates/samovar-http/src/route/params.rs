@@ -2,9 +2,26 @@
 
 use std::fmt;
 use std::path::{Component, Path as FilePath};
+use std::sync::Arc;
 
 use super::trie::Span;
 use crate::request::Request;
+
+/// The text of a pattern and the names of its wildcards.
+#[derive(Debug)]
+pub(super) struct Template {
+    pub(super) pattern: Box<str>,
+    pub(super) names: Vec<Option<Box<str>>>,
+}
+
+/// The route match of a request, stored in the request.
+#[derive(Debug)]
+pub(crate) struct Matched {
+    pub(super) template: Arc<Template>,
+    /// Decoded path that the spans index; `None` if they index the path as sent.
+    pub(super) decoded: Option<Box<str>>,
+    pub(super) spans: Box<[Span]>,
+}
 
 /// The decoded parameters of a path.
 #[derive(Clone, Copy)]

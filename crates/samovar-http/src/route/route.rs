@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
 use crate::into_response::IntoResponse;
-use crate::proto::encode;
 use crate::reply::{Inline, Reply};
 use crate::request::Request;
 use crate::response::Response;
@@ -25,25 +24,6 @@ pub(crate) fn boxed<R: IntoResponse>(
     handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
 ) -> Handler {
     Box::new(move |request| handler(request).into_response())
-}
-
-/// The methods of a route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Methods {
-    Any,
-    One(Method),
-    /// A method without a variant of [`Method`].
-    Token(Box<str>),
-}
-
-impl fmt::Display for Methods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Any => f.write_str("any method"),
-            Self::One(method) => f.write_str(method.as_str()),
-            Self::Token(token) => f.write_str(token),
-        }
-    }
 }
 
 /// A method, a path pattern and a handler, for [`Router::route`](crate::Router::route).
@@ -64,7 +44,8 @@ impl fmt::Display for Methods {
 /// let router = Router::new().route(Route::put("/files/{name}", upload).streaming(10 << 30));
 /// ```
 pub struct Route {
-    pub(crate) methods: Methods,
+    /// `None` for all methods without a route of their own.
+    pub(crate) method: Option<Method>,
     pub(crate) pattern: String,
     pub(crate) handler: Handler,
     pub(crate) inline: Option<InlineHandler>,
@@ -79,7 +60,7 @@ macro_rules! methods {
             pattern: &str,
             handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
         ) -> Self {
-            Self::with_methods(Methods::One(Method::$method), pattern, boxed(handler))
+            Self::with_method(Some(Method::$method), pattern, boxed(handler))
         }
     )*};
 }
@@ -100,31 +81,12 @@ impl Route {
         pattern: &str,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
-        Self::with_methods(Methods::Any, pattern, boxed(handler))
+        Self::with_method(None, pattern, boxed(handler))
     }
 
-    /// Creates a route for a method by its token, such as `PROPFIND`. Methods are case-sensitive.
-    ///
-    /// # Panics
-    ///
-    /// If `method` is not a token.
-    #[track_caller]
-    pub fn new<R: IntoResponse>(
-        method: &str,
-        pattern: &str,
-        handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
-    ) -> Self {
-        assert!(encode::is_field_name(method), "{method:?} is not a method");
-        let methods = match Method::from_token(method) {
-            Method::Other => Methods::Token(method.into()),
-            known => Methods::One(known),
-        };
-        Self::with_methods(methods, pattern, boxed(handler))
-    }
-
-    fn with_methods(methods: Methods, pattern: &str, handler: Handler) -> Self {
+    fn with_method(method: Option<Method>, pattern: &str, handler: Handler) -> Self {
         Self {
-            methods,
+            method,
             pattern: pattern.to_owned(),
             handler,
             inline: None,
@@ -195,6 +157,7 @@ impl Route {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.methods, self.pattern)
+        let method = self.method.map_or("any method", Method::as_str);
+        write!(f, "{method} {}", self.pattern)
     }
 }

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::matched::Template;
 use super::next::{Middleware, Next};
+use super::params::Template;
 use super::pattern::Pattern;
-use super::route::{Handler, Methods, Route, boxed};
+use super::route::{Handler, Route, boxed};
 use super::trie::Trie;
 use crate::error::Error;
+use crate::http::Method;
 use crate::into_response::IntoResponse;
 use crate::observer::Observer;
 use crate::request::Request;
 use crate::response::Response;
 
-pub(crate) type ErrorHandler =
-    Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
+type ErrorHandler = Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
 
-pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
+type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 
 /// Dispatches requests to handlers. Most programs use it as their [`Service`](crate::Service).
 ///
@@ -80,45 +80,25 @@ pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 ///
 /// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
-    pub(crate) routes: Vec<Entry>,
-    pub(crate) trie: Trie<Vec<(Methods, usize)>>,
-    /// Settings of this router (index 0) and of mounted routers.
-    pub(crate) scopes: Vec<Scope>,
-    /// Mounted routers by prefix, to find the settings for requests without a route.
-    pub(crate) misses: Trie<usize>,
-    pub(crate) observer: Option<Box<dyn Observer>>,
-    pub(crate) on_refusal: Option<RefusalHandler>,
+    pub(super) routes: Vec<Entry>,
+    /// Routes by pattern: their methods, `None` for all, and their indexes in `routes`.
+    pub(super) trie: Trie<Vec<(Option<Method>, usize)>>,
+    pub(super) wraps: Vec<Middleware>,
+    pub(super) not_found: Option<Handler>,
+    pub(super) method_not_allowed: Option<Handler>,
+    pub(super) on_error: Option<ErrorHandler>,
+    pub(super) on_refusal: Option<RefusalHandler>,
+    pub(super) redirects_slashes: bool,
+    pub(super) observer: Option<Box<dyn Observer>>,
     /// Whether any route has an inline handler.
-    pub(crate) has_inline: bool,
+    pub(super) has_inline: bool,
 }
 
 /// A registered route.
-pub(crate) struct Entry {
-    pub(crate) route: Route,
-    pub(crate) template: Arc<Template>,
-    pub(crate) scope: usize,
-}
-
-/// Settings of one router, which apply to its routes and to requests without a route.
-#[derive(Default)]
-pub(crate) struct Scope {
-    /// Prefix under which the router is mounted; empty for the outermost router.
-    prefix: String,
-    /// Indexes of the enclosing scopes and this one, outermost first.
-    pub(crate) path: Vec<usize>,
-    pub(crate) wraps: Vec<Middleware>,
-    pub(crate) not_found: Option<Handler>,
-    pub(crate) method_not_allowed: Option<Handler>,
-    pub(crate) on_error: Option<ErrorHandler>,
-    pub(crate) answers_options: bool,
-    pub(crate) redirects_slashes: bool,
-}
-
-/// The route of a request, or the reason why it has none.
-pub(crate) enum Target<'a> {
-    Route(&'a Entry),
-    /// No route matches; the settings of the scope with this index apply.
-    Miss(super::lookup::Miss, usize),
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) route: Route,
+    pub(super) template: Arc<Template>,
 }
 
 macro_rules! methods {
@@ -143,17 +123,16 @@ macro_rules! methods {
 impl Router {
     /// Creates a router without routes.
     pub fn new() -> Self {
-        let own = Scope {
-            path: vec![0],
-            ..Scope::default()
-        };
         Self {
             routes: Vec::new(),
             trie: Trie::default(),
-            scopes: vec![own],
-            misses: Trie::default(),
-            observer: None,
+            wraps: Vec::new(),
+            not_found: None,
+            method_not_allowed: None,
+            on_error: None,
             on_refusal: None,
+            redirects_slashes: false,
+            observer: None,
             has_inline: false,
         }
     }
@@ -179,41 +158,33 @@ impl Router {
     #[must_use]
     #[track_caller]
     pub fn route(mut self, route: Route) -> Self {
-        self.add(route, 0);
+        let pattern = match Pattern::parse(&route.pattern) {
+            Ok(pattern) => pattern,
+            Err(error) => refuse(&format!(
+                "{:?} is not a pattern of paths: {error}",
+                route.pattern
+            )),
+        };
+        let places = self.trie.entry(&pattern).get_or_insert_default();
+        if let Some((_, other)) = places.iter().find(|(method, _)| *method == route.method) {
+            let other = &self.routes[*other].template.pattern;
+            refuse(&format!("{route:?} is the same route as {other}"));
+        }
+        places.push((route.method, self.routes.len()));
+        self.has_inline |= route.inline.is_some();
+        self.routes.push(Entry {
+            template: Arc::new(Template {
+                pattern: route.pattern.as_str().into(),
+                names: pattern.names,
+            }),
+            route,
+        });
+        self.check_inline();
         self
     }
 
-    /// Adds all routes of another router under a prefix, together with its middleware and its
-    /// handlers for errors and missing routes. The prefix may contain parameters.
-    ///
-    /// The mounted router's route `/` becomes the prefix itself. Its [observer](Self::observe) is
-    /// ignored: a server has only one observer.
-    ///
-    /// # Panics
-    ///
-    /// As [`route`](Self::route).
-    #[must_use]
-    #[track_caller]
-    pub fn mount(mut self, prefix: &str, router: Self) -> Self {
-        let offset = self.scopes.len();
-        for scope in router.scopes {
-            let mut scope = scope;
-            scope.path = scope.path.iter().map(|index| index + offset).collect();
-            scope.path.insert(0, 0);
-            scope.prefix = join(prefix, &scope.prefix);
-            self.add_misses(&scope.prefix, self.scopes.len());
-            self.scopes.push(scope);
-        }
-        for entry in router.routes {
-            let mut route = entry.route;
-            route.pattern = join(prefix, &route.pattern);
-            self.add(route, entry.scope + offset);
-        }
-        self
-    }
-
-    /// Adds middleware: a function around all handlers, including those of routes added later, of
-    /// mounted routers, and of error handlers for missing routes. The function may read the
+    /// Adds middleware: a function around all handlers, including those of routes added later and
+    /// those for missing routes. The function may read the
     /// request, change its [extensions](Request::extensions_mut), respond itself, or change the
     /// response. The first middleware added is the outermost.
     ///
@@ -239,10 +210,8 @@ impl Router {
         mut self,
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
-        self.own().wraps.push(Box::new(middleware));
-        for entry in &self.routes {
-            self.check_inline(entry);
-        }
+        self.wraps.push(Box::new(middleware));
+        self.check_inline();
         self
     }
 
@@ -265,7 +234,7 @@ impl Router {
         mut self,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
-        self.own().not_found = Some(boxed(handler));
+        self.not_found = Some(boxed(handler));
         self
     }
 
@@ -276,7 +245,7 @@ impl Router {
         mut self,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
-        self.own().method_not_allowed = Some(boxed(handler));
+        self.method_not_allowed = Some(boxed(handler));
         self
     }
 
@@ -287,8 +256,6 @@ impl Router {
     ///
     /// If this handler's response has status 200, it is sent with the error's status. Without a
     /// handler, the response is the error's status with [`Error::message`] as plain text.
-    ///
-    /// The handler also gets errors of mounted routers that have no error handler of their own.
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,
@@ -296,7 +263,7 @@ impl Router {
     ) -> Self {
         let handler =
             move |request: &mut Request, error: &Error| handler(request, error).into_response();
-        self.own().on_error = Some(Box::new(handler));
+        self.on_error = Some(Box::new(handler));
         self
     }
 
@@ -306,7 +273,7 @@ impl Router {
     ///
     /// The function may run on an I/O thread, so it must not block, and the body of its response
     /// must be in memory. A status of 200 is replaced by the status of the error, and a 503 gets
-    /// `Retry-After` if that is missing. Only the function of the outermost router is used.
+    /// `Retry-After` if that is missing.
     ///
     /// ```
     /// use samovar_http::{Error, Response, Router};
@@ -326,18 +293,11 @@ impl Router {
         self
     }
 
-    /// Responds to OPTIONS with 204 and `Allow` on paths that have routes, but none for OPTIONS.
-    #[must_use]
-    pub fn answer_options(mut self) -> Self {
-        self.own().answers_options = true;
-        self
-    }
-
     /// Redirects with 308 to the path with its trailing slash added or removed, if only that path
     /// has a route. The redirect preserves the query.
     #[must_use]
     pub fn redirect_slashes(mut self) -> Self {
-        self.own().redirects_slashes = true;
+        self.redirects_slashes = true;
         self
     }
 
@@ -348,74 +308,17 @@ impl Router {
         self
     }
 
-    fn own(&mut self) -> &mut Scope {
-        &mut self.scopes[0]
-    }
-
     #[track_caller]
-    fn add(&mut self, mut route: Route, scope: usize) {
-        let (methods, index) = (route.methods.clone(), self.routes.len());
-        let pattern = std::mem::take(&mut route.pattern);
-        let parsed = parse(&pattern);
-        let places = self.trie.entry(&parsed).get_or_insert_default();
-        if let Some((_, other)) = places.iter().find(|(known, _)| *known == methods) {
-            let other = &self.routes[*other].template.pattern;
-            refuse(&format!("{methods} {pattern} is the same route as {other}"));
-        }
-        places.push((methods, index));
-        route.pattern = pattern.clone();
-        let entry = Entry {
-            route,
-            template: Arc::new(Template {
-                pattern: pattern.into(),
-                names: parsed.names,
-            }),
-            scope,
-        };
-        self.check_inline(&entry);
-        self.has_inline |= entry.route.inline.is_some();
-        self.routes.push(entry);
-    }
-
-    #[track_caller]
-    fn check_inline(&self, entry: &Entry) {
-        let scopes = self.scopes[entry.scope].path.iter();
-        let is_wrapped = !entry.route.wraps.is_empty()
-            || scopes
-                .into_iter()
-                .any(|scope| !self.scopes[*scope].wraps.is_empty());
-        if entry.route.inline.is_some() && is_wrapped {
-            let route = &entry.route;
-            refuse(&format!(
-                "{route:?} answers inline, so middleware around it would be passed by: put it into \
-                 a router without"
-            ));
-        }
-    }
-
-    #[track_caller]
-    fn add_misses(&mut self, prefix: &str, scope: usize) {
-        let below = prefix.trim_end_matches('/');
-        for pattern in [below, &format!("{below}/"), &format!("{below}/**")] {
-            if !pattern.is_empty() {
-                // If two routers are mounted at one prefix, the last one handles requests without a
-                // route.
-                *self.misses.entry(&parse(pattern)) = Some(scope);
+    fn check_inline(&self) {
+        for Entry { route, .. } in &self.routes {
+            let is_wrapped = !route.wraps.is_empty() || !self.wraps.is_empty();
+            if route.inline.is_some() && is_wrapped {
+                refuse(&format!(
+                    "{route:?} answers inline, which bypasses middleware; wrap each of the other \
+                     routes instead"
+                ));
             }
         }
-    }
-
-    pub(crate) fn wraps_of_target<'a>(&self, target: &Target<'a>) -> &'a [Middleware] {
-        match target {
-            Target::Route(entry) => &entry.route.wraps,
-            Target::Miss(..) => &[],
-        }
-    }
-}
-
-impl fmt::Debug for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.route.fmt(f)
     }
 }
 
@@ -429,23 +332,6 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let routes = self.routes.iter().map(|entry| &entry.route);
         f.debug_list().entries(routes).finish()
-    }
-}
-
-/// Joins a prefix and a pattern.
-fn join(prefix: &str, pattern: &str) -> String {
-    if pattern.is_empty() || (pattern == "/" && !prefix.ends_with('/')) {
-        prefix.to_owned()
-    } else {
-        format!("{}{pattern}", prefix.trim_end_matches('/'))
-    }
-}
-
-#[track_caller]
-fn parse(pattern: &str) -> Pattern {
-    match Pattern::parse(pattern) {
-        Ok(parsed) => parsed,
-        Err(error) => refuse(&format!("{pattern:?} is not a pattern of paths: {error}")),
     }
 }
 

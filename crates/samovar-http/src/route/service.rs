@@ -5,7 +5,7 @@ use std::net::ToSocketAddrs;
 
 use super::lookup::Miss;
 use super::next::Next;
-use super::router::{Router, Target};
+use super::router::{Entry, Router};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
@@ -14,7 +14,7 @@ use crate::io::listener::Listener;
 use crate::observer::{Incident, Observer};
 use crate::reply::{Inline, Reply, Turn};
 use crate::request::Request;
-use crate::response::{Body, Response};
+use crate::response::Response;
 use crate::server::Server;
 use crate::service::{Intake, Service};
 
@@ -47,18 +47,14 @@ impl Service for Router {
     fn handle(&self, request: &mut Request) -> Response {
         let head = request.head();
         let (target, matched) = match self.find(head) {
-            Some(hit) => (Target::Route(hit.entry), Some(hit.into_matched())),
-            None => {
-                let (miss, scope) = self.miss(head);
-                (Target::Miss(miss, scope), None)
-            }
+            Some(hit) => (Ok(hit.entry), Some(hit.into_matched())),
+            None => (Err(self.miss(head)), None),
         };
         request.matched = matched;
         let next = Next {
             router: self,
-            scopes: self.path_of(&target),
-            wraps: &[],
-            is_in_route: false,
+            router_wraps: &self.wraps,
+            route_wraps: target.as_ref().map_or(&[], |entry| &entry.route.wraps),
             target,
         };
         next.run(request)
@@ -97,71 +93,43 @@ impl Router {
         }
     }
 
-    fn path_of(&self, target: &Target<'_>) -> &[usize] {
-        let scope = match target {
-            Target::Route(entry) => entry.scope,
-            Target::Miss(_, scope) => *scope,
-        };
-        self.scopes.get(scope).map_or(&[], |scope| &scope.path)
-    }
-
     /// Creates the response to a request, inside of all middleware.
-    pub(crate) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
+    pub(super) fn answer(&self, target: &Result<&Entry, Miss>, request: &mut Request) -> Response {
         let answer = match target {
-            Target::Route(entry) => (entry.route.handler)(request),
-            Target::Miss(miss, _) => self.answer_miss(miss, target, request),
+            Ok(entry) => (entry.route.handler)(request),
+            Err(miss) => self.answer_miss(miss, request),
         };
-        let response = answer.unwrap_or_else(|error| self.answer_error(&error, target, request));
+        let response = answer.unwrap_or_else(|error| self.answer_error(&error, request));
         match target {
-            Target::Miss(Miss::Methods(allow), _) => with_allow(response, allow),
+            Err(Miss::Methods(allow)) => with_allow(response, allow),
             _ => response,
         }
     }
 
-    fn answer_miss(
-        &self,
-        miss: &Miss,
-        target: &Target<'_>,
-        request: &mut Request,
-    ) -> Result<Response, Error> {
-        let scopes = || {
-            let path = self.path_of(target).iter().rev();
-            path.filter_map(|index| self.scopes.get(*index))
-        };
+    fn answer_miss(&self, miss: &Miss, request: &mut Request) -> Result<Response, Error> {
         let (status, handler) = match miss {
             Miss::BadPath => return Err(Error::new(Status::BAD_REQUEST, "malformed path")),
-            Miss::Options(allow) => {
-                let response = Response::new(Status::NO_CONTENT, Body::Empty);
-                return Ok(response.header("Allow", allow));
-            }
             Miss::Elsewhere(location) => {
                 return Ok(Response::redirect(Status::PERMANENT_REDIRECT, location));
             }
-            Miss::NotFound => (
-                Status::NOT_FOUND,
-                scopes().find_map(|scope| scope.not_found.as_ref()),
-            ),
-            Miss::Methods(_) => (
-                Status::METHOD_NOT_ALLOWED,
-                scopes().find_map(|scope| scope.method_not_allowed.as_ref()),
-            ),
+            Miss::NotFound => (Status::NOT_FOUND, &self.not_found),
+            Miss::Methods(_) => (Status::METHOD_NOT_ALLOWED, &self.method_not_allowed),
         };
-        let handler = handler.ok_or(status)?;
+        let handler = handler.as_ref().ok_or(status)?;
         Ok(instead_of_ok(handler(request)?, status))
     }
 
-    fn answer_error(&self, error: &Error, target: &Target<'_>, request: &mut Request) -> Response {
+    fn answer_error(&self, error: &Error, request: &mut Request) -> Response {
         if error.status().code() >= 500 {
             let head = request.head();
             let incident = Incident::HandlerFailed { head, error };
             self.observer().incident(&incident);
         }
-        let scopes = self.path_of(target).iter().rev();
-        let handler = scopes
-            .filter_map(|index| self.scopes.get(*index))
-            .find_map(|scope| scope.on_error.as_ref());
-        let answer = handler.map(|handler| handler(request, error));
-        match answer {
+        match self
+            .on_error
+            .as_ref()
+            .map(|handler| handler(request, error))
+        {
             Some(Ok(response)) => instead_of_ok(response, error.status()),
             Some(Err(error)) => into_response::of_error(&error),
             None => into_response::of_error(error),

@@ -181,10 +181,6 @@ impl Service for App {
                 Response::text(Status::OK, "late")
             }
             "/panic" => panic!("on purpose"),
-            "/hints" => {
-                request.inform(103, &[("Link", "</s.css>")]).unwrap();
-                Response::text(Status::OK, "hinted")
-            }
             "/later" => {
                 let (responder, response) = Response::later();
                 *self.responder.lock().unwrap() = Some(responder);

@@ -74,9 +74,7 @@ impl<S: Service> Context<S> {
 
     pub(in crate::io) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
         match news {
-            StreamNews::Inform(status, fields) => {
-                conn.session.inform(stream, status.code(), &fields);
-            }
+            StreamNews::Continue => conn.session.send_continue(stream),
             StreamNews::Release(len) => conn.session.release(stream, len),
             StreamNews::Deferred(later, preferences, request) => {
                 conn.handler_count = conn.handler_count.saturating_sub(1);

@@ -77,7 +77,7 @@ impl<S: Service> Context<S> {
                     entry.request = Some(request);
                 }
                 if expects_continue {
-                    conn.session.inform(stream, 100, b"");
+                    conn.session.send_continue(stream);
                 }
             }
             Intake::Streamed(_) => {

@@ -9,7 +9,6 @@ use std::time::Instant;
 use super::inflow::{Inflow, State};
 use crate::core::Core;
 use crate::exec::LentSlot;
-use crate::http::Status;
 use crate::io::stream::{StreamNews, StreamRef};
 use crate::patience::{GLANCE_TIME, Patience};
 use crate::upload::{BodyError, Link};
@@ -67,8 +66,7 @@ impl StreamLink {
         // RFC 9110, 10.1.1: no byte of the body has arrived, so the client waits for `100
         // Continue`.
         if std::mem::take(&mut self.expects_continue) {
-            let news = StreamNews::Inform(Status::CONTINUE, Vec::new());
-            self.core.send_news(self.stream, news);
+            self.core.send_news(self.stream, StreamNews::Continue);
         }
         // If too many slots are lent already, the job keeps its slot while it waits, for one stall
         // time at most.
@@ -105,12 +103,6 @@ impl Link for StreamLink {
                 None => state = self.wait(&inflow, state)?,
             }
         }
-    }
-
-    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
-        let news = StreamNews::Inform(status, fields.to_vec());
-        self.core.send_news(self.stream, news);
-        Ok(())
     }
 
     fn is_streamed(&self) -> bool {
