@@ -511,7 +511,7 @@ fn is_host(value: &[u8]) -> bool {
 }
 
 fn is_reg_name(name: &[u8]) -> bool {
-    let is_plain = |byte: &u8| IS_REG_NAME_BYTE[usize::from(*byte)];
+    let is_plain = |byte: &u8| IS_REG_NAME_BYTE.get(usize::from(*byte)) == Some(&true);
     let mut parts = name.split(|byte| *byte == b'%');
     let first = parts.next().unwrap_or_default();
     first.iter().all(is_plain)
@@ -524,6 +524,7 @@ fn is_reg_name(name: &[u8]) -> bool {
 }
 
 /// The bytes in `unreserved` or `sub-delims` of RFC 3986; the comma is excluded.
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const IS_REG_NAME_BYTE: [bool; 256] = {
     let mut is_allowed = [false; 256];
     let mut byte = 0_u8;
