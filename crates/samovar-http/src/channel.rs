@@ -98,9 +98,9 @@ impl Sender {
         self.put(state, bytes.into())
     }
 
-    /// Returns whether the client has disconnected: it closed the connection, or it closed its
-    /// sending side (see [`Limits::half_close`](crate::Limits::half_close)) while nothing was left
-    /// to send. If the client's machine or network fails, only sending detects that.
+    /// Returns whether the client has disconnected: it closed the connection, or it shut down its
+    /// sending side while all queued bytes were sent (see [`End::Left`](crate::End::Left)). If the
+    /// client's machine or network fails, only sending detects that.
     pub fn is_gone(&self) -> bool {
         self.0.state.locked().is_reader_gone
     }

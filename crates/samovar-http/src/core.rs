@@ -38,8 +38,6 @@ impl<S> Deref for Shared<S> {
 pub(crate) struct Core {
     pub(crate) limits: Limits,
     #[cfg(feature = "http2")]
-    pub(crate) is_http2: bool,
-    #[cfg(feature = "http2")]
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
@@ -62,10 +60,7 @@ pub(crate) struct Core {
 impl Core {
     /// Queues a message for an I/O thread; returns the message if that thread has ended.
     pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
-        match self.inboxes.get(home) {
-            Some(inbox) => inbox.push(message),
-            None => Err(message),
-        }
+        self.inboxes[home].push(message)
     }
 
     /// Creates a waker for an HTTP/1 connection or a WebSocket.

@@ -44,12 +44,6 @@ impl IntoResponse for String {
     }
 }
 
-impl IntoResponse for Cow<'static, str> {
-    fn into_response(self) -> Result<Response, Error> {
-        Ok(Response::text(Status::OK, self))
-    }
-}
-
 impl IntoResponse for Vec<u8> {
     fn into_response(self) -> Result<Response, Error> {
         Ok(binary(self.into()))

@@ -46,15 +46,6 @@ pub struct Limits {
     /// it must read, within each `stall_time`. A slower client is disconnected. Default: 4096,
     /// slower than a modem.
     pub stall_len_min: u64,
-    /// Whether a client that shuts down its sending side can still wait for a response that the
-    /// application [defers](crate::Response::later) or writes to a [channel](crate::Body::channel).
-    /// Default: false, so such a response ends as [`Left`](crate::End::Left). The reason: a client
-    /// that closes its connection looks the same, and would otherwise keep the connection open
-    /// until the application sends something.
-    ///
-    /// Unread requests of the client delay this end, by one `stall_time` at most. Responses that do
-    /// not wait for the application are sent completely in either case.
-    pub half_close: bool,
     /// Maximum time for which a closing connection is still read, so that the client can receive
     /// the last response. Default: 2 s.
     pub linger_time: Duration,
@@ -85,7 +76,6 @@ impl Default for Limits {
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
             stall_len_min: 4096,
-            half_close: false,
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
             request_memory_max: 64 << 20,

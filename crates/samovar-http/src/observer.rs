@@ -146,6 +146,12 @@ pub enum End {
     Complete,
     /// Aborted by the client. An endless response, such as server-sent events, always ends this
     /// way.
+    ///
+    /// While a response waits for the application ([`Response::later`](crate::Response::later),
+    /// [`Body::channel`](crate::Body::channel)), a client that shuts down its sending side counts
+    /// as disconnected, because a closed connection looks the same. Unread requests of the client
+    /// delay this by one [`stall_time`](crate::Limits::stall_time) at most. Other responses are
+    /// sent completely to such a client.
     Left,
     /// Aborted by the server: the body failed, the client was too slow, a drain timed out, or the
     /// connection was evicted.

@@ -44,8 +44,6 @@ pub struct Builder<S> {
     name: String,
     #[cfg(feature = "compression")]
     compression: Option<Compression>,
-    #[cfg(feature = "http2")]
-    is_http2: bool,
 }
 
 impl<S: Service> Builder<S> {
@@ -110,14 +108,6 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Enables HTTP/2 for clients that request it, by ALPN or with prior knowledge. Default: on.
-    #[cfg(feature = "http2")]
-    #[must_use]
-    pub fn http2(mut self, is_enabled: bool) -> Self {
-        self.is_http2 = is_enabled;
-        self
-    }
-
     /// Starts the server's threads.
     ///
     /// # Errors
@@ -167,8 +157,6 @@ impl<S: Service> Builder<S> {
                 #[cfg(feature = "tls")]
                 handshakes: Arc::new(Budget::new(self.limits.handshakes_max)),
                 limits: self.limits,
-                #[cfg(feature = "http2")]
-                is_http2: self.is_http2,
                 #[cfg(feature = "http2")]
                 blocks: Arc::default(),
                 inboxes,
@@ -288,8 +276,6 @@ impl<S: Service> Server<S> {
             name: String::new(),
             #[cfg(feature = "compression")]
             compression: None,
-            #[cfg(feature = "http2")]
-            is_http2: true,
         }
     }
 

@@ -215,26 +215,6 @@ fn an_answer_that_ends_after_its_client_left_is_not_complete() {
 }
 
 #[test]
-fn with_half_close_a_waiting_answer_goes_to_a_client_that_only_reads() {
-    let fixture = with_limits(Limits {
-        half_close: true,
-        stall_time: Duration::from_millis(100),
-        ..Limits::default()
-    });
-    for path in WAITING {
-        let (mut client, waiting) = fixture.ask(path);
-        client.stream.shutdown(Shutdown::Write).unwrap();
-        fixture.wait_for_io();
-        assert!(!waiting.is_gone());
-        waiting.answer();
-        let mut rest = String::new();
-        client.stream.read_to_string(&mut rest).unwrap();
-        assert!(rest.contains("done"), "{path}: {rest}");
-        assert_eq!(fixture.ends.recv().unwrap(), End::Complete, "{path}");
-    }
-}
-
-#[test]
 fn ordinary_answers_go_whole_to_clients_that_only_read() {
     let fixture = start(|builder| builder);
     for (path, expected_len) in [("/slow", 4), ("/large", 8_000_000)] {

@@ -32,15 +32,6 @@ fn the_preface_in_any_pieces() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
-    let (_server, addr) = serve(App::new(), |builder| builder.http2(false));
-    let mut reader = support::Reader::new(support::connect(addr));
-    reader.send(wire::PREFACE);
-    assert_eq!(reader.next(false).unwrap().status, 505);
-    reader.expect_end();
-}
-
-#[test]
 fn a_preface_after_a_request_is_not_one() {
     let (_server, addr) = start_default();
     let mut reader = support::Reader::new(support::connect(addr));

@@ -114,7 +114,7 @@ impl<S: Service> IoThread<S> {
         let Some(handshake) = self.cx.shared.handshakes.take_one() else {
             return self.cx.incident(&Incident::ConnectionsFull);
         };
-        let stream = Stream::new(socket, config.server_config(self.cx.speaks_http2()));
+        let stream = Stream::new(socket, config.server_config(cfg!(feature = "http2")));
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
             conn.start_handshake(handshake);
         });

@@ -95,8 +95,7 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
             // has shut down its sending side counts as disconnected once its unread requests have
             // delayed this for one `stall_time`; otherwise connections without clients could
             // accumulate.
-            let has_ended = conn.peer_ended && !limits.half_close;
-            return (has_ended && waited >= limits.stall_time).then_some(Overdue::Left);
+            return (conn.peer_ended && waited >= limits.stall_time).then_some(Overdue::Left);
         }
         Stage::Receiving | Stage::Answering => {}
     }
@@ -190,15 +189,8 @@ mod tests {
     fn an_answer_that_waits_has_no_limit_while_its_client_is_there() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1_000_000);
-        let mut limits = Limits::default();
         let present = conn(start, wait);
-        assert_eq!(expired(&present, &limits, None, later), None);
-        let reading = conn(start, |conn| {
-            wait(conn);
-            conn.peer_ended = true;
-        });
-        limits.half_close = true;
-        assert_eq!(expired(&reading, &limits, None, later), None);
+        assert_eq!(expired(&present, &Limits::default(), None, later), None);
     }
 
     #[test]

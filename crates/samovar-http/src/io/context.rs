@@ -136,15 +136,6 @@ impl<S: Service> Context<S> {
         self.shared.service.observer().incident(incident);
     }
 
-    /// Returns whether TLS handshakes offer HTTP/2.
-    #[cfg(feature = "tls")]
-    pub(super) fn speaks_http2(&self) -> bool {
-        #[cfg(feature = "http2")]
-        return self.shared.is_http2;
-        #[cfg(not(feature = "http2"))]
-        false
-    }
-
     /// Queues a job; returns the job if the queue is full and the job may be refused. Workers are
     /// woken only once for all jobs of a round.
     pub(super) fn queue(&mut self, job: Job) -> Result<(), Job> {

@@ -64,9 +64,8 @@ impl<S: Service> Context<S> {
 
     /// Handles events while the response waits for the application.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        // `edges` alone is not enough: the client may have disconnected before the wait started.
-        let has_left = !self.shared.limits.half_close && conn.is_at_end();
-        if edges.hung_up || has_left {
+        // `edges` alone are not enough: the client may have disconnected before the wait started.
+        if edges.hung_up || conn.is_at_end() {
             return self.fail(conn, End::Left);
         }
         if edges.ended {
@@ -225,7 +224,7 @@ impl<S: Service> Context<S> {
                 }
                 #[cfg(feature = "http2")]
                 Step::Http2 => {
-                    if self.shared.is_http2 && conn.answered_count == 0 {
+                    if conn.answered_count == 0 {
                         conn.input.extend_from_slice(rest);
                         return Some(Next::Http2);
                     }

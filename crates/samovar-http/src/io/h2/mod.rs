@@ -145,16 +145,12 @@ impl<S: Service> Context<S> {
         });
     }
 
-    /// Aborts blocked responses of a client that has shut down its sending side. These are
-    /// responses that wait for the application, unless `Limits::half_close` is set, and responses
-    /// blocked by flow-control windows, because the client can no longer open the windows. Called
-    /// after everything that the windows allow was sent.
+    /// Aborts blocked responses of a client that has shut down its sending side: responses that
+    /// wait for the application, and responses blocked by flow-control windows, because the client
+    /// can no longer open the windows. Called after all bytes that the windows allow were sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
-        let may_wait = self.shared.limits.half_close;
-        self.drop_streams(conn, |stream| match stream.state {
-            StreamState::Sending => true,
-            StreamState::Waiting => !may_wait,
-            StreamState::Receiving | StreamState::Away => false,
+        self.drop_streams(conn, |stream| {
+            matches!(stream.state, StreamState::Sending | StreamState::Waiting)
         })
     }
 
