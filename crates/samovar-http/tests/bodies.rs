@@ -96,7 +96,7 @@ fn only_a_regular_file_is_a_body() {
 }
 
 #[test]
-fn a_body_written_by_its_handler() {
+fn push_sends_the_body_that_its_function_writes() {
     let (_server, addr) = start(1, |_| {
         Response::push(Status::OK, |out| {
             for row in 0..200_000 {
@@ -121,7 +121,7 @@ fn a_body_written_by_its_handler() {
 }
 
 #[test]
-fn a_writer_waits_for_a_slow_reader_without_holding_a_worker() {
+fn a_push_function_lends_its_worker_slot_while_its_client_reads_slowly() {
     let (server, addr) = start(1, |request| match request.head().path() {
         b"/quick" => Response::text(Status::OK, "quick"),
         _ => Response::push(Status::OK, |out| {
@@ -145,7 +145,7 @@ fn a_writer_waits_for_a_slow_reader_without_holding_a_worker() {
 }
 
 #[test]
-fn a_body_whose_writer_fails_does_not_end_well() {
+fn a_failed_push_function_resets_the_connection() {
     let (_server, addr) = start(2, |request| {
         let path = request.head().path().to_vec();
         Response::push(Status::OK, move |out| {
@@ -170,7 +170,7 @@ fn a_body_whose_writer_fails_does_not_end_well() {
 }
 
 #[test]
-fn a_writer_learns_that_its_reader_is_gone() {
+fn a_push_function_gets_an_error_when_its_client_disconnects() {
     let (told, tells) = hand_over();
     let (_server, addr) = start(1, move |_| {
         let told = told.lock().unwrap().clone();
@@ -217,7 +217,7 @@ fn next_chunk(client: &mut Reader) -> String {
 }
 
 #[test]
-fn events_arrive_when_they_are_sent_and_hold_no_thread() {
+fn channel_events_arrive_at_once_and_occupy_no_thread() {
     const COUNT: usize = 300;
     let (told, tells) = hand_over::<Sender>();
     let (server, addr) = start(1, move |_| {
@@ -257,7 +257,7 @@ fn events_arrive_when_they_are_sent_and_hold_no_thread() {
 }
 
 #[test]
-fn what_a_channel_holds_is_bounded() {
+fn a_channel_queues_a_limited_number_of_bytes() {
     let (told, tells) = hand_over::<Sender>();
     let (_server, addr) = start(1, move |_| {
         let (sender, body) = Body::channel();
@@ -288,7 +288,7 @@ fn what_a_channel_holds_is_bounded() {
 }
 
 #[test]
-fn a_channel_that_is_not_finished_does_not_end_well() {
+fn a_dropped_sender_resets_the_connection() {
     let (told, tells) = hand_over::<Sender>();
     let (_server, addr) = start(1, move |_| {
         let (sender, body) = Body::channel();
@@ -308,7 +308,7 @@ fn a_channel_that_is_not_finished_does_not_end_well() {
 }
 
 #[test]
-fn answers_from_other_threads_come_in_order() {
+fn deferred_responses_keep_the_order_of_pipelined_requests() {
     let (told, tells) = hand_over::<(String, Responder)>();
     let (server, addr) = start(1, move |request| {
         let path = String::from_utf8(request.head().path().to_vec()).unwrap();
@@ -338,7 +338,7 @@ fn answers_from_other_threads_come_in_order() {
 }
 
 #[test]
-fn a_promise_whose_peer_is_gone_is_known_to_be() {
+fn a_responder_learns_that_its_client_has_disconnected() {
     let (told, tells) = hand_over::<Responder>();
     let (server, addr) = start(1, move |_| {
         let (responder, response) = Response::later();
@@ -365,7 +365,7 @@ fn socket_linger_zero(client: Reader) -> std::net::TcpStream {
 }
 
 #[test]
-fn a_drain_waits_for_what_is_promised_and_then_does_not() {
+fn a_drain_waits_for_deferred_responses_until_its_timeout() {
     let (told, tells) = hand_over::<Responder>();
     let (server, addr) = start(1, move |_| {
         let (responder, response) = Response::later();
@@ -417,7 +417,7 @@ impl Source for Counted {
 }
 
 #[test]
-fn trailers_go_to_peers_that_take_them() {
+fn trailers_are_sent_to_clients_that_accept_them() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let (_server, addr) = start(1, move |_| {
@@ -443,7 +443,7 @@ fn trailers_go_to_peers_that_take_them() {
 }
 
 #[test]
-fn a_body_that_waits_has_no_clock() {
+fn a_body_that_waits_for_the_application_has_no_time_limit() {
     let (told, tells) = hand_over::<Sender>();
     let service = By {
         handle: Box::new(move |_: &mut Request| {

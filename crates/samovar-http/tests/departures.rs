@@ -165,7 +165,7 @@ fn read_beginning(stream: &mut impl Read, path: &str) {
 }
 
 #[test]
-fn a_client_that_closes_is_noticed() {
+fn a_closed_connection_is_detected_while_its_response_waits() {
     let fixture = start(|builder| builder);
     for path in WAITING {
         let (client, waiting) = fixture.ask(path);
@@ -181,7 +181,7 @@ fn a_client_that_closes_is_noticed() {
 }
 
 #[test]
-fn a_client_that_has_closed_before_the_wait_begins_is_noticed() {
+fn a_connection_closed_before_its_response_waits_is_detected() {
     let fixture = start(|builder| builder);
     for path in ["/later", "/silent"] {
         let mut client = connect(fixture.addr);
@@ -203,7 +203,7 @@ fn a_drain_does_not_wait_for_clients_that_have_left() {
 }
 
 #[test]
-fn an_answer_that_ends_after_its_client_left_is_not_complete() {
+fn a_response_finished_after_its_client_has_disconnected_is_not_complete() {
     let fixture = start(|builder| builder);
     let (client, waiting) = fixture.ask("/channel");
     drop(client);
@@ -215,7 +215,7 @@ fn an_answer_that_ends_after_its_client_left_is_not_complete() {
 }
 
 #[test]
-fn ordinary_answers_go_whole_to_clients_that_only_read() {
+fn other_responses_are_complete_although_the_client_has_shut_down_its_sending_side() {
     let fixture = start(|builder| builder);
     for (path, expected_len) in [("/slow", 4), ("/large", 8_000_000)] {
         let mut client = Reader::new(connect(fixture.addr));
@@ -228,7 +228,7 @@ fn ordinary_answers_go_whole_to_clients_that_only_read() {
 }
 
 #[test]
-fn unread_requests_delay_a_departure_until_they_are_read() {
+fn unread_requests_delay_the_detection_until_they_are_read() {
     let fixture = with_limits(Limits::default());
     let (mut client, waiting) = fixture.ask("/later");
     client.send(get("/slow"));
@@ -242,7 +242,7 @@ fn unread_requests_delay_a_departure_until_they_are_read() {
 }
 
 #[test]
-fn unread_requests_do_not_delay_a_departure_for_ever() {
+fn unread_requests_delay_the_detection_by_one_stall_time_at_most() {
     let fixture = with_limits(Limits {
         stall_time: Duration::from_millis(300),
         ..Limits::default()
@@ -258,7 +258,7 @@ fn unread_requests_do_not_delay_a_departure_for_ever() {
 }
 
 #[test]
-fn an_answer_given_while_the_server_drains_says_that_the_connection_ends() {
+fn a_response_during_a_drain_has_connection_close() {
     let fixture = start(|builder| builder);
     let (mut client, waiting) = fixture.ask("/later");
     let server = Arc::clone(&fixture.server);
@@ -274,7 +274,7 @@ fn an_answer_given_while_the_server_drains_says_that_the_connection_ends() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn a_tls_client_that_closes_is_noticed() {
+fn a_close_notify_is_detected_while_the_response_waits() {
     let authority = support_tls::Authority::new("departures");
     let config = authority.sign(&["a.test"]).builder().build().unwrap();
     let listener = samovar_http::Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();

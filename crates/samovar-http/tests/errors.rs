@@ -60,7 +60,7 @@ fn secret(_: &mut Request) -> Result<&'static str, Error> {
 }
 
 #[test]
-fn a_cause_is_logged_and_not_shown() {
+fn the_cause_of_an_error_is_logged_but_not_sent() {
     let (_server, addr, log) = start(Router::new().get("/secret", secret));
     assert_eq!(get(addr, "/secret"), answer(500, "Internal Server Error\n"));
     let log = log.0.lock().unwrap();
@@ -72,7 +72,7 @@ fn a_cause_is_logged_and_not_shown() {
 }
 
 #[test]
-fn what_the_client_did_wrong_is_shown_and_not_logged() {
+fn a_client_error_is_sent_but_not_logged() {
     let router = Router::new()
         .get("/text", |_| -> Result<(), Error> {
             Err(Error::new(Status::CONFLICT, "someone was faster"))
@@ -95,7 +95,7 @@ fn what_the_client_did_wrong_is_shown_and_not_logged() {
 }
 
 #[test]
-fn one_handler_answers_all_errors() {
+fn one_error_handler_renders_all_errors() {
     let page = |_: &mut Request, error: &Error| {
         Response::html(Status::OK, format!("<p>{}", error.message()))
     };
@@ -115,7 +115,7 @@ fn one_handler_answers_all_errors() {
 }
 
 #[test]
-fn an_error_handler_may_fail_too() {
+fn an_error_of_the_error_handler_causes_a_500() {
     let failing = |_: &mut Request, _: &Error| -> Result<String, Error> {
         Err(io::Error::other("worse").into())
     };
@@ -137,7 +137,7 @@ fn an_error_handler_may_fail_too() {
 }
 
 #[test]
-fn what_handlers_return() {
+fn each_return_type_has_its_response() {
     let router = Router::new()
         .get("/str", |_| "tea")
         .get("/string", |_| "té".to_owned())
@@ -185,7 +185,7 @@ fn read_all(request: &mut Request) -> Result<String, Error> {
 }
 
 #[test]
-fn errors_of_bodies_keep_their_status() {
+fn errors_of_request_bodies_keep_their_status() {
     let router = Router::new()
         .route(Route::post("/stream", read_all).streaming(10))
         .route(Route::post("/buffer", read_all).body_len_max(10));
@@ -213,7 +213,7 @@ fn errors_of_bodies_keep_their_status() {
 }
 
 #[test]
-fn a_miss_needs_no_body() {
+fn a_404_does_not_wait_for_the_request_body() {
     let (_server, addr, _log) = start(Router::new().get("/a", |_| "a"));
     let mut reader = Reader::new(connect(addr));
     reader.send("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n");
@@ -228,7 +228,7 @@ fn answer_to(addr: SocketAddr, bytes: &str) -> Answer {
 }
 
 #[test]
-fn what_no_handler_answers_is_said_in_the_programs_words() {
+fn on_refusal_renders_refusals_of_the_engine() {
     let router = Router::new()
         .get("/panic", |_| -> &'static str { panic!("on purpose") })
         .route(Route::post("/small", |_| "small\n").body_len_max(10))

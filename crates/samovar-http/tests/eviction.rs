@@ -79,7 +79,7 @@ fn asked(addr: SocketAddr, path: &str) -> Reader {
     client
 }
 
-fn gave_way(server: &Server<Counting>) -> usize {
+fn evicted_count(server: &Server<Counting>) -> usize {
     server.service().gave_way.load(Ordering::SeqCst)
 }
 
@@ -91,19 +91,22 @@ fn is_open(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn the_longest_at_rest_makes_room() {
+fn the_longest_idle_connection_is_evicted() {
     for path in ["/inline", "/worker"] {
         let (server, addr) = start(Duration::ZERO);
         let mut clients: Vec<Reader> = (0..MAX).map(|_| asked(addr, path)).collect();
         // All connections fit, so none is evicted yet.
-        assert_eq!((server.connection_count(), gave_way(&server)), (MAX, 0));
+        assert_eq!(
+            (server.connection_count(), evicted_count(&server)),
+            (MAX, 0)
+        );
         assert!(clients.iter().all(|client| is_open(&client.stream)));
         // The first client sends another request, so the second connection is now idle for longest.
         clients[0].send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert_eq!(clients[0].next(false).unwrap().status, 200);
         for number in 1..=3 {
             let newcomer = asked(addr, path);
-            assert_eq!(gave_way(&server), number, "{path}");
+            assert_eq!(evicted_count(&server), number, "{path}");
             // The time at which a connection returns from its worker is only accurate to a quarter
             // of a second.
             if path == "/inline" {
@@ -120,7 +123,7 @@ fn the_longest_at_rest_makes_room() {
 }
 
 #[test]
-fn heads_that_do_not_end_make_room() {
+fn connections_with_an_incomplete_head_are_evicted() {
     let (server, addr) = start(Duration::ZERO);
     let slow: Vec<Reader> = (0..MAX)
         .map(|_| {
@@ -131,7 +134,7 @@ fn heads_that_do_not_end_make_room() {
         .collect();
     eventually("all are there", || server.connection_count() == MAX);
     drop(asked(addr, "/inline"));
-    assert_eq!(gave_way(&server), 1);
+    assert_eq!(evicted_count(&server), 1);
     eventually("one of them is closed", || {
         let open = slow.iter().filter(|client| is_open(&client.stream));
         open.count() == MAX - 1
@@ -139,7 +142,7 @@ fn heads_that_do_not_end_make_room() {
 }
 
 #[test]
-fn whoever_is_being_answered_stays() {
+fn a_connection_with_a_response_in_progress_is_not_evicted() {
     let (server, addr) = start(Duration::ZERO);
     let gate = server.service().gate.lock().unwrap();
     let mut busy: Vec<Reader> = (0..MAX)
@@ -159,29 +162,29 @@ fn whoever_is_being_answered_stays() {
     for client in &mut busy {
         assert_eq!(client.next(false).unwrap().status, 200);
     }
-    assert_eq!(gave_way(&server), 0);
+    assert_eq!(evicted_count(&server), 0);
 }
 
 #[test]
-fn nobody_has_to_go_where_that_is_not_wanted() {
+fn eviction_can_be_turned_off() {
     let (server, addr) = start(Duration::MAX);
     let clients: Vec<Reader> = (0..MAX).map(|_| asked(addr, "/inline")).collect();
     let mut refused = Reader::new(connect(addr));
     assert_eq!(refused.next(false).unwrap().status, 503);
     assert!(clients.iter().all(|client| is_open(&client.stream)));
-    assert_eq!(gave_way(&server), 0);
+    assert_eq!(evicted_count(&server), 0);
 }
 
 /// If one address has more than half of all connections, they are evicted before their idle time is
 /// over.
 #[test]
-fn a_majority_makes_room_at_once() {
+fn an_address_with_more_than_half_of_all_connections_is_evicted_at_once() {
     let (server, addr) = start(Duration::from_secs(3600));
     let mut silent: Vec<TcpStream> = (0..MAX).map(|_| connect(addr)).collect();
     eventually("all are there", || server.connection_count() == MAX);
     for number in 1..=3 {
         drop(asked(addr, "/inline"));
-        assert_eq!(gave_way(&server), number);
+        assert_eq!(evicted_count(&server), number);
         silent.push(connect(addr));
         eventually("it is full again", || server.connection_count() == MAX);
     }

@@ -118,7 +118,7 @@ fn get(path: &str) -> String {
 }
 
 #[test]
-fn a_body_that_fails_before_its_head_has_left_is_a_503() {
+fn a_body_that_fails_before_its_head_is_sent_becomes_a_503() {
     let (server, addr) = serve(Routes::new(), |builder| builder.workers(1).io_threads(1));
     let mut client = Reader::new(connect(addr));
     for path in ["/failing", "/failing-unknown", "/short", "/long"] {
@@ -156,7 +156,7 @@ fn a_body_that_fails_before_its_head_has_left_is_a_503() {
 }
 
 #[test]
-fn a_head_that_blocks_stays_in_order() {
+fn a_head_longer_than_the_socket_buffers_precedes_its_body() {
     let (_server, addr) = serve(Routes::new(), |builder| builder);
     let mut stream = connect(addr);
     let request = "GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -195,7 +195,7 @@ impl Source for ShortFile {
 /// The source must be told about the failure: on a connection without TLS, the kernel reads the
 /// file.
 #[test]
-fn a_source_is_told_that_its_file_failed() {
+fn file_failed_is_called_if_the_kernel_cannot_read_the_file() {
     let told = Arc::new(AtomicUsize::new(0));
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[b'x'; 1999]).unwrap();

@@ -172,7 +172,7 @@ fn provoke(addr: std::net::SocketAddr, request: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_panic_anywhere_harms_its_own_connection_only() {
+fn a_panic_affects_only_its_own_connection() {
     let (server, addr) = serve(Trouble::new(), |builder| builder.workers(1).io_threads(1));
     let with_body = "POST /body_len_max HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
     let refused = "GET / HTTP/1.1\r\n\r\n";
@@ -233,7 +233,7 @@ fn an_overload_answer_to_head_has_no_body() {
 }
 
 #[test]
-fn draining_serves_what_has_arrived() {
+fn a_drain_serves_requests_that_have_already_arrived() {
     let (service, release) = Trouble::gated();
     let (server, addr) = serve(service, |builder| builder.io_threads(1));
     let mut kept = Reader::new(connect(addr));
@@ -267,7 +267,7 @@ fn draining_serves_what_has_arrived() {
 }
 
 #[test]
-fn a_fresh_connection_has_time_to_send_while_draining() {
+fn a_drain_leaves_new_connections_time_to_send_a_request() {
     let (server, addr) = serve(Trouble::new(), |builder| builder.io_threads(1));
     let mut fresh = Reader::new(connect(addr));
     eventually("accepted", || server.connection_count() == 1);
@@ -289,7 +289,7 @@ fn a_fresh_connection_has_time_to_send_while_draining() {
 }
 
 #[test]
-fn half_a_head_does_not_hold_up_draining() {
+fn a_drain_does_not_wait_long_for_an_incomplete_head() {
     let (server, addr) = serve(Trouble::new(), |builder| builder.io_threads(1));
     let mut half = Reader::new(connect(addr));
     half.send("GET / HT");
@@ -349,7 +349,7 @@ impl Service for Turns {
 }
 
 #[test]
-fn what_waited_for_a_worker_has_a_turn_of_its_own() {
+fn requests_that_waited_for_a_worker_belong_to_a_later_turn() {
     let prepared = Prepared::new(Status::OK, &[], b"inline\n");
     let service = Turns(prepared, Mutex::default());
     let (server, addr) = serve(service, |builder| builder.io_threads(1));
@@ -393,7 +393,7 @@ impl Service for OneSource {
 }
 
 #[test]
-fn a_body_that_outlives_the_io_threads_is_cut_off() {
+fn a_body_in_progress_is_aborted_when_the_io_threads_end() {
     let (release, gate) = channel();
     let service = OneSource(Mutex::new(Some(gate)), AtomicUsize::new(0));
     let (server, addr) = serve(service, |builder| builder);
@@ -412,14 +412,14 @@ fn a_body_that_outlives_the_io_threads_is_cut_off() {
 }
 
 #[test]
-fn draining_may_take_for_ever() {
+fn a_drain_accepts_the_longest_timeout() {
     let (server, _addr) = serve(Trouble::new(), |builder| builder);
     assert!(server.answers_within(Duration::MAX));
     server.drain(Duration::MAX);
 }
 
 #[test]
-fn a_refused_connection_hears_why() {
+fn a_client_refused_at_the_connection_limit_receives_the_503() {
     let (service, release) = Trouble::gated();
     let limits = Limits {
         connections_max: 1,
@@ -442,7 +442,7 @@ fn a_refused_connection_hears_why() {
 }
 
 #[test]
-fn a_long_upload_hears_why_it_is_refused() {
+fn a_client_in_the_middle_of_an_upload_receives_the_refusal() {
     let (_server, addr) = serve(Trouble::new(), |builder| builder);
     for framing in ["Content-Length: 4000000", "Transfer-Encoding: chunked"] {
         let mut client = Reader::new(connect(addr));
@@ -467,7 +467,7 @@ fn a_long_upload_hears_why_it_is_refused() {
 }
 
 #[test]
-fn the_first_request_has_the_time_of_a_head() {
+fn a_new_connection_has_head_time_for_its_first_request() {
     let limits = Limits {
         idle_time: Duration::from_millis(1),
         ..Limits::default()
@@ -487,7 +487,7 @@ fn the_first_request_has_the_time_of_a_head() {
 }
 
 #[test]
-fn an_expectation_is_always_answered() {
+fn an_expectation_of_100_continue_is_answered_before_the_body() {
     let (_server, addr) = serve(Trouble::new(), |builder| builder);
     let mut client = Reader::new(connect(addr));
     // RFC 9110, 10.1.1: "an origin server MUST send either: an immediate response with a final
@@ -536,7 +536,7 @@ fn an_inherited_socket_does_not_delay_answers() {
 }
 
 #[test]
-fn a_unix_socket_whose_server_hangs_is_in_use() {
+fn the_unix_socket_of_a_hanging_server_counts_as_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let hung = Listener::unix(&path, 0).unwrap();
@@ -548,7 +548,7 @@ fn a_unix_socket_whose_server_hangs_is_in_use() {
 }
 
 #[test]
-fn a_peer_that_never_reads_costs_a_bounded_amount() {
+fn the_server_stops_reading_from_a_client_that_never_reads() {
     let (server, addr) = serve(Trouble::new(), |builder| builder.io_threads(1).workers(1));
     let mut flood = connect(addr);
     flood
@@ -575,7 +575,7 @@ fn a_peer_that_never_reads_costs_a_bounded_amount() {
 }
 
 #[test]
-fn resets_at_any_moment_leave_nothing_behind() {
+fn resets_at_any_moment_leak_no_connection() {
     let (server, addr) = serve(Trouble::new(), |builder| builder);
     for request in [
         String::new(),

@@ -32,7 +32,7 @@ fn start(name: &'static str, io_threads: usize, listeners: Vec<Listener>) -> Ser
 }
 
 #[test]
-fn an_upgrade_drops_no_connection() {
+fn an_upgrade_refuses_no_connection() {
     // The new process has fewer threads, more threads, or as many as the old one.
     for (old_threads, new_threads) in [(3, 2), (2, 3), (2, 2)] {
         let dir = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn an_upgrade_drops_no_connection() {
 }
 
 #[test]
-fn a_successor_that_fails_changes_nothing() {
+fn a_failed_successor_does_not_affect_the_running_server() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
     let old = start("old", 1, vec![listener]);
     let addr = old.local_addrs()[0];
@@ -133,7 +133,7 @@ fn several_servers_share_one_port() {
 /// If the successor ends early at any point, the old process gets a result rather than an I/O
 /// error.
 #[test]
-fn a_successor_may_give_up_before_it_has_taken_anything() {
+fn give_returns_false_if_the_successor_ends_early() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
     let server = start("old", 1, vec![listener]);
 

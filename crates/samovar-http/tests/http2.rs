@@ -14,7 +14,7 @@ use support::h2::{Client, get, post};
 use support::h2_app::{start_default, wait_until};
 
 #[test]
-fn answers_of_all_kinds() {
+fn responses_of_all_kinds() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     let inline = client.ask(get("/inline"));
@@ -40,7 +40,7 @@ fn answers_of_all_kinds() {
 }
 
 #[test]
-fn answers_without_a_body() {
+fn responses_without_a_body() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     for path in ["/inline", "/pattern/5"] {
@@ -58,7 +58,7 @@ fn answers_without_a_body() {
 }
 
 #[test]
-fn a_handler_sees_what_it_sees_on_http_1() {
+fn a_handler_gets_the_same_request_as_over_http_1() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     let mut request = get("/see?a=b");
@@ -70,7 +70,7 @@ fn a_handler_sees_what_it_sees_on_http_1() {
 }
 
 #[test]
-fn bodies_in_memory_and_as_they_come() {
+fn buffered_and_streamed_request_bodies() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     let (future, mut send) = client.start(post("/echo"), false);
@@ -114,7 +114,7 @@ fn bodies_in_memory_and_as_they_come() {
 }
 
 #[test]
-fn a_body_that_is_not_read_does_not_hold_the_answer() {
+fn an_unread_request_body_does_not_delay_the_response() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     let (future, mut send) = client.start(post("/half"), false);
@@ -127,7 +127,7 @@ fn a_body_that_is_not_read_does_not_hold_the_answer() {
 }
 
 #[test]
-fn bodies_past_the_limit() {
+fn a_request_body_past_the_limit_is_refused() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     let (future, mut send) = client.start(post("/limited"), false);
@@ -171,7 +171,7 @@ fn expected_bodies_are_requested_with_100_continue() {
 }
 
 #[test]
-fn answers_and_bodies_that_come_later() {
+fn deferred_responses_and_channels() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     let (later, _) = client.start(get("/later"), true);
@@ -212,7 +212,7 @@ fn answers_and_bodies_that_come_later() {
 }
 
 #[test]
-fn trailers_for_those_who_want_them() {
+fn trailers_are_sent_to_clients_that_accept_them() {
     let (_server, addr) = start_default();
     let mut client = Client::connect(addr);
     let mut request = get("/trailers");
@@ -228,7 +228,7 @@ fn trailers_for_those_who_want_them() {
 }
 
 #[test]
-fn failures_cost_a_stream_and_no_more() {
+fn a_panic_or_failed_body_ends_only_its_stream() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     for path in ["/panic", "/inline-panic"] {
@@ -253,7 +253,7 @@ fn failures_cost_a_stream_and_no_more() {
 }
 
 #[test]
-fn a_stream_that_is_not_read_holds_no_other() {
+fn a_stream_that_is_not_read_delays_no_other() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     let mut slow = Vec::new();

@@ -20,7 +20,7 @@ const COMPRESSION_ERROR: u32 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// Returns a header block that requests a path.
-fn asks_for(path: &str) -> Vec<u8> {
+fn request_block(path: &str) -> Vec<u8> {
     [b"\x82\x86\x41\x01a".to_vec(), literal(":path", path)].concat()
 }
 
@@ -83,7 +83,7 @@ fn floods_of_control_frames() {
 }
 
 #[test]
-fn floods_of_data_without_data() {
+fn floods_of_empty_data_frames() {
     flood(&frame(wire::DATA, 0, 1, b""), 3000, ENHANCE_YOUR_CALM);
     // DATA frames that contain only padding.
     flood(
@@ -110,7 +110,7 @@ fn floods_of_window_updates() {
 
 /// CVE-2024-27316: an endless header block in frames that are each within the limit.
 #[test]
-fn a_header_block_without_end() {
+fn an_endless_header_block() {
     for payload in [&b""[..], &[0; 16384]] {
         let (server, addr) = start_default();
         let bystander = Bystander::new(addr);
@@ -160,7 +160,7 @@ fn more_header_fields_than_allowed() {
     let (_server, addr) = start_default();
     let mut raw = Raw::connect(addr);
     for (stream, count, status) in [(1, 90, b"200"), (3, 110, b"431")] {
-        let mut block = asks_for("/inline");
+        let mut block = request_block("/inline");
         for _ in 0..count {
             block.extend(literal("a", "b"));
         }
@@ -191,7 +191,7 @@ fn rapid_resets() {
     let (server, addr) = start_default();
     let bystander = Bystander::new(addr);
     let mut raw = Raw::connect(addr);
-    let block = asks_for("/gated");
+    let block = request_block("/gated");
     let mut stream = 1;
     for _ in 0..2000 {
         let request = frame(wire::HEADERS, 5, stream, &block);
@@ -214,7 +214,7 @@ fn rapid_resets() {
 
 /// The same attack with handlers that are already running: they count until they return.
 #[test]
-fn handlers_of_streams_that_are_gone_count() {
+fn handlers_of_reset_streams_count_towards_the_limit() {
     let limits = Limits {
         http2: Http2Limits {
             streams_max: 4,
@@ -225,7 +225,7 @@ fn handlers_of_streams_that_are_gone_count() {
     let (server, addr) = start(limits);
     let bystander = Bystander::new(addr);
     let mut raw = Raw::connect(addr);
-    let block = asks_for("/gated");
+    let block = request_block("/gated");
     for stream in [1, 3, 5, 7] {
         raw.send(&frame(wire::HEADERS, 5, stream, &block));
     }
@@ -252,11 +252,11 @@ fn handlers_of_streams_that_are_gone_count() {
 
 /// CVE-2025-8671: the client makes the server reset streams.
 #[test]
-fn resets_that_the_server_is_made_to_send() {
+fn resets_provoked_from_the_server() {
     let (server, addr) = start_default();
     let bystander = Bystander::new(addr);
     let mut raw = Raw::connect(addr);
-    let block = [asks_for("/echo"), literal("content-length", "1")].concat();
+    let block = [request_block("/echo"), literal("content-length", "1")].concat();
     let mut stream = 1;
     for _ in 0..2000 {
         let request = frame(wire::HEADERS, 4, stream, &block);
@@ -272,7 +272,7 @@ fn resets_that_the_server_is_made_to_send() {
 }
 
 #[test]
-fn at_the_limit_of_resets_and_one_past() {
+fn the_reset_after_the_limit_closes_the_connection() {
     let resets = Allowance {
         burst: 10,
         per_second: 0,
@@ -317,11 +317,16 @@ fn a_window_that_never_opens() {
     let bystander = Bystander::new(addr);
     // SETTINGS_INITIAL_WINDOW_SIZE of 0.
     let mut raw = Raw::with_settings(addr, &[0, 4, 0, 0, 0, 0]);
-    raw.send(&frame(wire::HEADERS, 5, 1, &asks_for("/pattern/1000000")));
+    raw.send(&frame(
+        wire::HEADERS,
+        5,
+        1,
+        &request_block("/pattern/1000000"),
+    ));
     let reset = raw.until(|frame| frame.kind == wire::RST_STREAM).unwrap();
     assert_eq!(reset.payload, ENHANCE_YOUR_CALM.to_be_bytes());
     // Meanwhile another stream of the connection is served.
-    raw.send(&frame(wire::HEADERS, 5, 3, &asks_for("/status/204")));
+    raw.send(&frame(wire::HEADERS, 5, 3, &request_block("/status/204")));
     assert_eq!(
         raw.until(|frame| frame.stream == 3).unwrap().kind,
         wire::HEADERS
@@ -340,7 +345,7 @@ fn a_window_that_never_opens() {
 }
 
 #[test]
-fn a_body_that_does_not_come() {
+fn a_request_body_that_stalls() {
     let limits = Limits {
         stall_time: Duration::from_millis(1),
         ..Limits::default()
@@ -359,7 +364,7 @@ fn a_body_that_does_not_come() {
 }
 
 #[test]
-fn a_start_or_a_block_that_takes_too_long() {
+fn an_incomplete_preface_or_header_block_times_out() {
     let limits = Limits {
         head_time: Duration::from_millis(50),
         ..Limits::default()
@@ -394,7 +399,7 @@ fn a_socket_that_is_not_read() {
         &0x7fff_0000_u32.to_be_bytes(),
     ));
     for i in 0..50 {
-        let block = asks_for("/pattern/1000000000");
+        let block = request_block("/pattern/1000000000");
         raw.send(&frame(wire::HEADERS, 5, 2 * i + 1, &block));
     }
     wait_until("it is cut off", || server.connection_count() == 0);

@@ -32,7 +32,7 @@ fn the_preface_in_any_pieces() {
 }
 
 #[test]
-fn a_preface_after_a_request_is_not_one() {
+fn a_preface_after_a_request_gets_505() {
     let (_server, addr) = start_default();
     let mut reader = support::Reader::new(support::connect(addr));
     reader.send("GET /inline HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -139,7 +139,7 @@ fn a_drain_finishes_what_is_under_way() {
 /// A client whose first stream is refused may not retry on another connection, so a drain serves
 /// it.
 #[test]
-fn a_drain_answers_who_has_just_connected() {
+fn a_drain_leaves_new_connections_time_to_send_a_request() {
     let (server, addr) = serve(App::new(), |builder| builder.io_threads(1));
     let mut fresh = Raw::connect(addr);
     let mut idle = Client::connect(addr);
@@ -156,7 +156,7 @@ fn a_drain_answers_who_has_just_connected() {
 }
 
 #[test]
-fn a_connection_has_so_many_requests() {
+fn a_connection_closes_after_its_maximum_number_of_requests() {
     let limits = Limits {
         requests_per_connection_max: 3,
         ..Limits::default()
@@ -189,7 +189,7 @@ fn an_idle_connection_is_closed() {
 }
 
 #[test]
-fn a_peer_that_says_no_more_still_gets_its_answer() {
+fn a_client_that_has_shut_down_its_sending_side_gets_its_response() {
     let (server, addr) = start_default();
     let mut raw = Raw::connect(addr);
     let block = [
@@ -209,7 +209,7 @@ fn a_peer_that_says_no_more_still_gets_its_answer() {
 }
 
 #[test]
-fn what_happened_is_told() {
+fn each_exchange_is_reported_to_the_observer() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     client.ask(get("/inline"));

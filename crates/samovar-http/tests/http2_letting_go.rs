@@ -57,7 +57,7 @@ impl Drop for Opened {
 }
 
 #[test]
-fn a_body_that_is_slow_to_go_holds_up_nobody() {
+fn dropping_a_body_slowly_delays_no_other_request() {
     let (gate, dropped_count) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
     let (held_gate, count) = (Arc::clone(&gate), Arc::clone(&dropped_count));
     let router =

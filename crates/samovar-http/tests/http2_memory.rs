@@ -19,7 +19,7 @@ const IDLE_LEN_MAX: usize = 48 * 1024;
 const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
 
 #[test]
-fn memory_is_bounded_whatever_the_peer_does_not_read() {
+fn memory_is_limited_whatever_the_client_does_not_read() {
     let (server, addr) = start(Limits::default());
     drop(Raw::connect(addr));
     let before_len = resident_len();

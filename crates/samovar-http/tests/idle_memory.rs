@@ -35,7 +35,7 @@ impl Service for Both {
 }
 
 #[test]
-fn an_idle_connection_costs_less_than_a_kilobyte() {
+fn an_idle_connection_takes_less_than_a_kilobyte() {
     let limit = getrlimit(Resource::Nofile);
     let enough = Rlimit {
         current: limit.maximum,

@@ -32,7 +32,7 @@ fn by(handle: fn(&mut Request) -> Response) -> By<fn(&mut Request) -> Response> 
 }
 
 #[test]
-fn the_io_thread_calls_it_when_the_body_is_there() {
+fn the_io_thread_calls_the_handler_once_the_body_is_complete() {
     let (_server, addr) = serve(by(tell), |builder| builder.io_threads(1));
     let mut client = Reader::new(connect(addr));
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -67,7 +67,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn what_it_promises_comes_from_another_thread() {
+fn an_inline_handler_can_defer_its_response() {
     const COUNT: usize = 500;
     let (service, promised) = promising(Intake::Inline(LEN_MAX));
     let (_server, addr) = serve(service, |builder| builder.io_threads(1));
@@ -91,7 +91,7 @@ fn what_it_promises_comes_from_another_thread() {
 }
 
 #[test]
-fn a_panic_is_one_answer() {
+fn a_panic_in_an_inline_handler_causes_one_500() {
     let handle = |request: &mut Request| match request.body() {
         b"panic" => panic!("on purpose"),
         _ => tell(request),
@@ -109,7 +109,7 @@ fn a_panic_is_one_answer() {
 }
 
 #[test]
-fn its_body_has_a_limit() {
+fn an_inline_body_above_the_limit_gets_413() {
     let (_server, addr) = serve(by(tell), |builder| builder);
     for (len, status) in [(LEN_MAX, 200), (LEN_MAX + 1, 413)] {
         let mut client = Reader::new(connect(addr));
@@ -134,7 +134,7 @@ fn a_slow_reader_gets_all_of_a_large_answer() {
 }
 
 #[test]
-fn a_server_that_ends_lets_it_finish() {
+fn a_drain_waits_for_deferred_responses_of_inline_handlers() {
     let (service, promised) = promising(Intake::Inline(LEN_MAX));
     let (server, addr) = serve(service, |builder| builder.io_threads(1));
     let mut client = Reader::new(connect(addr));
@@ -148,7 +148,7 @@ fn a_server_that_ends_lets_it_finish() {
 }
 
 #[test]
-fn a_route_has_it_with_its_middleware() {
+fn middleware_applies_to_routes_with_inline_bodies() {
     let route = Route::post("/here", tell).inline_body(LEN_MAX);
     let router = Router::new()
         .route(route)

@@ -110,7 +110,7 @@ impl Service for Store {
 }
 
 #[test]
-fn others_are_answered_while_every_slow_request_hangs() {
+fn requests_in_other_lanes_are_served_while_all_slow_requests_hang() {
     let disk = Arc::new(Disk::default());
     let stall_time = Duration::from_millis(300);
     let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| {
@@ -156,7 +156,7 @@ fn others_are_answered_while_every_slow_request_hangs() {
 }
 
 #[test]
-fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
+fn costly_requests_run_one_at_a_time_and_delay_no_others() {
     let computing = Arc::new(Disk::default());
     let (server, addr) = serve(Store(Arc::clone(&computing)), |builder| {
         builder.workers(WORKERS)
@@ -188,7 +188,7 @@ fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn what_is_left_to_a_lane_without_room_is_refused() {
+fn a_request_requeued_into_a_full_lane_gets_503() {
     let disk = Arc::new(Disk::default());
     let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| {
         builder.workers(1).limits(Limits {

@@ -11,7 +11,7 @@ use samovar_http::{Listener, Prepared, Response, Router, Server};
 static PANICKED_IN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 #[test]
-fn panics_name_the_line_of_the_program() {
+fn panics_report_the_source_file_of_the_caller() {
     std::panic::set_hook(Box::new(|panic| {
         let file = panic.location().unwrap().file().to_owned();
         let mut files = PANICKED_IN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ fn a_server_needs_a_listener() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_named() {
+fn an_address_that_cannot_be_bound_is_named() {
     let other = Listener::tcp("127.0.0.1:0".parse().unwrap(), 1).unwrap();
     let addr = other.local_addr().unwrap();
     let error = Router::new().serve(addr).unwrap_err();

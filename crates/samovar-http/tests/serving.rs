@@ -162,7 +162,7 @@ fn get(path: &str) -> String {
 }
 
 #[test]
-fn answers_keep_the_order_of_pipelined_requests() {
+fn responses_keep_the_order_of_pipelined_requests() {
     let (server, addr) = serve(Routes::new(), |builder| builder.workers(8));
     let mut client = Reader::new(connect(addr));
     let paths: Vec<String> = (0..200)
@@ -238,7 +238,7 @@ fn bodies_of_every_kind() {
 }
 
 #[test]
-fn a_slow_reader_holds_no_thread() {
+fn a_slow_reader_occupies_no_worker_slot() {
     let (_server, addr) = serve(Routes::new(), |builder| builder.workers(1).io_threads(1));
     let mut slow: Vec<Reader> = (0..20).map(|_| Reader::new(connect(addr))).collect();
     for reader in &mut slow {
@@ -259,7 +259,7 @@ fn a_slow_reader_holds_no_thread() {
 }
 
 #[test]
-fn a_body_of_the_wrong_length_never_ends_well() {
+fn a_body_of_the_wrong_length_resets_the_connection() {
     let (server, addr) = serve(Routes::new(), |builder| builder);
     for path in ["/short", "/long"] {
         let mut stream = connect(addr);
@@ -284,7 +284,7 @@ fn a_body_of_the_wrong_length_never_ends_well() {
 }
 
 #[test]
-fn panics_harm_nobody_else() {
+fn a_panic_affects_no_other_request() {
     let (_server, addr) = serve(Routes::new(), |builder| builder.workers(1).io_threads(1));
     let mut client = Reader::new(connect(addr));
     for path in ["/panic", "/inline-panic"] {
@@ -327,7 +327,7 @@ fn request_bodies() {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_answer() {
+fn a_client_that_has_shut_down_its_sending_side_gets_its_response() {
     let (server, addr) = serve(Routes::new(), |builder| builder);
     for path in ["/inline", "/text/x", "/source"] {
         let mut client = Reader::new(connect(addr));
@@ -345,7 +345,7 @@ fn a_half_closed_client_gets_its_answer() {
 }
 
 #[test]
-fn draining_finishes_what_is_under_way() {
+fn a_drain_completes_responses_in_progress() {
     let (routes, release) = Routes::gated();
     let (server, addr) = serve(routes, |builder| builder.io_threads(2));
     let mut idle = Reader::new(connect(addr));
@@ -376,7 +376,7 @@ fn draining_finishes_what_is_under_way() {
 }
 
 #[test]
-fn draining_has_an_end() {
+fn a_drain_ends_at_its_timeout() {
     let (server, addr) = serve(Routes::new(), |builder| builder);
     let mut stuck = connect(addr);
     stuck.write_all(get("/huge").as_bytes()).unwrap();
@@ -389,7 +389,7 @@ fn draining_has_an_end() {
 }
 
 #[test]
-fn a_full_queue_answers_503() {
+fn a_request_to_a_full_queue_gets_503() {
     let (routes, release) = Routes::gated();
     let limits = Limits {
         queue_len_max: 1,
@@ -430,7 +430,7 @@ fn a_full_queue_answers_503() {
 }
 
 #[test]
-fn connections_at_the_limit_and_past_it() {
+fn a_connection_past_the_limit_gets_503() {
     let limits = Limits {
         connections_max: 3,
         rest_time_min: Duration::MAX,
@@ -455,7 +455,7 @@ fn connections_at_the_limit_and_past_it() {
 }
 
 #[test]
-fn clocks() {
+fn clients_that_exceed_a_time_limit_are_disconnected() {
     let limits = Limits {
         head_time: Duration::from_millis(300),
         idle_time: Duration::from_millis(300),

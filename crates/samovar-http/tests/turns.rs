@@ -44,7 +44,7 @@ impl Service for Looks {
 }
 
 #[test]
-fn no_request_is_answered_with_what_was_seen_before_it_was_sent() {
+fn no_response_contains_data_older_than_its_request() {
     const CLIENTS: usize = 24;
     const ROUNDS: usize = 400;
     let clock = Arc::new(AtomicU64::new(0));

@@ -33,7 +33,7 @@ fn post(path: &str, fields: &str) -> String {
 }
 
 #[test]
-fn an_upload_of_any_size_runs_in_constant_memory() {
+fn an_upload_of_any_size_takes_constant_memory() {
     const PIECE_COUNT: u64 = 3000;
     let service = By {
         handle: count,

@@ -53,7 +53,7 @@ fn post(path: &str, fields: &str) -> String {
 }
 
 #[test]
-fn bodies_of_all_shapes_and_the_request_behind_them() {
+fn bodies_of_all_framings_end_where_the_next_request_starts() {
     let (_server, addr) = serve(streaming(1_000_000), |builder| builder);
     let mut client = Reader::new(connect(addr));
     let long = format!("2710;ext=1\r\n{}\r\n", "x".repeat(10_000));
@@ -95,7 +95,7 @@ fn bodies_of_all_shapes_and_the_request_behind_them() {
 }
 
 #[test]
-fn the_peer_is_told_to_go_on_when_the_handler_reads() {
+fn the_first_read_sends_100_continue() {
     let (_server, addr) = serve(streaming(1_000_000), |builder| builder);
     let fields = "Content-Length: 2\r\nExpect: 100-continue";
     let mut client = Reader::new(connect(addr));
@@ -113,7 +113,7 @@ fn the_peer_is_told_to_go_on_when_the_handler_reads() {
 }
 
 #[test]
-fn what_is_not_read_is_dropped_if_it_is_little() {
+fn a_short_unread_rest_is_discarded() {
     let (_server, addr) = serve(streaming(u64::MAX), |builder| builder);
     let mut client = Reader::new(connect(addr));
     for (len, is_kept) in [(65_536, true), (65_537, false)] {
@@ -127,7 +127,7 @@ fn what_is_not_read_is_dropped_if_it_is_little() {
 }
 
 #[test]
-fn the_limit_holds_at_the_limit_and_one_past() {
+fn a_body_one_byte_past_the_limit_fails() {
     let (_server, addr) = serve(streaming(5), |builder| builder);
     for (fields, body, status) in [
         ("Content-Length: 5", "aaaaa", 200),
@@ -151,7 +151,7 @@ fn the_limit_holds_at_the_limit_and_one_past() {
 }
 
 #[test]
-fn a_broken_body_is_the_peers_fault() {
+fn a_malformed_body_is_a_client_error() {
     let (_server, addr) = serve(streaming(1000), |builder| builder);
     let mut client = Reader::new(connect(addr));
     client.send(post("/", "Transfer-Encoding: chunked"));
@@ -170,7 +170,7 @@ fn a_broken_body_is_the_peers_fault() {
 }
 
 #[test]
-fn peers_that_dawdle_do_not_keep_others_from_being_answered() {
+fn slow_uploads_do_not_delay_other_clients() {
     let limits = Limits {
         waiting_handlers_max: 3,
         ..Limits::default()
@@ -205,7 +205,7 @@ fn peers_that_dawdle_do_not_keep_others_from_being_answered() {
 }
 
 #[test]
-fn a_body_that_stalls_is_given_up() {
+fn a_stalled_body_times_out() {
     let limits = Limits {
         stall_time: Duration::from_millis(400),
         stall_len_min: 10,
@@ -226,7 +226,7 @@ fn a_body_that_stalls_is_given_up() {
 }
 
 #[test]
-fn what_is_dropped_after_the_answer_is_not_answered_again() {
+fn a_stall_in_a_discarded_rest_causes_no_second_response() {
     let limits = Limits {
         stall_time: Duration::from_millis(200),
         ..Limits::default()
@@ -239,7 +239,7 @@ fn what_is_dropped_after_the_answer_is_not_answered_again() {
 }
 
 #[test]
-fn a_stopping_server_does_not_wait_for_a_body() {
+fn a_stop_does_not_wait_for_a_body() {
     let (told, tells) = channel();
     let handle = move |request: &mut Request| {
         told.send(()).unwrap();
@@ -256,7 +256,7 @@ fn a_stopping_server_does_not_wait_for_a_body() {
 }
 
 #[test]
-fn buffered_bodies_are_bounded_in_sum() {
+fn all_buffered_bodies_together_have_a_memory_limit() {
     let service = By {
         handle: count,
         intake: Intake::Buffered(100),
@@ -288,7 +288,7 @@ fn buffered_bodies_are_bounded_in_sum() {
 }
 
 #[test]
-fn a_buffered_body_reads_the_same() {
+fn a_reader_yields_a_buffered_body() {
     let service = By {
         handle: count,
         intake: Intake::Buffered(100_000),
@@ -303,7 +303,7 @@ fn a_buffered_body_reads_the_same() {
 /// A response that blocks on the socket continues when the socket is writable again. It ends
 /// whether or not the request body was read.
 #[test]
-fn an_answer_that_blocks_with_the_body_unread_ends() {
+fn a_blocked_response_to_an_unread_body_is_completed() {
     const COUNT: usize = 300;
     let handled = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&handled);
@@ -332,7 +332,7 @@ fn an_answer_that_blocks_with_the_body_unread_ends() {
 }
 
 #[test]
-fn a_body_that_drips_is_given_up() {
+fn a_body_that_arrives_byte_by_byte_times_out() {
     let limits = Limits {
         stall_time: Duration::from_millis(400),
         stall_len_min: 1000,
@@ -355,7 +355,7 @@ fn a_body_that_drips_is_given_up() {
 }
 
 #[test]
-fn a_refused_body_does_not_end_well_when_read_again() {
+fn a_second_read_of_a_refused_body_fails_as_well() {
     let handle = |request: &mut Request| {
         let mut reader = request.reader();
         let mut all = Vec::new();

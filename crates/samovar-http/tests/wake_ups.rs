@@ -30,7 +30,7 @@ fn sleep_count(name: &str) -> u64 {
 }
 
 #[test]
-fn an_answered_connection_comes_back_unnoticed() {
+fn the_return_of_an_answered_connection_wakes_no_thread() {
     const COUNT: u64 = 200;
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
@@ -53,7 +53,7 @@ fn an_answered_connection_comes_back_unnoticed() {
 }
 
 #[test]
-fn a_promised_answer_wakes_one_thread_once() {
+fn a_deferred_response_causes_one_wake_up() {
     const COUNT: u64 = 200;
     let (service, promised) = promising(Intake::Buffered(0));
     let (server, addr) = serve(service, |builder| {
@@ -84,7 +84,7 @@ fn a_promised_answer_wakes_one_thread_once() {
 
 /// Sends requests on `client_count` connections in turn, in 40 rounds. Returns the elapsed time and
 /// the number of times that the I/O thread went to sleep. The server coalesces wake-ups for 50 ms.
-fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
+fn with_coalescing(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
         intake: Intake::Buffered(0),
@@ -115,22 +115,22 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
 }
 
 #[test]
-fn one_of_many_requests_waits_for_others() {
+fn coalescing_delays_requests_on_many_connections() {
     // With this pause, each request arrives alone.
-    let (time, count) = spaced("many-", 64, Duration::from_micros(200));
+    let (time, count) = with_coalescing("many-", 64, Duration::from_micros(200));
     // Two sleeps per 50 ms: the coalescing delay, and the wait for the next request.
     let most = 2 * time.as_millis() / 50 + 10;
     assert!(u128::from(count) <= most, "{count} times, not {most}");
 }
 
 #[test]
-fn one_of_few_requests_waits_for_nobody() {
-    let (time, _) = spaced("few-", 63, Duration::ZERO);
+fn coalescing_does_not_delay_requests_on_few_connections() {
+    let (time, _) = with_coalescing("few-", 63, Duration::ZERO);
     assert!(time < Duration::from_millis(40 * 50), "{time:?}");
 }
 
 #[test]
-fn an_answer_may_be_there_before_its_connection_is_home() {
+fn a_deferred_response_may_be_complete_before_its_connection_returns() {
     const CLIENTS: usize = 16;
     const COUNT: usize = 500;
     let (service, promised) = promising(Intake::Buffered(0));
