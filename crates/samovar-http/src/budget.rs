@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_the_limit_and_one_past() {
+    fn a_reservation_beyond_the_limit_fails_without_effect() {
         let budget = Arc::new(Budget::new(10));
         let (mut first, mut second) = (Held::new(&budget), Held::new(&budget));
         assert!(first.grow(4) && second.grow(6));

@@ -110,8 +110,8 @@ impl Sender {
         self.end(End::Finished);
     }
 
-    /// Queues bytes; blocks while the queue is full. Before each wait it calls `may_wait`, and
-    /// holds the result during the wait.
+    /// Queues bytes; blocks while the queue is full. Calls `may_wait` before each wait, fails if
+    /// that call fails, and otherwise keeps its result until the wait ends.
     fn send_when<T>(
         &self,
         bytes: Vec<u8>,
@@ -119,7 +119,7 @@ impl Sender {
     ) -> Result<(), SendError> {
         let mut state = self.0.state.locked();
         while state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
-            let _place = may_wait()?;
+            let _lent = may_wait()?;
             state = self
                 .0
                 .drained
@@ -275,7 +275,7 @@ const GATHER_LEN: usize = 16 * 1024;
 
 impl Write for Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A channel accepts pieces of at most this length.
+        // Split long writes, so that the queue exceeds its capacity by one buffer at most.
         let len = bytes.len().min(GATHER_LEN);
         self.buffer.extend_from_slice(&bytes[..len]);
         if self.buffer.len() >= GATHER_LEN {

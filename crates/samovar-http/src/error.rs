@@ -83,19 +83,12 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
         if let Some(status) = error.downcast_ref::<Status>() {
             return Self::new(*status, status.reason());
         }
-        let fault = client_fault(&cause);
-        let (status, message) = match fault {
-            Some((status, text)) => (status, Cow::Owned(text)),
-            None => {
-                let status = Status::INTERNAL_SERVER_ERROR;
-                (status, Cow::Borrowed(status.reason()))
-            }
+        let mut own = match client_fault(&cause) {
+            Some((status, text)) => Self::new(status, text),
+            None => Self::from(Status::INTERNAL_SERVER_ERROR),
         };
-        Self(Box::new(Inner {
-            status,
-            message,
-            cause: Some(Box::new(cause)),
-        }))
+        own.0.cause = Some(Box::new(cause));
+        own
     }
 }
 
@@ -155,7 +148,7 @@ mod tests {
     struct Mine(#[from] io::Error);
 
     #[test]
-    fn causes_stay_inside() {
+    fn an_error_hides_its_cause_from_the_client() {
         let error = Error::from(io::Error::other("/etc/secret"));
         assert_eq!(error.status(), Status::INTERNAL_SERVER_ERROR);
         assert_eq!(error.message(), "Internal Server Error");
@@ -169,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_faults_are_found_below_other_errors() {
+    fn a_client_error_keeps_its_status_inside_other_errors() {
         let too_large = || io::Error::from(BodyError::Refused(Refusal::BodyTooLarge));
         assert_eq!(Error::from(too_large()).status(), Status::CONTENT_TOO_LARGE);
         assert_eq!(

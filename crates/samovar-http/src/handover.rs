@@ -40,7 +40,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -59,38 +59,34 @@ const DESCRIPTORS_MAX: usize = 253;
 const VERSION: u8 = 1;
 /// Sent by the successor once it serves.
 const READY: u8 = b'R';
-/// Time limit for each step that the other process can do at once.
+/// Time limit for each step for which the other process need not wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until the
 /// successor [serves](Predecessor::release). Returns `false` if the successor ends without serving.
 /// The server continues meanwhile; the caller drains it afterwards.
+///
 /// # Errors
 ///
-/// System errors; `WouldBlock` if `stream` has a read timeout and it expires before the successor
-/// is ready.
-pub fn give<S: Service>(stream: &UnixStream, server: &Server<S>) -> io::Result<bool> {
-    hand_over(stream, &server.listening()?)
-}
-
-fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<bool> {
+/// System errors; `InvalidInput` for more than 253 sockets; `WouldBlock` if `stream` has a read
+/// timeout and it expires before the successor is ready.
+pub fn give<S: Service>(mut stream: &UnixStream, server: &Server<S>) -> io::Result<bool> {
     if sockopt::socket_peercred(stream)?.uid != rustix::process::getuid() {
         return Ok(false);
     }
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut message = vec![VERSION];
-    for sockets in listeners {
-        message.push(u8::try_from(sockets.len()).map_err(|_too_large| too_many())?);
-    }
+    let listeners = server.listening()?;
+    let counts = listeners.iter().map(|sockets| u8::try_from(sockets.len()));
+    let message: Result<Vec<u8>, _> = std::iter::once(Ok(VERSION)).chain(counts).collect();
     let descriptors: Vec<_> = listeners.iter().flatten().map(AsFd::as_fd).collect();
-    if descriptors.len() > DESCRIPTORS_MAX || listeners.len() > DESCRIPTORS_MAX {
-        return Err(too_many());
-    }
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(too_many());
-    }
+    let is_added = descriptors.len() <= DESCRIPTORS_MAX
+        && ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let (Ok(message), true) = (message, is_added) else {
+        let message = "more than 253 sockets to hand over";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    };
     let sent = rustix::net::sendmsg(
         stream,
         &[IoSlice::new(&message)],
@@ -110,13 +106,6 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
             _ => Err(error),
         },
     }
-}
-
-fn too_many() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "more than 253 sockets to hand over",
-    )
 }
 
 /// The process that has served until now, returned by [`take`]. Dropping this value without
@@ -174,6 +163,6 @@ pub fn take(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
 fn not_understood() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the running process hands over in another way, or not at all",
+        "the running process sent no sockets, or uses another version of the handover protocol",
     )
 }

@@ -75,18 +75,20 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    pub(crate) fn new(raw: &'a [u8], index: &'a HeadIndex, peer: Peer) -> Self {
+    /// Combines the bytes of a head, their index, and the client. `session` is the TLS session of
+    /// the connection, if it has one.
+    pub(crate) fn new(
+        raw: &'a [u8],
+        index: &'a HeadIndex,
+        peer: Peer,
+        session: Option<&'a Arc<Session>>,
+    ) -> Self {
         Self {
             raw,
             index,
             peer,
-            session: None,
+            session,
         }
-    }
-
-    /// Adds the TLS session of the connection to the head.
-    pub(crate) fn with_session(self, session: Option<&'a Arc<Session>>) -> Self {
-        Self { session, ..self }
     }
 
     /// Returns the method.

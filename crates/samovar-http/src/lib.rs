@@ -26,10 +26,7 @@
 //! # Threading model
 //!
 //! *I/O threads* send responses that are in memory; *workers* run handlers and all other code that
-//! may block. A connection belongs to exactly one thread at any time: it moves, in the sense of
-//! Rust, to a worker with the request and back with the response, so it needs no lock. A slow
-//! client occupies no worker slot. It occupies a thread only while a handler, a [`Body::reader`] or
-//! a [`Response::push`] waits for it. See [`manual::threads`].
+//! may block. A slow client occupies no worker slot. [`manual::threads`] has the details.
 //!
 //! # Services
 //!
@@ -68,14 +65,11 @@
 //!
 //! The server side of HTTP/1.1 and 1.0 (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSocket (RFC
 //! 6455, RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. Bodies in
-//! both directions can have any size within configured limits, with back-pressure.
+//! both directions can have any size within configured limits, with back-pressure. For logs and
+//! metrics, the server reports events to an [`Observer`].
 //!
 //! The Cargo features `compression`, `http2` and `tls` are on by default; each adds dependencies.
-//!
-//! # Out of scope
-//!
-//! The crate has no client, HTTP/3, templates, JSON, sessions or database access. For logs and
-//! metrics, it reports events to an [`Observer`].
+//! The crate has no client, HTTP/3, templates, JSON, sessions or database access.
 
 #![forbid(unsafe_code)]
 

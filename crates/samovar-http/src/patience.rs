@@ -7,7 +7,7 @@ use crate::proto::Refusal;
 use crate::upload::BodyError;
 
 /// Interval at which a waiting handler checks whether the server is stopping.
-pub(crate) const GLANCE_TIME: Duration = Duration::from_millis(200);
+pub(crate) const STOP_CHECK_TIME: Duration = Duration::from_millis(200);
 
 /// Measurement window of the throughput. Only time spent waiting counts, not the time that the
 /// handler needs between two reads.

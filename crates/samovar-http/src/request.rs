@@ -10,7 +10,7 @@ use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::proto::head::HeadIndex;
 use crate::route::Matched;
-use crate::upload::Link;
+use crate::upload::RequestLink;
 
 /// A request: its head, its body, and values attached by middleware.
 pub struct Request {
@@ -25,7 +25,7 @@ pub struct Request {
     /// Number of bytes of `body` that a reader has consumed.
     pub(crate) read_len: usize,
     /// The connection or stream of the request, while a handler has the request.
-    pub(crate) link: Option<Box<dyn Link>>,
+    pub(crate) link: Option<Box<dyn RequestLink>>,
     extensions: Extensions,
     /// The lane in which the request is handled.
     pub(crate) lane: Lane,
@@ -66,7 +66,7 @@ impl Request {
 
     /// Returns the head.
     pub fn head(&self) -> Head<'_> {
-        Head::new(&self.raw, &self.index, self.peer).with_session(self.session.as_ref())
+        Head::new(&self.raw, &self.index, self.peer, self.session.as_ref())
     }
 
     /// Returns the complete body. Empty if the request has none, or if the body is

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_added_or_takes_the_place_of_others() {
+    fn header_adds_a_field_and_set_header_replaces_all_of_its_name() {
         let response = Response::text(Status::OK, "body {}")
             .header("X-A", "1")
             .header("Set-Cookie", "a=1")
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "may set")]
-    fn framing_belongs_to_the_engine() {
+    fn a_handler_cannot_set_content_length() {
         let _framed = Response::new(Status::OK, Body::Empty).header("content-LENGTH", "5");
     }
 }

@@ -311,8 +311,8 @@ impl<S: Service> Server<S> {
             handshake_count: self.shared.handshakes.used(),
             #[cfg(not(feature = "tls"))]
             handshake_count: 0,
-            worker_count: self.shared.queue.slots_max(),
-            worker_count_max: self.shared.queue.threads_max(),
+            worker_count: self.shared.queue.slots_max,
+            worker_count_max: self.shared.queue.threads_max,
             queued_count: workers.queued_count,
             running_count: workers.running_count,
             waiting_count: workers.waiting_count,

@@ -8,7 +8,7 @@ use crate::http::Status;
 use crate::proto::Refusal;
 
 /// Interface of a connection or stream to the request, while a handler has the request.
-pub(crate) trait Link: fmt::Debug + Send {
+pub(crate) trait RequestLink: fmt::Debug + Send {
     /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 

@@ -87,11 +87,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
         },
         Err(_panic) => panicked(shared, request.head()),
     };
-    let preferences = Preferences::of(
-        request.head(),
-        #[cfg(feature = "compression")]
-        shared.compression.as_ref(),
-    );
+    let preferences = Preferences::of(request.head(), shared);
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
     match response.later.take() {
@@ -208,14 +204,14 @@ pub(super) fn report_failure<S: Service>(
     error: &std::io::Error,
     is_cut_off: bool,
 ) {
-    if !is_peers_doing(error) {
+    if !is_disconnect(error) {
         let observer = shared.service.observer();
         observer.incident(&Incident::BodyFailed { error, is_cut_off });
     }
 }
 
 /// Returns whether an error means that the client has disconnected.
-pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
+pub(super) fn is_disconnect(error: &std::io::Error) -> bool {
     use std::io::ErrorKind as Kind;
     matches!(
         error.kind(),

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::exchange::is_peers_doing;
+use super::exchange::is_disconnect;
 use super::http1::give_back;
 use crate::core::Shared;
 use crate::head::Session;
@@ -34,7 +34,7 @@ pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         }
         Err(error) => {
             let (peer, error) = (conn.peer, &error);
-            if !is_peers_doing(error) && error.kind() != io::ErrorKind::UnexpectedEof {
+            if !is_disconnect(error) && error.kind() != io::ErrorKind::UnexpectedEof {
                 let incident = Incident::HandshakeFailed { peer, error };
                 shared.service.observer().incident(&incident);
             }

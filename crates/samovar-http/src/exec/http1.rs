@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::exchange::{
-    Carrier, finish_head, is_peers_doing, remove_reset_content, report_failure, unavailable,
+    Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
 use super::lane::Lane;
@@ -150,8 +150,8 @@ fn render(core: &Core, conn: &mut Conn, mut response: Response) {
         }
         (_, Version::Http10) => (Delimiter::Close, Framing::Close),
     };
-    // By now the handler may have read the rest of the request body. During a drain the connection
-    // closes after this response, and the client must be told (RFC 9112, 9.6).
+    // The connection can stay open only if the handler has read the request body, which is certain
+    // only now. During a drain it closes, and `Connection: close` reports that (RFC 9112, 9.6).
     conn.answer.keep &= conn.proto.may_keep()
         && delimiter != Delimiter::Close
         && !core.is_draining.load(Ordering::Relaxed);
@@ -228,7 +228,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
                 // Recurses at most once: the 503 has no transfer, so it cannot reach this branch.
                 return pump(shared, conn);
             }
-            let end = if is_peers_doing(&error) {
+            let end = if is_disconnect(&error) {
                 End::Left
             } else {
                 End::Cut

@@ -33,11 +33,11 @@ impl Job {
     pub(super) fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
-            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => true,
             #[cfg(feature = "http2")]
             Self::Stream(job) => matches!(job.work, StreamWork::Handle(_)),
+            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
         }
     }
 
@@ -55,18 +55,15 @@ impl Job {
         }
     }
 
-    /// Returns whether the job may wait for its client.
+    /// Returns whether the job calls a handler that may wait for the rest of a request body.
     pub(super) fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
-            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
-            #[cfg(feature = "tls")]
-            Self::Handshake(_) => false,
             #[cfg(feature = "http2")]
-            Self::Stream(job) => match &job.work {
-                StreamWork::Handle(request) => request.is_streamed(),
-                StreamWork::Fulfil(..) | StreamWork::Pull(_) => false,
-            },
+            Self::Stream(job) => {
+                matches!(&job.work, StreamWork::Handle(request) if request.is_streamed())
+            }
+            _ => false,
         }
     }
 }

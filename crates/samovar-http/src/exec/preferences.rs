@@ -1,7 +1,6 @@
 //! Response preferences of the client, read from the request.
 
-#[cfg(feature = "compression")]
-use crate::compress::Negotiator;
+use crate::core::Core;
 use crate::head::Head;
 #[cfg(feature = "compression")]
 use crate::http::accept_encoding::Coding;
@@ -20,16 +19,14 @@ pub(crate) struct Preferences {
 }
 
 impl Preferences {
-    pub(crate) fn of(
-        head: Head<'_>,
-        #[cfg(feature = "compression")] negotiator: Option<&Negotiator>,
-    ) -> Self {
+    pub(crate) fn of(head: Head<'_>, core: &Core) -> Self {
+        let _used_with_compression = core;
         Self {
             version: head.version(),
             is_head: head.method() == Method::Head,
             takes_trailers: head.takes_trailers(),
             #[cfg(feature = "compression")]
-            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
+            coding: core.compression.as_ref().and_then(|it| it.coding(head)),
         }
     }
 }

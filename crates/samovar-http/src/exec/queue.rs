@@ -41,10 +41,11 @@ pub(crate) struct Queue {
     start: OnceLock<Start>,
     /// Maximum number of queued requests in each lane.
     len_max: usize,
-    /// Number of worker slots in the prompt lane, and in the slow lane.
-    slots_max: usize,
+    /// Number of worker slots in the prompt lane, and the same number in the slow lane.
+    pub(crate) slots_max: usize,
     /// Number of worker slots in all lanes together.
-    threads_max: usize,
+    pub(crate) threads_max: usize,
+    /// Maximum number of jobs that have lent their slot.
     waiting_max: usize,
 }
 
@@ -68,8 +69,10 @@ struct State {
 struct LaneState {
     /// Number of worker slots.
     slots_max: usize,
+    /// Jobs that start new work.
     requests: VecDeque<Job>,
-    pumps: VecDeque<Job>,
+    /// Jobs that continue a response.
+    continuing: VecDeque<Job>,
     /// Whether the next job is a new request if one is queued.
     is_requests_turn: bool,
     /// Number of occupied slots.
@@ -95,7 +98,7 @@ impl LaneState {
             None
         };
         let job = first
-            .or_else(|| self.pumps.pop_front())
+            .or_else(|| self.continuing.pop_front())
             .or_else(|| self.requests.pop_front())?;
         self.is_requests_turn = !job.is_request();
         self.running_count += 1;
@@ -103,7 +106,7 @@ impl LaneState {
     }
 
     fn len(&self) -> usize {
-        self.requests.len() + self.pumps.len()
+        self.requests.len() + self.continuing.len()
     }
 
     /// Returns whether a job is queued and a slot is free.
@@ -167,16 +170,6 @@ impl Queue {
         }
     }
 
-    /// Returns the number of worker slots in the prompt lane, and in the slow lane.
-    pub(crate) fn slots_max(&self) -> usize {
-        self.slots_max
-    }
-
-    /// Returns the number of worker slots in all lanes together.
-    pub(crate) fn threads_max(&self) -> usize {
-        self.threads_max
-    }
-
     /// Sets the function that starts a worker thread. The thread must call [`pop`](Self::pop) until
     /// that returns `None`.
     pub(crate) fn set_start(&self, start: Start) {
@@ -204,7 +197,7 @@ impl Queue {
         let waiting_count = state.waiting_count;
         let lane = state.lane(job.lane());
         if !job.is_request() {
-            lane.pumps.push_back(job);
+            lane.continuing.push_back(job);
         } else if lane.requests.len() >= self.len_max
             || job.is_streamed() && waiting_count >= self.waiting_max
         {
@@ -217,7 +210,7 @@ impl Queue {
 
     /// Wakes or starts a thread for queued jobs, if one is needed.
     pub(crate) fn wake(&self) {
-        self.help(self.lock());
+        self.ensure_thread(self.lock());
     }
 
     /// Waits for a job; returns `None` if this worker is not needed any more or the queue is
@@ -231,7 +224,7 @@ impl Queue {
         }
         loop {
             if let Some(job) = state.take() {
-                self.help(state);
+                self.ensure_thread(state);
                 return Some(job);
             }
             let is_surplus = state.thread_count - state.waiting_count > self.threads_max;
@@ -287,15 +280,15 @@ impl Queue {
     }
 
     /// Wakes or starts a thread if a queued job needs one.
-    fn help(&self, mut state: MutexGuard<'_, State>) {
-        // No thread is needed: a woken thread will take the job, or a running thread will when it
-        // finishes.
+    fn ensure_thread(&self, mut state: MutexGuard<'_, State>) {
+        // No further thread is needed if one was woken already, or if no queued job has a free
+        // slot: the thread that frees a slot checks the queue.
         if state.is_waking || !state.is_ready() {
             return;
         }
         let idle = state.idle.pop();
         let running_count = state.thread_count - state.waiting_count;
-        // Otherwise the maximum number of threads is running, and one of them will check the queue
+        // If no thread is idle and the maximum number is running, one of those will check the queue
         // soon.
         state.is_waking = idle.is_some() || running_count < self.threads_max;
         let is_waking = state.is_waking;
@@ -321,7 +314,7 @@ impl Slots for Queue {
         }
         state.lane(lane).running_count -= 1;
         state.waiting_count += 1;
-        self.help(state);
+        self.ensure_thread(state);
         true
     }
 

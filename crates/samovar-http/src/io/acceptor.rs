@@ -70,8 +70,8 @@ impl Acceptor {
 
     /// Closes the listeners.
     pub(super) fn close(&mut self, poll: &Poll) {
-        // Closing alone is not enough: a shared socket stays registered while another thread has it
-        // open.
+        // Closing the descriptors is not enough: epoll keeps a socket registered while another
+        // thread has a descriptor of it.
         self.pause(poll);
         self.listeners.clear();
     }

@@ -182,20 +182,20 @@ impl<S: Service> IoThread<S> {
                 }
                 continue;
             };
-            if self.close_for_another(key) {
+            if self.evict_candidate(key) {
                 return true;
             }
         }
     }
 
     /// Closes a candidate; returns `false` if the connection has become busy since the search.
-    fn close_for_another(&mut self, key: Key) -> bool {
+    fn evict_candidate(&mut self, key: Key) -> bool {
         if !is_evictable(&self.slab, key, &self.cx.shared.limits) {
             return false;
         }
         let count = self.slab.count();
         self.guarded(Some(key), |thread| match thread.slab.take(key) {
-            Some(Link::Http1(conn)) => thread.close_http1_for_another(conn),
+            Some(Link::Http1(conn)) => thread.evict_http1(conn),
             #[cfg(feature = "http2")]
             Some(Link::H2(mut conn)) => {
                 thread.cx.incident(&Incident::GaveWay { peer: conn.peer });
@@ -208,7 +208,7 @@ impl<S: Service> IoThread<S> {
         self.slab.count() < count
     }
 
-    fn close_http1_for_another(&mut self, mut conn: Box<Conn>) {
+    fn evict_http1(&mut self, mut conn: Box<Conn>) {
         let is_at_rest = |conn: &Conn| wait_of(conn, u64::MAX) == Wait::AtRest;
         if is_at_rest(&conn) && conn.stage() == Stage::Receiving {
             // A request may have arrived whose event has not been handled yet.

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_waits_has_no_limit_while_its_client_is_there() {
+    fn a_response_that_waits_has_no_limit_while_its_client_is_connected() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1_000_000);
         let present = conn(start, wait);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_closes_idle_connections_at_once_and_new_ones_a_little_later() {
+    fn a_drain_closes_idle_connections_at_once_and_new_ones_after_linger_time() {
         let (start, limits) = (Instant::now(), Limits::default());
         let drain = Some(Drain {
             since: start,

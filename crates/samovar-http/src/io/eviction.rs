@@ -45,7 +45,8 @@ pub(super) struct Eviction {
     searched: Option<Instant>,
 }
 
-/// What a connection waits for. Variants are in the order of numbering within an address.
+/// The party that a connection waits for. The order of the variants is the order in which the
+/// connections of an address are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wait {
     /// Waits for the server; never evicted.
@@ -115,16 +116,17 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
     })
 }
 
-/// Returns what an HTTP/1 connection waits for.
+/// Returns the party that an HTTP/1 connection waits for.
 pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
     if conn.stage() == Stage::Waiting || conn.readable && !conn.is_sending() {
         return Wait::Busy;
     }
     let is_sending = conn.is_sending() && conn.stage() != Stage::Lingering;
     if is_sending || conn.proto.phase() == Phase::Body {
-        return match conn.moved_len < stall_len_min {
-            true => Wait::Slow,
-            false => Wait::Busy,
+        return if conn.moved_len < stall_len_min {
+            Wait::Slow
+        } else {
+            Wait::Busy
         };
     }
     Wait::AtRest

@@ -1,9 +1,7 @@
-//! Reads several connections before the thread responds to the first.
+//! Reads several connections into one buffer before the thread responds to the first.
 //!
-//! If a service finds its data current for one request, the data is current for all requests that
-//! were read before the check; such a batch is a [`Turn`](crate::Turn). So the thread reads all
-//! readable connections one after the other into one buffer, and then responds to them in one turn.
-//! A service that must check its data checks once for the whole batch.
+//! All requests read together form one [`Turn`](crate::Turn), for which a service needs to check
+//! only once that its data is current.
 
 use std::io;
 

@@ -274,7 +274,7 @@ impl<S: Service> Context<S> {
     ) -> Option<Box<Request>> {
         let keep = self.may_keep(conn);
         let shared = &*self.shared;
-        let head = Head::new(raw, &self.index, conn.peer).with_session(conn.session.as_ref());
+        let head = Head::new(raw, &self.index, conn.peer, conn.session.as_ref());
         let reply = Reply {
             out: &mut self.out,
             version: head.version(),

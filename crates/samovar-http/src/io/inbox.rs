@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_known_to_be_lost_is_not_missed() {
+    fn the_key_of_a_lost_connection_is_not_recorded_as_missed() {
         let inbox = Inbox::new().unwrap();
         let key = Key::from_bits(7);
         inbox.push(Message::Lost(key)).unwrap();

@@ -376,7 +376,7 @@ mod tests {
 
     /// The winner creates further sockets while the loser is still trying.
     #[test]
-    fn of_several_that_begin_at_once_one_listens() {
+    fn exactly_one_of_several_concurrent_listeners_succeeds() {
         const ROUND_COUNT: usize = 300;
         const THREAD_COUNT: usize = 4;
         let barrier = Barrier::new(THREAD_COUNT);

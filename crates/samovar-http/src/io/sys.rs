@@ -23,13 +23,6 @@ pub(crate) struct Poll {
     epoll: OwnedFd,
 }
 
-/// An event and the key of its source.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ready {
-    pub(crate) key: u64,
-    pub(crate) edges: Edges,
-}
-
 /// Readiness events of a connection. The kernel reports each edge only once, so edges are stored
 /// until they are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,8 +107,8 @@ impl Poll {
     }
 }
 
-/// Decodes an event.
-pub(crate) fn ready(event: &Event) -> Ready {
+/// Decodes an event; returns the key of its source as well.
+pub(crate) fn decode(event: &Event) -> (u64, Edges) {
     use epoll::EventFlags as Flags;
     // The struct is packed, so its fields must be copied, not borrowed.
     let (flags, data) = (event.flags, event.data);
@@ -127,10 +120,7 @@ pub(crate) fn ready(event: &Event) -> Ready {
         hung_up: flags.intersects(Flags::HUP | Flags::ERR),
         woken: false,
     };
-    Ready {
-        key: data.u64(),
-        edges,
-    }
+    (data.u64(), edges)
 }
 
 /// Makes a system call and repeats it if a signal interrupts it; returns `None` if it would block.

@@ -101,21 +101,21 @@ impl<S: Service> IoThread<S> {
             self.wait(&mut events);
             self.cx.date.refresh();
             for event in &events {
-                let ready = sys::ready(event);
-                if ready.key == WAKE_KEY {
+                let (bits, edges) = sys::decode(event);
+                if bits == WAKE_KEY {
                     self.receive(&mut messages);
-                } else if let Some(index) = self.acceptor.index_of(ready.key) {
+                } else if let Some(index) = self.acceptor.index_of(bits) {
                     self.guarded(None, |thread| {
                         thread.accept(index);
                     });
                 } else {
-                    let key = Key::from_bits(ready.key);
-                    if ready.edges.readable && self.slab.is_away(key) {
-                        self.slab.note(key, ready.edges);
+                    let key = Key::from_bits(bits);
+                    if edges.readable && self.slab.is_away(key) {
+                        self.slab.note(key, edges);
                         self.cx.shared.inboxes[self.cx.home].miss(key, &mut messages);
                         self.take(&mut messages);
-                    } else if !self.gather(key, ready.edges) {
-                        self.on_event(key, ready.edges);
+                    } else if !self.gather(key, edges) {
+                        self.on_event(key, edges);
                     }
                 }
             }

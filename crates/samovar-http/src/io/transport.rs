@@ -79,20 +79,17 @@ impl Transport {
     }
 
     /// Returns whether another read may return data, after a read of `len` bytes into a buffer of
-    /// `buffer_len` bytes. A short read of a plain socket has taken all bytes, and new bytes cause
-    /// another event. But the kernel does not report the end of the stream a second time.
+    /// `buffer_len` bytes. A short read without TLS has taken all bytes of the socket, and new
+    /// bytes cause another event. But the kernel does not report the end of the stream a second
+    /// time.
     pub(crate) fn may_have_more(
         &self,
         len: Option<usize>,
         buffer_len: usize,
         peer_ended: bool,
     ) -> bool {
-        let is_drained_by_short_read = match self {
-            Self::Plain(_) => true,
-            #[cfg(feature = "tls")]
-            Self::Tls(_) => false,
-        };
-        len.is_some_and(|len| len == buffer_len || peer_ended || !is_drained_by_short_read)
+        let is_tls = self.plain().is_none();
+        len.is_some_and(|len| len == buffer_len || peer_ended || is_tls)
     }
 
     /// Returns the socket if the kernel can send file ranges to it.

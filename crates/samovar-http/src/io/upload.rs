@@ -10,11 +10,11 @@ use super::conn::Conn;
 use super::sys::{self, PollFlags};
 use crate::core::Core;
 use crate::exec::LentSlot;
-use crate::patience::{GLANCE_TIME, Patience};
+use crate::patience::{Patience, STOP_CHECK_TIME};
 use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
 use crate::proto::head::HeadIndex;
-use crate::upload::{BodyError, Link};
+use crate::upload::{BodyError, RequestLink};
 
 /// Maximum number of bytes read from a socket at once.
 const READ_LEN: usize = 64 * 1024;
@@ -46,73 +46,19 @@ impl Upload {
     }
 
     /// Takes the connection out of the request's link.
-    pub(crate) fn take_conn(link: Box<dyn Link>) -> Option<Box<Conn>> {
+    pub(crate) fn take_conn(link: Box<dyn RequestLink>) -> Option<Box<Conn>> {
         let upload = link.into_any().downcast::<Self>().ok()?;
-        Some(upload.into_conn())
-    }
-
-    fn into_conn(self) -> Box<Conn> {
-        let mut conn = self.conn;
-        conn.input.drain(..self.input_at);
+        let mut conn = upload.conn;
+        conn.input.drain(..upload.input_at);
         if conn.input.is_empty() {
             conn.input = Vec::new();
         }
-        // Events went to the I/O thread meanwhile, and a read here may have made them outdated.
-        // Without a read they are still correct, and a connection with nothing to read needs no
-        // wake-up.
-        conn.readable |= self.has_received;
+        // Meanwhile, readiness events went to the I/O thread. A read by the handler has made them
+        // outdated, so the I/O thread must try to read. Without such a read they are correct, and a
+        // connection with nothing to read wakes no thread.
+        conn.readable |= upload.has_received;
         conn.needs_linger |= conn.proto.has_body();
-        conn
-    }
-
-    fn read_body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Return the error again: a caller that ignores it must not mistake what follows for the
-        // end of the body.
-        if let Some(refusal) = self.refusal {
-            return Err(BodyError::Refused(refusal).into());
-        }
-        if self.conn.proto.has_body() && self.conn.proto.take_expect_continue() {
-            // RFC 9110, 10.1.1: send no 100 if bytes of the body have already arrived.
-            if self.conn.input.len() == self.input_at {
-                let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
-                self.conn.output.extend_from_slice(interim);
-                self.send_output()?;
-            }
-        }
-        loop {
-            if !self.conn.proto.has_body() {
-                return Ok(0);
-            }
-            let data_len = self.conn.proto.data_len();
-            if self.input_at == self.conn.input.len() && data_len >= buffer.len() as u64 {
-                return self.read_data(buffer);
-            }
-            // Invariant: `input_at <= input.len()`.
-            let mut input = &self.conn.input[self.input_at..];
-            if data_len > 0 {
-                input = &input[..input.len().min(buffer.len())];
-            }
-            let (taken, step) = advance(
-                &mut self.conn.proto,
-                input,
-                &self.core,
-                self.conn.body_len_max,
-            );
-            self.input_at += taken;
-            match step {
-                Step::Data => {
-                    // `input` was truncated to the length of the buffer, so this fits.
-                    buffer[..taken].copy_from_slice(&input[..taken]);
-                    return Ok(taken);
-                }
-                Step::Framing => {}
-                Step::NeedMore => self.receive()?,
-                Step::Refused(refusal) => return Err(self.refuse(refusal)),
-                Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
-                #[cfg(feature = "http2")]
-                Step::Http2 => return Ok(0),
-            }
-        }
+        Some(conn)
     }
 
     /// Reads body bytes directly into the caller's buffer.
@@ -182,7 +128,7 @@ impl Upload {
                 return Err(BodyError::Stopped.into());
             }
             let started = Instant::now();
-            let is_ready = sys::wait_for(&self.conn.transport, readiness, GLANCE_TIME)?;
+            let is_ready = sys::wait_for(&self.conn.transport, readiness, STOP_CHECK_TIME)?;
             let waited = self.patience.waited(started.elapsed(), &self.core.limits);
             if let Err(error) = waited {
                 self.conn.proto.close_after();
@@ -200,9 +146,55 @@ fn advance(proto: &mut Proto, input: &[u8], core: &Core, len_max: u64) -> (usize
     proto.advance(input, &core.limits.head, len_max, &mut HeadIndex::default())
 }
 
-impl Link for Upload {
+impl RequestLink for Upload {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.read_body(buffer)
+        // Return the error again: a caller that ignores it must not mistake what follows for the
+        // end of the body.
+        if let Some(refusal) = self.refusal {
+            return Err(BodyError::Refused(refusal).into());
+        }
+        if self.conn.proto.has_body() && self.conn.proto.take_expect_continue() {
+            // RFC 9110, 10.1.1: send no 100 if bytes of the body have already arrived.
+            if self.conn.input.len() == self.input_at {
+                let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
+                self.conn.output.extend_from_slice(interim);
+                self.send_output()?;
+            }
+        }
+        loop {
+            if !self.conn.proto.has_body() {
+                return Ok(0);
+            }
+            let data_len = self.conn.proto.data_len();
+            if self.input_at == self.conn.input.len() && data_len >= buffer.len() as u64 {
+                return self.read_data(buffer);
+            }
+            // Invariant: `input_at <= input.len()`.
+            let mut input = &self.conn.input[self.input_at..];
+            if data_len > 0 {
+                input = &input[..input.len().min(buffer.len())];
+            }
+            let (taken, step) = advance(
+                &mut self.conn.proto,
+                input,
+                &self.core,
+                self.conn.body_len_max,
+            );
+            self.input_at += taken;
+            match step {
+                Step::Data => {
+                    // `input` was truncated to the length of the buffer, so this fits.
+                    buffer[..taken].copy_from_slice(&input[..taken]);
+                    return Ok(taken);
+                }
+                Step::Framing => {}
+                Step::NeedMore => self.receive()?,
+                Step::Refused(refusal) => return Err(self.refuse(refusal)),
+                Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
+                #[cfg(feature = "http2")]
+                Step::Http2 => return Ok(0),
+            }
+        }
     }
 
     #[cfg(feature = "http2")]

@@ -46,13 +46,13 @@ impl<S: Service> Context<S> {
             stage: Stage::Open,
             readable,
             peer_ended,
-            is_told: false,
+            is_end_delivered: false,
             clock: Clock::new(self.now),
         });
         let waker = self.shared.core.waker(self.home, key);
         accepted.socket.start(transport, waker);
         accepted.is_started = true;
-        self.tell(&mut socket_conn, Event::Open);
+        self.deliver(&mut socket_conn, Event::Open);
         // Messages that were sent before this point are in the queue.
         let edges = Edges {
             writable: true,
@@ -153,25 +153,25 @@ impl<S: Service> Context<S> {
         match event {
             Received::Ping(payload) => conn.socket.outbound().pong(&payload),
             Received::Pong(payload) if *payload == *PING => {}
-            Received::Pong(payload) => self.tell(conn, Event::Pong(payload)),
-            Received::Text(text) => self.tell(conn, Event::Text(text)),
-            Received::Binary(data) => self.tell(conn, Event::Binary(data)),
-            Received::Close(said) => {
-                let code = said.as_ref().map(|(code, _)| *code);
+            Received::Pong(payload) => self.deliver(conn, Event::Pong(payload)),
+            Received::Text(text) => self.deliver(conn, Event::Text(text)),
+            Received::Binary(data) => self.deliver(conn, Event::Binary(data)),
+            Received::Close(frame) => {
+                let code = frame.as_ref().map(|(code, _)| *code);
                 conn.stage = Stage::Ending;
                 let closed = Closed {
                     // RFC 6455, 7.1.5: a close without a code is reported as 1005.
                     code: code.map_or(1005, CloseCode::number),
-                    reason: said.map_or(String::new(), |(_, reason)| reason.into_owned()),
+                    reason: frame.map_or(String::new(), |(_, reason)| reason.into_owned()),
                     is_clean: true,
                 };
-                self.tell_end(conn, closed, Some(Owed::Answer(code)));
+                self.deliver_end(conn, closed, Some(Owed::Answer(code)));
             }
         }
     }
 
     /// Passes an event to the handler, on this thread or on a worker.
-    fn tell(&mut self, conn: &mut SocketConn, event: Event<'_>) {
+    fn deliver(&mut self, conn: &mut SocketConn, event: Event<'_>) {
         if let Some(handler) = &mut conn.inline {
             if !conn.socket.handle(handler.as_mut(), event) {
                 let peer = conn.socket.peer();
@@ -184,9 +184,9 @@ impl<S: Service> Context<S> {
         }
     }
 
-    fn tell_end(&mut self, conn: &mut SocketConn, closed: Closed, owed: Option<Owed>) {
-        if !std::mem::replace(&mut conn.is_told, true) {
-            self.tell(conn, Event::Close(Box::new(End { closed, owed })));
+    fn deliver_end(&mut self, conn: &mut SocketConn, closed: Closed, owed: Option<Owed>) {
+        if !std::mem::replace(&mut conn.is_end_delivered, true) {
+            self.deliver(conn, Event::Close(Box::new(End { closed, owed })));
         }
     }
 
@@ -201,14 +201,14 @@ impl<S: Service> Context<S> {
             reason: failure.to_string(),
             is_clean: false,
         };
-        self.tell_end(conn, closed, Some(Owed::Failure(code)));
+        self.deliver_end(conn, closed, Some(Owed::Failure(code)));
     }
 
     /// Ends a connection that was lost.
     pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
         // End the sending side first, so that the handler cannot send when it is notified.
         let transport = conn.socket.outbound().end();
-        self.tell_end(conn, Closed::lost(reason), None);
+        self.deliver_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
             // A client that is still connected must see by a reset that this is not a regular
             // close.

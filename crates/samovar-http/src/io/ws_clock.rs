@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_socket_gets_no_pings_and_owes_no_message() {
+    fn a_closed_socket_gets_no_pings_and_may_leave_a_message_incomplete() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1_000_000);
         let ending = Activity {

@@ -31,7 +31,7 @@ pub(crate) struct SocketConn {
     pub(super) readable: bool,
     pub(super) peer_ended: bool,
     /// Whether the handler was notified of the socket's end.
-    pub(super) is_told: bool,
+    pub(super) is_end_delivered: bool,
     pub(super) clock: Clock,
 }
 

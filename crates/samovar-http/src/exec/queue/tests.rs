@@ -27,7 +27,7 @@ fn conn() -> Box<Conn> {
 
 fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
-    let head = Head::new(b"", &index, Peer::Unix(None));
+    let head = Head::new(b"", &index, Peer::Unix(None), None);
     Job::Handle(conn(), Box::new(Request::of(head, lane)))
 }
 
@@ -41,7 +41,7 @@ fn add_thread(queue: &Queue) {
 }
 
 #[test]
-fn answers_in_progress_and_new_requests_alternate() {
+fn responses_in_progress_and_new_requests_alternate() {
     let queue = Queue::new(4, 8, 0);
     add_thread(&queue);
     for _ in 0..4 {
@@ -113,7 +113,7 @@ fn a_thread_that_cannot_be_started_is_not_counted() {
 }
 
 #[test]
-fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
+fn hanging_jobs_of_one_lane_occupy_no_slot_of_another() {
     let queue = Arc::new(Queue::new(2, 2, 0));
     let (started, starts) = channel();
     queue.set_start(Box::new(move || {
@@ -146,7 +146,7 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
 }
 
 #[test]
-fn what_computes_has_one_place_for_sixteen_that_may_block() {
+fn the_costly_lane_has_one_slot_per_sixteen_workers() {
     for (workers, expected) in [(1, 1), (16, 1), (17, 2), (64, 4)] {
         let queue = Queue::new(64, workers, 0);
         for _ in 0..8 {

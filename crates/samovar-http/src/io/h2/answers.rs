@@ -9,6 +9,7 @@ use super::conn::{H2Conn, StreamState};
 use crate::exec::Job;
 use crate::h2::{ErrorCode, ResponseHead};
 use crate::http::{Status, Version};
+use crate::io::answer::Date;
 use crate::io::context::Context;
 use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::observer::Incident;
@@ -16,6 +17,22 @@ use crate::proto::Refusal;
 use crate::reply::{Outcome, Reply};
 use crate::request::Request;
 use crate::service::Service;
+
+/// Creates the reply that renders a response into the scratch memory.
+pub(super) fn scratch_reply<'a>(
+    scratch: &'a mut Vec<u8>,
+    is_head: bool,
+    date: &'a Date,
+) -> Reply<'a> {
+    scratch.clear();
+    Reply {
+        out: scratch,
+        version: Version::Http2,
+        is_head,
+        keep: true,
+        date: date.text(),
+    }
+}
 
 impl<S: Service> Context<S> {
     // Responses of the I/O thread.
@@ -43,14 +60,7 @@ impl<S: Service> Context<S> {
         status: Status,
         message: impl Into<Cow<'static, str>>,
     ) -> Outcome {
-        self.scratch.clear();
-        let reply = Reply {
-            out: &mut self.scratch,
-            version: Version::Http2,
-            is_head,
-            keep: true,
-            date: self.date.text(),
-        };
+        let reply = scratch_reply(&mut self.scratch, is_head, &self.date);
         reply.refuse(&self.shared.service, status, message)
     }
 

@@ -79,11 +79,8 @@ impl<S: Service> Context<S> {
             return Stay::Close;
         }
         self.turn += 1;
-        match self.go_on_h2(conn) {
-            Ok(next) => next,
-            // The client has disconnected.
-            Err(_) => Stay::Close,
-        }
+        // An error means that the client has disconnected.
+        self.go_on_h2(conn).unwrap_or(Stay::Close)
     }
 
     fn go_on_h2(&mut self, conn: &mut H2Conn) -> io::Result<Stay> {

@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::answers::scratch_reply;
 use super::conn::{H2Conn, StreamState};
 use super::inflow::Inflow;
 use super::upload::StreamLink;
 use crate::exec::{Job, Lane};
 use crate::h2::ErrorCode;
 use crate::head::Head;
-use crate::http::{Method, Status, Version};
+use crate::http::{Method, Status};
 use crate::io::answer::{OVERLOADED, answer_inline};
 use crate::io::context::Context;
 use crate::io::stream::{Cancel, StreamJob, StreamRef, StreamWork};
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
-use crate::reply::{Outcome, Reply, Turn};
+use crate::reply::{Outcome, Turn};
 use crate::request::Request;
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
@@ -34,15 +35,9 @@ impl<S: Service> Context<S> {
     pub(super) fn on_request(&mut self, conn: &mut H2Conn, stream: u32, is_end: bool) {
         self.count_stream(conn);
         let (raw, index) = conn.session.head();
-        let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
-        self.scratch.clear();
-        let reply = Reply {
-            out: &mut self.scratch,
-            version: Version::Http2,
-            keep: true,
-            is_head: head.method() == Method::Head,
-            date: self.date.text(),
-        };
+        let head = Head::new(raw, index, conn.peer, conn.secure.as_ref());
+        let is_head = head.method() == Method::Head;
+        let reply = scratch_reply(&mut self.scratch, is_head, &self.date);
         let service = &self.shared.service;
         let (local, turn) = (&mut self.local, Turn(self.turn));
         match answer_inline(service, local, turn, self.now, head, reply) {
@@ -51,14 +46,14 @@ impl<S: Service> Context<S> {
                 let request = Box::new(Request::of(head, lane));
                 self.dispatch(conn, stream, request, None, false);
             }
-            Outcome::Dispatch(lane) => self.take_in(conn, stream, lane),
+            Outcome::Dispatch(lane) => self.receive_body(conn, stream, lane),
         }
     }
 
     /// Receives the body of a request that the service has declined inline.
-    fn take_in(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
+    fn receive_body(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
         let (raw, index) = conn.session.head();
-        let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
+        let head = Head::new(raw, index, conn.peer, conn.secure.as_ref());
         let intake = self.shared.service.intake(head);
         let is_head = head.method() == Method::Head;
         let (framing, expects_continue) = (index.framing, index.expect_continue);

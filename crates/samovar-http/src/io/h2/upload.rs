@@ -10,8 +10,8 @@ use super::inflow::{Inflow, State};
 use crate::core::Core;
 use crate::exec::LentSlot;
 use crate::io::stream::{StreamNews, StreamRef};
-use crate::patience::{GLANCE_TIME, Patience};
-use crate::upload::{BodyError, Link};
+use crate::patience::{Patience, STOP_CHECK_TIME};
+use crate::upload::{BodyError, RequestLink};
 
 /// Number of bytes that a handler reads before the client's window is opened by that number. An
 /// update for every small read would cost too much.
@@ -77,14 +77,14 @@ impl StreamLink {
                 return Err(BodyError::Stopped.into());
             }
             let started = Instant::now();
-            state = inflow.wait(state, GLANCE_TIME);
+            state = inflow.wait(state, STOP_CHECK_TIME);
             self.patience.waited(started.elapsed(), &self.core.limits)?;
         }
         Ok(state)
     }
 }
 
-impl Link for StreamLink {
+impl RequestLink for StreamLink {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(inflow) = self.inflow.clone() else {
             return Ok(0);
