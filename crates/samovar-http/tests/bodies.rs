@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender as Told, channel};
+use std::sync::mpsc::{Receiver, Sender as TestSender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Passes values from a handler to the test.
-fn hand_over<T: Send + 'static>() -> (Mutex<Told<T>>, Receiver<T>) {
-    let (told, tells) = channel();
-    (Mutex::new(told), tells)
+/// Returns a channel by which a handler passes values to the test.
+fn handler_channel<T: Send + 'static>() -> (Mutex<TestSender<T>>, Receiver<T>) {
+    let (to_test, from_handler) = channel();
+    (Mutex::new(to_test), from_handler)
 }
 
 #[test]
@@ -171,16 +171,16 @@ fn a_failed_push_function_resets_the_connection() {
 
 #[test]
 fn a_push_function_gets_an_error_when_its_client_disconnects() {
-    let (told, tells) = hand_over();
+    let (to_test, from_handler) = handler_channel();
     let (_server, addr) = start(1, move |_| {
-        let told = told.lock().unwrap().clone();
+        let to_test = to_test.lock().unwrap().clone();
         Response::push(Status::OK, move |out| {
             let error = loop {
                 if let Err(error) = out.write_all(&[b'x'; 10_000]) {
                     break error;
                 }
             };
-            told.send(error.kind()).unwrap();
+            to_test.send(error.kind()).unwrap();
             Err(error)
         })
     });
@@ -188,7 +188,7 @@ fn a_push_function_gets_an_error_when_its_client_disconnects() {
     client.send(get("/"));
     client.stream.read_exact(&mut [0; 100]).unwrap();
     drop(client);
-    assert_eq!(tells.recv().unwrap(), std::io::ErrorKind::BrokenPipe);
+    assert_eq!(from_handler.recv().unwrap(), std::io::ErrorKind::BrokenPipe);
 }
 
 fn skip_head(client: &mut Reader) {
@@ -219,10 +219,10 @@ fn next_chunk(client: &mut Reader) -> String {
 #[test]
 fn channel_events_arrive_at_once_and_occupy_no_thread() {
     const COUNT: usize = 300;
-    let (told, tells) = hand_over::<Sender>();
+    let (to_test, from_handler) = handler_channel::<Sender>();
     let (server, addr) = start(1, move |_| {
         let (sender, body) = Body::channel();
-        told.lock().unwrap().send(sender).unwrap();
+        to_test.lock().unwrap().send(sender).unwrap();
         Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
     });
     let mut clients = Vec::new();
@@ -233,7 +233,7 @@ fn channel_events_arrive_at_once_and_occupy_no_thread() {
         // The head arrives before the first event.
         skip_head(&mut client);
         clients.push(client);
-        senders.push(tells.recv().unwrap());
+        senders.push(from_handler.recv().unwrap());
     }
     for round in 0..3 {
         for sender in &senders {
@@ -258,15 +258,15 @@ fn channel_events_arrive_at_once_and_occupy_no_thread() {
 
 #[test]
 fn a_channel_queues_a_limited_number_of_bytes() {
-    let (told, tells) = hand_over::<Sender>();
+    let (to_test, from_handler) = handler_channel::<Sender>();
     let (_server, addr) = start(1, move |_| {
         let (sender, body) = Body::channel();
-        told.lock().unwrap().send(sender).unwrap();
+        to_test.lock().unwrap().send(sender).unwrap();
         Response::new(Status::OK, body)
     });
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
-    let sender = tells.recv().unwrap();
+    let sender = from_handler.recv().unwrap();
     // The peer does not read. Once the socket buffers and the channel are full, sending stops.
     let mut sent_len = 0_usize;
     let mut full_count = 0;
@@ -289,15 +289,15 @@ fn a_channel_queues_a_limited_number_of_bytes() {
 
 #[test]
 fn a_dropped_sender_resets_the_connection() {
-    let (told, tells) = hand_over::<Sender>();
+    let (to_test, from_handler) = handler_channel::<Sender>();
     let (_server, addr) = start(1, move |_| {
         let (sender, body) = Body::channel();
-        told.lock().unwrap().send(sender).unwrap();
+        to_test.lock().unwrap().send(sender).unwrap();
         Response::new(Status::OK, body)
     });
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
-    let sender = tells.recv().unwrap();
+    let sender = from_handler.recv().unwrap();
     sender.send("half").unwrap();
     skip_head(&mut client);
     assert_eq!(next_chunk(&mut client), "half");
@@ -309,45 +309,45 @@ fn a_dropped_sender_resets_the_connection() {
 
 #[test]
 fn deferred_responses_keep_the_order_of_pipelined_requests() {
-    let (told, tells) = hand_over::<(String, Responder)>();
+    let (to_test, from_handler) = handler_channel::<(String, Responder)>();
     let (server, addr) = start(1, move |request| {
         let path = String::from_utf8(request.head().path().to_vec()).unwrap();
         if path == "/now" {
             return Response::text(Status::OK, path);
         }
         let (responder, response) = Response::later();
-        told.lock().unwrap().send((path, responder)).unwrap();
+        to_test.lock().unwrap().send((path, responder)).unwrap();
         response
     });
     let mut client = Reader::new(connect(addr));
     client.send(get("/a") + &get("/now") + &get("/b"));
-    let (path, responder) = tells.recv().unwrap();
+    let (path, responder) = from_handler.recv().unwrap();
     eventually("no worker waits", || server.load().running_count == 0);
     responder.respond(Response::text(Status::OK, path));
     assert_eq!(client.next(false).unwrap().body, b"/a");
     assert_eq!(client.next(false).unwrap().body, b"/now");
-    let (_, responder) = tells.recv().unwrap();
+    let (_, responder) = from_handler.recv().unwrap();
     drop(responder);
     assert_eq!(client.next(false).unwrap().status, 500);
     // The response is completed before the connection starts to wait, and with another kind of
     // body.
     client.send(get("/c"));
-    let (_, responder) = tells.recv().unwrap();
+    let (_, responder) = from_handler.recv().unwrap();
     responder.respond(Response::push(Status::OK, |out| out.write_all(b"written")));
     assert_eq!(client.next(false).unwrap().body, b"written");
 }
 
 #[test]
 fn a_responder_learns_that_its_client_has_disconnected() {
-    let (told, tells) = hand_over::<Responder>();
+    let (to_test, from_handler) = handler_channel::<Responder>();
     let (server, addr) = start(1, move |_| {
         let (responder, response) = Response::later();
-        told.lock().unwrap().send(responder).unwrap();
+        to_test.lock().unwrap().send(responder).unwrap();
         response
     });
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
-    let responder = tells.recv().unwrap();
+    let responder = from_handler.recv().unwrap();
     assert!(!responder.is_abandoned());
     // The server has not read this byte when the client resets the connection.
     client.send("x");
@@ -366,19 +366,19 @@ fn socket_linger_zero(client: Reader) -> std::net::TcpStream {
 
 #[test]
 fn a_drain_waits_for_deferred_responses_until_its_timeout() {
-    let (told, tells) = hand_over::<Responder>();
+    let (to_test, from_handler) = handler_channel::<Responder>();
     let (server, addr) = start(1, move |_| {
         let (responder, response) = Response::later();
-        told.lock().unwrap().send(responder).unwrap();
+        to_test.lock().unwrap().send(responder).unwrap();
         response
     });
     let server = Arc::new(server);
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
-    let responder = tells.recv().unwrap();
+    let responder = from_handler.recv().unwrap();
     let mut other = Reader::new(connect(addr));
     other.send(get("/"));
-    let forgotten = tells.recv().unwrap();
+    let forgotten = from_handler.recv().unwrap();
     let draining = Arc::clone(&server);
     let drain = std::thread::spawn(move || draining.drain(Duration::from_millis(600)));
     std::thread::sleep(Duration::from_millis(50));
@@ -444,11 +444,11 @@ fn trailers_are_sent_to_clients_that_accept_them() {
 
 #[test]
 fn a_body_that_waits_for_the_application_has_no_time_limit() {
-    let (told, tells) = hand_over::<Sender>();
+    let (to_test, from_handler) = handler_channel::<Sender>();
     let service = By {
         handle: Box::new(move |_: &mut Request| {
             let (sender, body) = Body::channel();
-            told.lock().unwrap().send(sender).unwrap();
+            to_test.lock().unwrap().send(sender).unwrap();
             Response::new(Status::OK, body)
         }) as Handler,
         intake: Intake::Buffered(0),
@@ -461,7 +461,7 @@ fn a_body_that_waits_for_the_application_has_no_time_limit() {
     let (_server, addr) = serve(service, |builder| builder.limits(limits));
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
-    let sender = tells.recv().unwrap();
+    let sender = from_handler.recv().unwrap();
     // Longer than several intervals between checks of the time limits.
     std::thread::sleep(Duration::from_millis(900));
     sender.send("late").unwrap();

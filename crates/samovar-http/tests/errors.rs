@@ -40,10 +40,10 @@ fn start(router: Router) -> (Server<Router>, SocketAddr, Log) {
 fn get(addr: SocketAddr, path: &str) -> (u16, String) {
     let mut reader = Reader::new(connect(addr));
     reader.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-    told(&reader.next(false).unwrap())
+    status_and_body(&reader.next(false).unwrap())
 }
 
-fn told(answer: &Answer) -> (u16, String) {
+fn status_and_body(answer: &Answer) -> (u16, String) {
     (
         answer.status,
         String::from_utf8(answer.body.clone()).unwrap(),
@@ -110,7 +110,7 @@ fn one_error_handler_renders_all_errors() {
     let mut reader = Reader::new(connect(addr));
     reader.send("POST /secret HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
     let post = reader.next(false).unwrap();
-    assert_eq!(told(&post), answer(405, "<p>Method Not Allowed"));
+    assert_eq!(status_and_body(&post), answer(405, "<p>Method Not Allowed"));
     assert_eq!(post.header("allow"), Some("GET, HEAD"));
 }
 
@@ -199,7 +199,11 @@ fn errors_of_request_bodies_keep_their_status() {
     };
     for path in ["/stream", "/buffer"] {
         let at_limit = post(path, 10, "0123456789").next(false).unwrap();
-        assert_eq!(told(&at_limit), answer(200, "10 bytes"), "{path}");
+        assert_eq!(
+            status_and_body(&at_limit),
+            answer(200, "10 bytes"),
+            "{path}"
+        );
         let past = post(path, 11, "0123456789x").next(false).unwrap();
         assert_eq!(past.status, 413, "{path}");
     }
@@ -261,7 +265,7 @@ fn on_refusal_renders_refusals_of_the_engine() {
         ),
     ] {
         let answer = answer_to(addr, request);
-        assert_eq!(told(&answer), (status, body.to_owned()));
+        assert_eq!(status_and_body(&answer), (status, body.to_owned()));
         assert_eq!(answer.header("Content-Type"), Some("application/json"));
     }
 }

@@ -72,7 +72,8 @@ fn start(rest_time_min: Duration) -> (Server<Counting>, SocketAddr) {
     })
 }
 
-fn asked(addr: SocketAddr, path: &str) -> Reader {
+/// Requests a path, and returns the client with its connection open.
+fn get_from(addr: SocketAddr, path: &str) -> Reader {
     let mut client = Reader::new(connect(addr));
     client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(client.next(false).unwrap().status, 200);
@@ -94,7 +95,7 @@ fn is_open(stream: &TcpStream) -> bool {
 fn the_longest_idle_connection_is_evicted() {
     for path in ["/inline", "/worker"] {
         let (server, addr) = start(Duration::ZERO);
-        let mut clients: Vec<Reader> = (0..MAX).map(|_| asked(addr, path)).collect();
+        let mut clients: Vec<Reader> = (0..MAX).map(|_| get_from(addr, path)).collect();
         // All connections fit, so none is evicted yet.
         assert_eq!(
             (server.connection_count(), evicted_count(&server)),
@@ -105,7 +106,7 @@ fn the_longest_idle_connection_is_evicted() {
         clients[0].send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert_eq!(clients[0].next(false).unwrap().status, 200);
         for number in 1..=3 {
-            let newcomer = asked(addr, path);
+            let newcomer = get_from(addr, path);
             assert_eq!(evicted_count(&server), number, "{path}");
             // The time at which a connection returns from its worker is only accurate to a quarter
             // of a second.
@@ -133,7 +134,7 @@ fn connections_with_an_incomplete_head_are_evicted() {
         })
         .collect();
     eventually("all are there", || server.connection_count() == MAX);
-    drop(asked(addr, "/inline"));
+    drop(get_from(addr, "/inline"));
     assert_eq!(evicted_count(&server), 1);
     eventually("one of them is closed", || {
         let open = slow.iter().filter(|client| is_open(&client.stream));
@@ -168,7 +169,7 @@ fn a_connection_with_a_response_in_progress_is_not_evicted() {
 #[test]
 fn eviction_can_be_turned_off() {
     let (server, addr) = start(Duration::MAX);
-    let clients: Vec<Reader> = (0..MAX).map(|_| asked(addr, "/inline")).collect();
+    let clients: Vec<Reader> = (0..MAX).map(|_| get_from(addr, "/inline")).collect();
     let mut refused = Reader::new(connect(addr));
     assert_eq!(refused.next(false).unwrap().status, 503);
     assert!(clients.iter().all(|client| is_open(&client.stream)));
@@ -183,7 +184,7 @@ fn an_address_with_more_than_half_of_all_connections_is_evicted_at_once() {
     let mut silent: Vec<TcpStream> = (0..MAX).map(|_| connect(addr)).collect();
     eventually("all are there", || server.connection_count() == MAX);
     for number in 1..=3 {
-        drop(asked(addr, "/inline"));
+        drop(get_from(addr, "/inline"));
         assert_eq!(evicted_count(&server), number);
         silent.push(connect(addr));
         eventually("it is full again", || server.connection_count() == MAX);

@@ -114,7 +114,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
         client.set_nonblocking(true).unwrap();
         client.peek(&mut [0]).is_ok_and(|len| len > 0)
     };
-    eventually("those without a place are told", || {
+    eventually("the clients that were not accepted get 503", || {
         // The number of clients with a response depends on the descriptor numbers that are free.
         clients.iter().any(has_answer)
     });

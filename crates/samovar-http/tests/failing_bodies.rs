@@ -173,7 +173,7 @@ fn a_head_longer_than_the_socket_buffers_precedes_its_body() {
 /// A source with a file that is shorter than the announced length.
 struct ShortFile {
     file: Arc<std::fs::File>,
-    told: Arc<AtomicUsize>,
+    failure_count: Arc<AtomicUsize>,
 }
 
 impl Source for ShortFile {
@@ -188,22 +188,28 @@ impl Source for ShortFile {
 
     fn file_failed(&mut self, error: &std::io::Error) {
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
-        self.told.fetch_add(1, Ordering::SeqCst);
+        self.failure_count.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// The source must be told about the failure: on a connection without TLS, the kernel reads the
+/// The source must be notified of the failure: on a connection without TLS, the kernel reads the
 /// file.
 #[test]
 fn file_failed_is_called_if_the_kernel_cannot_read_the_file() {
-    let told = Arc::new(AtomicUsize::new(0));
+    let failure_count = Arc::new(AtomicUsize::new(0));
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[b'x'; 1999]).unwrap();
-    let (file, tells) = (Arc::new(file), Arc::clone(&told));
+    let (file, counter) = (Arc::new(file), Arc::clone(&failure_count));
     let service = By {
         handle: move |_: &mut Request| {
-            let (file, told) = (Arc::clone(&file), Arc::clone(&tells));
-            Response::new(Status::OK, Body::Source(Box::new(ShortFile { file, told })))
+            let (file, failure_count) = (Arc::clone(&file), Arc::clone(&counter));
+            Response::new(
+                Status::OK,
+                Body::Source(Box::new(ShortFile {
+                    file,
+                    failure_count,
+                })),
+            )
         },
         intake: Intake::Buffered(0),
     };
@@ -212,5 +218,5 @@ fn file_failed_is_called_if_the_kernel_cannot_read_the_file() {
     client.write_all(get("/").as_bytes()).unwrap();
     let mut bytes = Vec::new();
     assert!(client.read_to_end(&mut bytes).is_err());
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(failure_count.load(Ordering::SeqCst), 1);
 }

@@ -244,11 +244,14 @@ fn a_panic_or_failed_body_ends_only_its_stream() {
         Err(error) => assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR)),
     }
     assert_eq!(client.ask(get("/inline")).status(), 200);
-    let told = server.service().told.lock().unwrap().join("\n");
-    assert!(told.contains("handler panicked on GET /panic"), "{told}");
+    let reports = server.service().reports.lock().unwrap().join("\n");
     assert!(
-        told.contains("503 in place of a response: failed on purpose"),
-        "{told}"
+        reports.contains("handler panicked on GET /panic"),
+        "{reports}"
+    );
+    assert!(
+        reports.contains("503 in place of a response: failed on purpose"),
+        "{reports}"
     );
 }
 

@@ -60,8 +60,11 @@ fn flood(bytes: &[u8], count_max: usize, code: u32) {
     assert_eq!(raw.goaway_code(), code);
     drop(raw);
     bystander.expect_undisturbed(&server);
-    let told = server.service().told.lock().unwrap().join("\n");
-    assert!(told.contains("closed connection of 127.0.0.1"), "{told}");
+    let reports = server.service().reports.lock().unwrap().join("\n");
+    assert!(
+        reports.contains("closed connection of 127.0.0.1"),
+        "{reports}"
+    );
 }
 
 #[test]
@@ -331,10 +334,10 @@ fn a_window_that_never_opens() {
         raw.until(|frame| frame.stream == 3).unwrap().kind,
         wire::HEADERS
     );
-    wait_until("it is told", || {
+    wait_until("it is reported", || {
         server
             .service()
-            .told
+            .reports
             .lock()
             .unwrap()
             .iter()

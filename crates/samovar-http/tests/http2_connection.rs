@@ -219,17 +219,17 @@ fn each_exchange_is_reported_to_the_observer() {
     drop(body);
     send.send_reset(Reason::CANCEL);
     client.ask(get("/missing"));
-    let told = || server.service().told.lock().unwrap().clone();
-    wait_until("all is told", || told().len() == 4);
-    let told = told();
+    let reports = || server.service().reports.lock().unwrap().clone();
+    wait_until("all exchanges are reported", || reports().len() == 4);
+    let reports = reports();
     assert!(
-        told.contains(&"GET /inline 200 5 true".to_owned()),
-        "{told:?}"
+        reports.contains(&"GET /inline 200 5 true".to_owned()),
+        "{reports:?}"
     );
     assert!(
-        told.contains(&"GET /pattern/100000 200 100000 true".to_owned()),
-        "{told:?}"
+        reports.contains(&"GET /pattern/100000 200 100000 true".to_owned()),
+        "{reports:?}"
     );
-    let cut = told.iter().find(|line| line.ends_with("false")).unwrap();
-    assert!(cut.starts_with("GET /pattern/50000000 200 "), "{told:?}");
+    let cut = reports.iter().find(|line| line.ends_with("false")).unwrap();
+    assert!(cut.starts_with("GET /pattern/50000000 200 "), "{reports:?}");
 }

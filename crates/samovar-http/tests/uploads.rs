@@ -240,16 +240,16 @@ fn a_stall_in_a_discarded_rest_causes_no_second_response() {
 
 #[test]
 fn a_stop_does_not_wait_for_a_body() {
-    let (told, tells) = channel();
+    let (started_sender, started_receiver) = channel();
     let handle = move |request: &mut Request| {
-        told.send(()).unwrap();
+        started_sender.send(()).unwrap();
         count(request)
     };
     let intake = Intake::Streamed(1000);
     let (server, addr) = serve(By { handle, intake }, |builder| builder);
     let mut client = Reader::new(connect(addr));
     client.send(post("/", "Content-Length: 10"));
-    tells.recv().unwrap();
+    started_receiver.recv().unwrap();
     let started = Instant::now();
     drop(server);
     assert!(started.elapsed() < Duration::from_secs(5));

@@ -53,7 +53,7 @@ pub(crate) struct App {
     pub(crate) read_len: AtomicU64,
     pub(crate) responder: Mutex<Option<Responder>>,
     pub(crate) sender: Mutex<Option<samovar_http::Sender>>,
-    pub(crate) told: Mutex<Vec<String>>,
+    pub(crate) reports: Mutex<Vec<String>>,
 }
 
 impl App {
@@ -66,7 +66,7 @@ impl App {
             read_len: AtomicU64::new(0),
             responder: Mutex::default(),
             sender: Mutex::default(),
-            told: Mutex::default(),
+            reports: Mutex::default(),
         }
     }
 }
@@ -241,11 +241,11 @@ impl Observer for App {
         } = exchange;
         let complete = *end == End::Complete;
         let line = format!("{head:?} {status} {body_len} {complete}");
-        self.told.lock().unwrap().push(line);
+        self.reports.lock().unwrap().push(line);
     }
 
     fn incident(&self, incident: &Incident<'_>) {
-        self.told.lock().unwrap().push(incident.to_string());
+        self.reports.lock().unwrap().push(incident.to_string());
     }
 }
 
