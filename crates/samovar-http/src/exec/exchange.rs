@@ -27,19 +27,14 @@ use crate::service::Service;
 
 /// Transport of an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
 pub(crate) trait Carrier: Sized {
-    /// Data that the worker keeps while the request has the carrier.
-    type Receipt;
-
-    /// Moves itself into the request, so that the handler can read the body.
-    fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt;
-
-    /// Moves the carrier out of the request after the handler has returned. `None` if the request
-    /// no longer contains it; the client is then disconnected.
-    fn take_back<S: Service>(
+    /// Calls `handler` with the request, whose body it can read from the carrier meanwhile. Returns
+    /// `None` if the handler has lost the carrier; the client is then disconnected.
+    fn lend<S: Service, R>(
+        self,
         shared: &Shared<S>,
-        receipt: Self::Receipt,
         request: &mut Request,
-    ) -> Option<Self>;
+        handler: impl FnOnce(&mut Request) -> R,
+    ) -> Option<(Self, R)>;
 
     /// Creates the job that calls the handler again, in the request's lane.
     fn requeue(self, request: Box<Request>) -> Job;
@@ -52,9 +47,8 @@ pub(crate) trait Carrier: Sized {
     /// the observer; `None` if nothing is reported.
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>);
 
-    fn preferences(&self) -> Preferences;
-
-    fn lane(&self) -> Lane;
+    /// Returns the client's preferences, and the lane of the request.
+    fn terms(&self) -> (Preferences, Lane);
 
     /// Renders the response, and sends as much of it as can be sent now.
     fn answer<S: Service>(self, shared: &Shared<S>, response: Response);
@@ -69,9 +63,10 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     carrier: C,
     mut request: Box<Request>,
 ) {
-    let receipt = carrier.lend(shared, &mut request);
-    let handled = catch_unwind(AssertUnwindSafe(|| shared.service.handle(&mut request)));
-    let Some(mut carrier) = C::take_back(shared, receipt, &mut request) else {
+    let lent = carrier.lend(shared, &mut request, |request| {
+        catch_unwind(AssertUnwindSafe(|| shared.service.handle(request)))
+    });
+    let Some((mut carrier, handled)) = lent else {
         return;
     };
     let mut response = match handled {
@@ -129,8 +124,9 @@ pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, lat
 }
 
 fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, mut response: Response) {
-    let (producer, lane) = (response.producer.take(), carrier.lane());
-    let response = negotiated(&shared.core, carrier.preferences(), response);
+    let producer = response.producer.take();
+    let (preferences, lane) = carrier.terms();
+    let response = negotiated(&shared.core, preferences, response);
     carrier.answer(shared, response);
     if let Some(producer) = producer {
         produce(shared, producer, lane);

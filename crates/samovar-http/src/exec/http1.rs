@@ -18,10 +18,9 @@ use super::preferences::Preferences;
 use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
 use crate::http::Version;
-use crate::io::conn::{Answer, Conn};
+use crate::io::conn::Conn;
 use crate::io::inbox::{Message, Verdict};
 use crate::io::key::Key;
-use crate::io::stage::Stage;
 use crate::io::upload::Upload;
 use crate::later::Later;
 use crate::observer::{End, Exchange};
@@ -34,25 +33,21 @@ use crate::service::Service;
 const INLINE_BODY_LEN: usize = 64 * 1024;
 
 impl Carrier for Box<Conn> {
-    type Receipt = (usize, Key);
-
-    fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt {
-        let receipt = (self.home, self.key);
-        request.link = Some(Box::new(Upload::new(self, &shared.core)));
-        receipt
-    }
-
-    fn take_back<S: Service>(
+    fn lend<S: Service, R>(
+        self,
         shared: &Shared<S>,
-        receipt: Self::Receipt,
         request: &mut Request,
-    ) -> Option<Self> {
+        handler: impl FnOnce(&mut Request) -> R,
+    ) -> Option<(Self, R)> {
+        let (home, key) = (self.home, self.key);
+        request.link = Some(Box::new(Upload::new(self, &shared.core)));
+        let handled = handler(request);
         let conn = request.link.take().and_then(Upload::take_conn);
         if conn.is_none() {
             // The handler has swapped its request for another one, so the connection is lost.
-            lose(shared, receipt);
+            lose(shared, (home, key));
         }
-        conn
+        Some((conn?, handled))
     }
 
     fn requeue(mut self, request: Box<Request>) -> Job {
@@ -72,12 +67,8 @@ impl Carrier for Box<Conn> {
         self.request = request;
     }
 
-    fn preferences(&self) -> Preferences {
-        self.answer.preferences
-    }
-
-    fn lane(&self) -> Lane {
-        self.answer.lane
+    fn terms(&self) -> (Preferences, Lane) {
+        (self.answer.preferences, self.answer.lane)
     }
 
     fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response) {
@@ -210,9 +201,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Done) => {
             report(shared, &mut conn, End::Complete);
             conn.transfer = None;
-            Verdict::Answered {
-                keep: conn.answer.keep,
-            }
+            Verdict::Answered
         }
         Ok(Outcome::Blocked) => Verdict::Blocked,
         Ok(Outcome::Waiting) => Verdict::Waiting,
@@ -291,10 +280,4 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
         is_inline: request.is_inline,
         duration: conn.answer.started.elapsed(),
     });
-}
-
-/// Starts a response: enters the stage `Answering` and resets the answer state.
-pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
-    conn.enter(Stage::Answering);
-    conn.answer = Answer::new(lane, keep, now);
 }

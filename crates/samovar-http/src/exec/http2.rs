@@ -79,19 +79,14 @@ impl Stream {
 }
 
 impl Carrier for Stream {
-    type Receipt = Self;
-
-    fn lend<S: Service>(self, _: &Shared<S>, _: &mut Request) -> Self {
-        // An HTTP/2 request contains its link from the start, so there is nothing to move.
-        self
-    }
-
-    fn take_back<S: Service>(
+    fn lend<S: Service, R>(
+        self,
         _: &Shared<S>,
-        receipt: Self::Receipt,
-        _: &mut Request,
-    ) -> Option<Self> {
-        Some(receipt)
+        request: &mut Request,
+        handler: impl FnOnce(&mut Request) -> R,
+    ) -> Option<(Self, R)> {
+        // An HTTP/2 request contains its link from the start, so there is nothing to move.
+        Some((self, handler(request)))
     }
 
     fn requeue(mut self, request: Box<Request>) -> Job {
@@ -122,12 +117,8 @@ impl Carrier for Stream {
         }
     }
 
-    fn preferences(&self) -> Preferences {
-        self.preferences
-    }
-
-    fn lane(&self) -> Lane {
-        self.stream.lane
+    fn terms(&self) -> (Preferences, Lane) {
+        (self.preferences, self.stream.lane)
     }
 
     fn answer<S: Service>(self, shared: &Shared<S>, response: Response) {
@@ -203,9 +194,11 @@ fn pull<S: Service>(
             block => Bytes::from_owner(block),
         };
         let rest = match progress {
-            Progress::More => Rest::More(outflow),
-            Progress::Wait => Rest::Wait(outflow),
             Progress::End => Rest::End(outflow.trailers()),
+            Progress::More | Progress::Wait => Rest::More {
+                outflow,
+                is_dry: progress == Progress::Wait,
+            },
         };
         Ok((bytes, rest))
     }));

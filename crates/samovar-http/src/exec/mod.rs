@@ -13,7 +13,7 @@ mod queue;
 mod worker;
 
 pub(crate) use exchange::handle;
-pub(crate) use http1::{begin, cut_off, fail, render_deferred, report};
+pub(crate) use http1::{cut_off, fail, render_deferred, report};
 pub(crate) use job::Job;
 pub(crate) use lane::{Lane, LentSlot, Slots};
 pub(crate) use preferences::Preferences;

@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn wait(conn: &mut Conn) {
-        crate::exec::begin(conn, Lane::Prompt, true, conn.since);
+        conn.start_answer(Lane::Prompt, true, conn.since);
         conn.enter(Stage::Waiting);
     }
 

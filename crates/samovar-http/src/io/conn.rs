@@ -84,8 +84,8 @@ pub(crate) struct Answer {
     pub(crate) lane: Lane,
     pub(crate) preferences: Preferences,
     pub(crate) status: Status,
-    /// Whether the connection may stay open after the response. Until the head is rendered, this is
-    /// only the server's part of the decision.
+    /// Whether the connection may stay open after the response. Until the head is rendered, only
+    /// the server's limits are considered, not yet the request and the response.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
     /// Length of the response body in `output`, in bytes.
@@ -93,7 +93,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(lane: Lane, keep: bool, started: Instant) -> Self {
+    fn new(lane: Lane, keep: bool, started: Instant) -> Self {
         Self {
             lane,
             preferences: Preferences::default(),
@@ -199,6 +199,12 @@ impl Conn {
             self.stage
         );
         self.stage = stage;
+    }
+
+    /// Starts the response to a request that moves to a worker.
+    pub(super) fn start_answer(&mut self, lane: Lane, keep: bool, now: Instant) {
+        self.enter(Stage::Answering);
+        self.answer = Answer::new(lane, keep, now);
     }
 
     /// Enters the TLS handshake stage.

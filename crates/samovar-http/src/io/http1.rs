@@ -40,8 +40,9 @@ impl<S: Service> Context<S> {
             }
             #[cfg(feature = "tls")]
             Verdict::Handshake(handshake) => self.on_handshake(conn, handshake, edges),
-            Verdict::Answered { keep } => {
+            Verdict::Answered => {
                 conn.restart_clock(self.now);
+                let keep = conn.answer.keep;
                 self.answered(conn, keep);
                 self.go_on(conn)
             }
@@ -255,7 +256,7 @@ impl<S: Service> Context<S> {
         match (flushed, request) {
             (Err(_), _) => Some(Next::Close),
             (Ok(_), Some(request)) => {
-                exec::begin(conn, request.lane, self.allows_keep(conn), self.now);
+                conn.start_answer(request.lane, self.allows_keep(conn), self.now);
                 Some(Next::Handle(request))
             }
             (Ok(false), None) => Some(Next::Wait),

@@ -17,10 +17,7 @@ use crate::tls::Handshake;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The kernel has accepted the whole response.
-    Answered {
-        /// Whether the connection may stay open.
-        keep: bool,
-    },
+    Answered,
     /// The socket buffer is full.
     Blocked,
     /// The application has not provided the response, or the rest of it. It will wake the
@@ -83,8 +80,11 @@ impl Mail {
         let (key, can_wait) = match message {
             Message::Returned(conn, verdict) => {
                 let can_wait = match verdict {
-                    Verdict::Answered { keep: true } => {
-                        conn.input.is_empty() && !conn.readable && conn.upgrade.is_none()
+                    Verdict::Answered => {
+                        conn.answer.keep
+                            && conn.input.is_empty()
+                            && !conn.readable
+                            && conn.upgrade.is_none()
                     }
                     // Only a deferred response can wait: a body that waits may already have called
                     // the waker.

@@ -92,7 +92,8 @@ impl Slab {
         slot.state = State::Here(link);
     }
 
-    /// Returns whether a worker has the connection, or it has not been put back yet.
+    /// Returns whether the connection was taken out and not put back yet, for example because a
+    /// worker has it.
     pub(crate) fn is_away(&mut self, key: Key) -> bool {
         self.slot(key)
             .is_some_and(|slot| matches!(slot.state, State::Away(_)))

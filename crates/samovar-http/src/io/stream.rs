@@ -92,10 +92,9 @@ pub(crate) struct StreamAnswer {
 pub(crate) enum Rest {
     /// The body has ended, with these trailer field lines.
     End(Vec<u8>),
-    /// More bytes, which the next pull returns.
-    More(Box<Outflow>),
-    /// More bytes, after the application has woken the stream.
-    Wait(Box<Outflow>),
+    /// More bytes, which the next pull returns. If `is_dry` is set, that pull must wait until the
+    /// application has woken the stream.
+    More { outflow: Box<Outflow>, is_dry: bool },
 }
 
 impl Rest {
@@ -103,7 +102,7 @@ impl Rest {
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
             Self::End(_) => None,
-            Self::More(outflow) | Self::Wait(outflow) => Some(outflow),
+            Self::More { outflow, .. } => Some(outflow),
         }
     }
 }

@@ -164,15 +164,10 @@ impl<S: Service> Context<S> {
                 }
                 conn.session.send_trailers(stream, &fields);
             }
-            Rest::More(outflow) => {
+            Rest::More { outflow, is_dry } => {
                 entry.outflow = Some(outflow);
-                entry.is_dry = false;
-                conn.session.send(stream, bytes, false);
-            }
-            Rest::Wait(outflow) => {
-                entry.outflow = Some(outflow);
-                entry.is_dry = true;
-                if bytes.is_empty() {
+                entry.is_dry = is_dry;
+                if is_dry && bytes.is_empty() {
                     self.wait_for_wake(conn, stream);
                 } else {
                     conn.session.send(stream, bytes, false);
