@@ -82,7 +82,11 @@ pub(crate) fn handle<S: Service, C: Carrier>(
         },
         Err(_panic) => panicked(shared, request.head()),
     };
-    let preferences = Preferences::of(request.head(), shared);
+    let preferences = Preferences::of(
+        request.head(),
+        #[cfg(feature = "compression")]
+        shared.compression.as_ref(),
+    );
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
     match response.later.take() {

@@ -1,6 +1,7 @@
 //! Response preferences of the client, read from the request.
 
-use crate::core::Core;
+#[cfg(feature = "compression")]
+use crate::compress::Negotiator;
 use crate::head::Head;
 #[cfg(feature = "compression")]
 use crate::http::accept_encoding::Coding;
@@ -19,14 +20,16 @@ pub(crate) struct Preferences {
 }
 
 impl Preferences {
-    pub(crate) fn of(head: Head<'_>, core: &Core) -> Self {
-        let _used_with_compression = core;
+    pub(crate) fn of(
+        head: Head<'_>,
+        #[cfg(feature = "compression")] negotiator: Option<&Negotiator>,
+    ) -> Self {
         Self {
             version: head.version(),
             is_head: head.method() == Method::Head,
             takes_trailers: head.takes_trailers(),
             #[cfg(feature = "compression")]
-            coding: core.compression.as_ref().and_then(|it| it.coding(head)),
+            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
         }
     }
 }
