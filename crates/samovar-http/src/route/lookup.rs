@@ -2,22 +2,10 @@
 
 use super::params::{Matched, Params};
 use super::path::{Path, PathError};
-use super::router::{Entry, Router};
+use super::router::{Entry, Miss, Router};
 use super::trie::Captures;
 use crate::head::Head;
 use crate::http::Method;
-
-/// Reason why a request matches no route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Miss {
-    /// The path cannot be decoded.
-    BadPath,
-    NotFound,
-    /// The path only has routes for other methods. Contains the value of `Allow`.
-    Methods(String),
-    /// Only the path with its trailing slash added or removed has a route. Contains that path.
-    Elsewhere(String),
-}
 
 /// A matching route and the captures of its wildcards.
 #[derive(Debug)]

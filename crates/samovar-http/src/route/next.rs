@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::lookup::Miss;
-use super::router::{Entry, Router};
+use super::router::{Entry, Miss, Router};
 use crate::request::Request;
 use crate::response::Response;
 

@@ -3,8 +3,6 @@
 //!
 //! Literal text is compared with the *decoded* path, and may be percent-encoded itself.
 
-use std::fmt;
-
 use crate::http::percent;
 
 /// Maximum number of wildcards in a pattern: the length of the array of captures.
@@ -94,39 +92,30 @@ pub(crate) struct Pattern {
 }
 
 /// Error in a pattern, which is a bug of the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PatternError {
+    #[error("it does not start with `/`")]
     NoSlash,
+    #[error("a segment is empty; only the last may be")]
     EmptySegment,
+    #[error("a path has no `?` and no `#`; handlers read the query")]
     QueryOrFragment,
+    #[error("`%` needs two hexadecimal digits, and the decoded text must be UTF-8")]
     Encoding,
+    #[error("a brace has no partner; write `%7B` or `%7D` for the character")]
     Braces,
+    #[error("the name of a parameter must consist of letters, digits and `_`")]
     Name,
+    #[error("two parameters have the same name")]
     NameTwice,
+    #[error("a segment may have one parameter, or stars at its ends, or the form `a*z`")]
     TwoInSegment,
+    #[error("`**` and `{{*name}}` must be whole segments")]
     RestInSegment,
+    #[error("the segment after `**` or `{{*name}}` must contain literal text")]
     AfterRest,
+    #[error("it has more than 16 wildcards")]
     TooMany,
-}
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSlash => "it does not start with `/`",
-            Self::EmptySegment => "a segment is empty; only the last may be",
-            Self::QueryOrFragment => "a path has no `?` and no `#`; handlers read the query",
-            Self::Encoding => "`%` needs two hexadecimal digits, and the whole has to be UTF-8",
-            Self::Braces => "a brace has no partner; write `%7B` or `%7D` for the character",
-            Self::Name => "a name is letters, digits and `_`",
-            Self::NameTwice => "a name stands twice",
-            Self::TwoInSegment => "a segment has one parameter, or stars at its ends, or `a*z`",
-            Self::RestInSegment => "`**` and `{*name}` are segments of their own",
-            Self::AfterRest => {
-                "what follows `**` or `{*name}` needs some text, or nothing says where it starts"
-            }
-            Self::TooMany => "it has more than 16 wildcards",
-        })
-    }
 }
 
 impl Pattern {

@@ -101,6 +101,18 @@ pub(super) struct Entry {
     pub(super) template: Arc<Template>,
 }
 
+/// Reason why a request matches no route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Miss {
+    /// The path cannot be decoded.
+    BadPath,
+    NotFound,
+    /// The path only has routes for other methods. Contains the value of `Allow`.
+    Methods(String),
+    /// Only the path with its trailing slash added or removed has a route. Contains that path.
+    Elsewhere(String),
+}
+
 macro_rules! methods {
     ($($name:ident $token:literal,)*) => {$(
         #[doc = concat!("Adds a route for ", $token, ".")]

@@ -3,9 +3,8 @@
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 
-use super::lookup::Miss;
 use super::next::Next;
-use super::router::{Entry, Router};
+use super::router::{Entry, Miss, Router};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
