@@ -235,7 +235,7 @@ fn names_choose_the_certificate() {
     let authority = Authority::new("test");
     let [a, b, wild] = [&["a.test"], &["b.test"], &["*.c.test"]].map(|names| authority.sign(names));
     let builder = wild.add_to(b.add_to(a.builder()));
-    let (_server, addr) = start(builder.clone());
+    let (_server, addr) = start(builder);
     let shown = |addr, name| {
         let client = authority.client().named(name).connect(addr)?;
         let chain = client.conn.peer_certificates().unwrap();
@@ -247,10 +247,6 @@ fn names_choose_the_certificate() {
     // The client gets the default certificate, which does not match the name, and refuses it.
     let error = shown(addr, "d.test").unwrap_err().to_string();
     assert!(error.contains("not valid for name"), "{error}");
-    let (_server, addr) = start(builder.refuse_unknown_names());
-    let error = shown(addr, "d.test").unwrap_err().to_string();
-    assert!(error.contains("alert"), "{error}");
-    assert!(shown(addr, "b.test").is_ok());
 }
 
 #[test]
@@ -294,11 +290,12 @@ fn clients_show_who_they_are() {
         client.read_exact(&mut byte)?;
         std::io::Result::Ok(byte[0])
     };
+    let authorities = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&authorities, users.pem()).unwrap();
     let require = |clients| {
-        let users = users.pem();
         start(
             pair.builder()
-                .client_authorities_pem(users.as_bytes(), clients),
+                .client_authorities_file(&authorities, clients),
         )
     };
     let (server, addr) = require(ClientCertificates::Required);

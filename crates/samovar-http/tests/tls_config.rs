@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use samovar_http::tls::{ClientCertificates, TlsConfig, TlsErrorKind};
+use samovar_http::tls::{ClientCertificates, TlsConfig};
 use tempfile::TempDir;
 
 struct Files {
@@ -49,7 +49,7 @@ impl Files {
 fn refused(chain: &Path, key: &Path) -> String {
     let error = TlsConfig::files(chain, key).unwrap_err();
     let mut text = error.to_string();
-    let mut cause = error.kind.source();
+    let mut cause = error.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();
@@ -113,7 +113,7 @@ fn each_mistake_is_named_with_its_file() {
         assert!(said.contains(words), "{said}, not {words}");
     }
     let nothing = TlsConfig::builder().build().unwrap_err();
-    assert!(matches!(nothing.kind, TlsErrorKind::Nothing), "{nothing}");
+    assert_eq!(nothing.to_string(), "TLS: no certificate is configured");
 }
 
 #[test]
@@ -127,7 +127,10 @@ fn authorities_are_read_too() {
     assert!(good.build().is_ok());
     let bad = builder.client_authorities_file(&key, ClientCertificates::Optional);
     let error = bad.build().unwrap_err();
-    assert!(matches!(error.kind, TlsErrorKind::NoCertificate), "{error}");
+    assert!(
+        error.to_string().contains("holds no certificate"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -151,10 +154,7 @@ fn a_bad_renewal_leaves_the_old_one() {
 
     fs::copy(&other, &certificate).unwrap();
     let error = config.reload().unwrap_err();
-    assert!(
-        matches!(error.kind, TlsErrorKind::Mismatch { .. }),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is not the key of"), "{error}");
     assert_eq!(config.certificates()[0].names, ["a.test"]);
 
     fs::copy(&other_key, &key).unwrap();

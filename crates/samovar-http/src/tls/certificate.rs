@@ -1,5 +1,6 @@
 //! Server certificates and their keys, loaded from files or memory.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_cert::der::Decode;
 
-use super::error::{TlsError, TlsErrorKind};
+use super::error::TlsError;
 
 /// Maximum size of a PEM file, in bytes. A certificate chain has only a few kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -38,9 +39,8 @@ impl Pem {
         }
     }
 
-    pub(super) fn error(&self, kind: TlsErrorKind) -> TlsError {
-        let location = self.location();
-        TlsError { location, kind }
+    pub(super) fn error(&self, problem: impl Into<Cow<'static, str>>) -> TlsError {
+        TlsError::new(self.location(), problem)
     }
 
     fn read(&self) -> Result<Arc<[u8]>, TlsError> {
@@ -48,7 +48,7 @@ impl Pem {
             Self::Memory(bytes) => Ok(Arc::clone(bytes)),
             Self::File(path) => match read_file(path) {
                 Ok(bytes) => Ok(bytes.into()),
-                Err(error) => Err(self.error(TlsErrorKind::Unreadable(error))),
+                Err(error) => Err(self.error("cannot be read").because(error)),
             },
         }
     }
@@ -60,7 +60,7 @@ impl Pem {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| self.syntax(&error))?;
         if certificates.is_empty() {
-            return Err(self.error(TlsErrorKind::NoCertificate));
+            return Err(self.error("holds no certificate (PEM, `BEGIN CERTIFICATE`)"));
         }
         Ok(certificates)
     }
@@ -68,13 +68,20 @@ impl Pem {
     /// Reads the first private key.
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
-            PemError::NoItemsFound => self.error(TlsErrorKind::NoKey),
+            PemError::NoItemsFound => self.error(
+                "holds no supported private key (PEM: PKCS#8, PKCS#1 or SEC1, not encrypted)",
+            ),
             error => self.syntax(&error),
         })
     }
 
+    pub(super) fn unsupported(&self, error: Error) -> TlsError {
+        self.error("holds an unsupported certificate")
+            .because(error)
+    }
+
     fn syntax(&self, error: &PemError) -> TlsError {
-        self.error(TlsErrorKind::NotPem(error.to_string()))
+        self.error(format!("is not valid PEM: {error}"))
     }
 }
 
@@ -135,21 +142,22 @@ pub(super) fn load(
     let private_key = provider
         .key_provider
         .load_private_key(key_der)
-        .map_err(|error| key.error(TlsErrorKind::BadKey(error)))?;
+        .map_err(|error| key.error("holds an unsupported private key").because(error))?;
     let certified = CertifiedKey::new(certificates, private_key);
     match certified.keys_match() {
         // Some keys do not reveal their public half, so they cannot be compared; assume a match.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(_)) => {
             let certificate = chain.location();
-            return Err(key.error(TlsErrorKind::Mismatch { certificate }));
+            let problem = format!("is not the key of the certificate in {certificate}");
+            return Err(key.error(problem));
         }
-        Err(error) => return Err(chain.error(TlsErrorKind::BadCertificate(error))),
+        Err(error) => return Err(chain.unsupported(error)),
     }
     let leaf = leaf.unwrap_or_else(|| CertificateDer::from(Vec::new()));
     let parsed = webpki::EndEntityCert::try_from(&leaf).map_err(|_webpki| {
         let error = Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
-        chain.error(TlsErrorKind::BadCertificate(error))
+        chain.unsupported(error)
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(str::to_ascii_lowercase).collect();

@@ -8,7 +8,7 @@ use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 
 use super::certificate::{self, Certificate, Pem};
-use super::error::{TlsError, TlsErrorKind};
+use super::error::TlsError;
 use super::resolver::Resolver;
 use crate::sync::Lock;
 
@@ -72,11 +72,8 @@ impl TlsConfig {
     ///
     /// As [`TlsBuilder::build`]; the current configuration then stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        // Hold the lock until the end, so that of two concurrent reloads the later one wins.
         let recipe = self.shared.recipe.locked();
-        let loaded = recipe.load()?;
-        *self.shared.loaded.locked() = Arc::new(loaded);
-        Ok(())
+        self.load(&recipe)
     }
 
     /// Replaces the configuration by another one, and applies it as [`reload`](Self::reload) does.
@@ -86,8 +83,15 @@ impl TlsConfig {
     /// As [`TlsBuilder::build`]; the current configuration then stays in use.
     pub fn replace(&self, recipe: TlsBuilder) -> Result<(), TlsError> {
         let mut current = self.shared.recipe.locked();
-        let loaded = recipe.load()?;
+        self.load(&recipe)?;
         *current = recipe;
+        Ok(())
+    }
+
+    /// Loads a configuration. The caller holds the lock of the recipe until the end, so that of two
+    /// concurrent calls the later one wins.
+    fn load(&self, recipe: &TlsBuilder) -> Result<(), TlsError> {
+        let loaded = recipe.load()?;
         *self.shared.loaded.locked() = Arc::new(loaded);
         Ok(())
     }
@@ -115,14 +119,12 @@ pub struct TlsBuilder {
     /// Pairs of certificate chain and key.
     certificates: Vec<(Pem, Pem)>,
     clients: Option<(Pem, ClientCertificates)>,
-    refuses_unknown_names: bool,
 }
 
 impl TlsBuilder {
     /// Adds a certificate from PEM files: `chain` contains the certificate followed by its issuers,
     /// `key` the private key. It is used for clients that request one of its names (SNI). The first
-    /// certificate added is also the default, see
-    /// [`refuse_unknown_names`](Self::refuse_unknown_names).
+    /// certificate added is also used for clients without SNI, and for names without a certificate.
     #[must_use]
     pub fn certificate_files(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.certificates.push((Pem::file(chain), Pem::file(key)));
@@ -150,26 +152,6 @@ impl TlsBuilder {
         self
     }
 
-    /// Like [`client_authorities_file`](Self::client_authorities_file), from PEM in memory.
-    #[must_use]
-    pub fn client_authorities_pem(
-        mut self,
-        authorities: &[u8],
-        clients: ClientCertificates,
-    ) -> Self {
-        self.clients = Some((Pem::Memory(authorities.into()), clients));
-        self
-    }
-
-    /// Fails the handshake (`unrecognized_name`) of a client that requests a name without a
-    /// certificate. By default it gets the first certificate. A client without SNI always gets the
-    /// first certificate.
-    #[must_use]
-    pub fn refuse_unknown_names(mut self) -> Self {
-        self.refuses_unknown_names = true;
-        self
-    }
-
     /// Reads the files and builds the configuration. Expired certificates are accepted, see
     /// [`Certificate::is_expired`].
     ///
@@ -188,13 +170,10 @@ impl TlsBuilder {
     }
 
     fn load(&self) -> Result<Loaded, TlsError> {
-        let invalid = |kind| TlsError {
-            location: "TLS".to_owned(),
-            kind,
-        };
-        let refused = |error| invalid(TlsErrorKind::Refused(error));
+        let invalid = |problem| TlsError::new("TLS".to_owned(), problem);
+        let refused = |error: rustls::Error| invalid("configuration refused").because(error);
         let provider = Arc::new(provider());
-        let mut resolver = Resolver::new(self.refuses_unknown_names);
+        let mut resolver = Resolver::default();
         let mut certificates = Vec::new();
         for (chain, key) in &self.certificates {
             let (certified, facts) = certificate::load(chain, key, &provider)?;
@@ -202,7 +181,7 @@ impl TlsBuilder {
             certificates.push(facts);
         }
         if certificates.is_empty() {
-            return Err(invalid(TlsErrorKind::Nothing));
+            return Err(invalid("no certificate is configured"));
         }
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -239,7 +218,7 @@ fn verifier(
     for certificate in authorities.certificates()? {
         roots
             .add(certificate)
-            .map_err(|error| authorities.error(TlsErrorKind::BadCertificate(error)))?;
+            .map_err(|error| authorities.unsupported(error))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match clients {
@@ -248,7 +227,7 @@ fn verifier(
     };
     builder
         .build()
-        .map_err(|error| authorities.error(TlsErrorKind::BadAuthorities(error.to_string())))
+        .map_err(|error| authorities.error(format!("cannot verify clients: {error}")))
 }
 
 /// Returns ring's cipher suites, cheapest first: encrypting 1 GB in records of 16 KiB takes 0.13 s

@@ -11,7 +11,6 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let tls = TlsConfig::builder()
 //!     .certificate_files("chain.pem", "key.pem")
-//!     .refuse_unknown_names()
 //!     .build()?;
 //! let listener = Listener::tcp("[::]:8443".parse()?, 1024)?.tls(tls.clone());
 //! let server = Server::builder(Router::new().get("/", |_| "Hello\n"))
@@ -45,6 +44,6 @@ mod stream;
 
 pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};
-pub use error::{TlsError, TlsErrorKind};
+pub use error::TlsError;
 pub(crate) use names::peer_names;
 pub(crate) use stream::{Handshake, Stream};

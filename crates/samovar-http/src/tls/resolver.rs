@@ -17,17 +17,9 @@ pub(super) struct Resolver {
     exact: HashMap<String, usize>,
     /// Index of the certificate, by the parent domain of a wildcard.
     wildcard: HashMap<String, usize>,
-    refuses_unknown: bool,
 }
 
 impl Resolver {
-    pub(super) fn new(refuses_unknown: bool) -> Self {
-        Self {
-            refuses_unknown,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn add(&mut self, certificate: CertifiedKey, names: &[String]) {
         let index = self.certificates.len();
         self.certificates.push(Arc::new(certificate));
@@ -50,11 +42,8 @@ impl Resolver {
             let (_, parent) = name.split_once('.')?;
             self.wildcard.get(parent)
         };
-        match self.exact.get(&name).or_else(wildcard) {
-            Some(&index) => self.certificates.get(index),
-            None if self.refuses_unknown => None,
-            None => self.certificates.first(),
-        }
+        let index = self.exact.get(&name).or_else(wildcard).unwrap_or(&0);
+        self.certificates.get(*index)
     }
 }
 
@@ -68,9 +57,9 @@ impl ResolvesServerCert for Resolver {
 mod tests {
     use super::*;
 
-    fn resolver(refuses_unknown: bool) -> Resolver {
+    fn resolver() -> Resolver {
         let provider = rustls::crypto::ring::default_provider();
-        let mut resolver = Resolver::new(refuses_unknown);
+        let mut resolver = Resolver::default();
         for names in [vec!["a.test"], vec!["*.a.test", "a.test"], vec!["b.a.test"]] {
             let key = rcgen::KeyPair::generate().unwrap();
             let der = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
@@ -89,7 +78,7 @@ mod tests {
 
     #[test]
     fn exact_names_precede_wildcards() {
-        let resolver = resolver(false);
+        let resolver = resolver();
         for (name, expected) in [
             (None, 0),
             (Some("a.test"), 0),
@@ -101,13 +90,5 @@ mod tests {
         ] {
             assert_eq!(index(&resolver, name), Some(expected), "{name:?}");
         }
-    }
-
-    #[test]
-    fn unknown_names_can_be_refused() {
-        let resolver = resolver(true);
-        assert_eq!(index(&resolver, Some("x.b.a.test")), None);
-        assert_eq!(index(&resolver, Some("b.a.test")), Some(2));
-        assert_eq!(index(&resolver, None), Some(0));
     }
 }
