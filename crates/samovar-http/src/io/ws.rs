@@ -13,7 +13,7 @@ use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, Stay};
 use super::sys::Edges;
 use super::transport::Transport;
-use super::ws_clock::{Clock, PING};
+use super::ws_clock::Clock;
 use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
 use crate::observer::Incident;
@@ -152,8 +152,7 @@ impl<S: Service> Context<S> {
     fn on_received(&mut self, conn: &mut SocketConn, event: Received<'_>) {
         match event {
             Received::Ping(payload) => conn.socket.outbound().pong(&payload),
-            Received::Pong(payload) if *payload == *PING => {}
-            Received::Pong(payload) => self.deliver(conn, Event::Pong(payload)),
+            Received::Pong(_) => {}
             Received::Text(text) => self.deliver(conn, Event::Text(text)),
             Received::Binary(data) => self.deliver(conn, Event::Binary(data)),
             Received::Close(frame) => {

@@ -11,7 +11,7 @@ use crate::service::Service;
 use crate::ws;
 
 /// Payload of the engine's own pings.
-pub(super) const PING: &[u8] = b"there?";
+const PING: &[u8] = b"there?";
 
 /// An expired time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl<S: Service> Context<S> {
                 self.lose_socket(conn, "the peer was too slow")
             }
             Overdue::Ping => {
-                conn.socket.ping(PING);
+                conn.socket.outbound().ping(PING);
                 Stay::Wait
             }
             Overdue::Pong => self.lose_socket(conn, "the peer did not answer a ping"),

@@ -42,12 +42,6 @@ pub trait Handler: Send + 'static {
     /// Called for each message.
     fn message(&mut self, socket: &Socket, message: Message<'_>);
 
-    /// Called for each pong: the reply to [`Socket::ping`], or an unsolicited one. Pongs in reply
-    /// to the engine's own pings are not reported.
-    fn pong(&mut self, socket: &Socket, payload: &[u8]) {
-        let _unused = (socket, payload);
-    }
-
     /// Called last, when the socket has ended. Messages can no longer be sent.
     fn close(&mut self, socket: &Socket, closed: &Closed) {
         let _unused = (socket, closed);

@@ -14,7 +14,6 @@ pub(crate) enum Event<'a> {
     Open,
     Text(Cow<'a, str>),
     Binary(Cow<'a, [u8]>),
-    Pong(Cow<'a, [u8]>),
     Close(Box<End>),
 }
 
@@ -42,7 +41,6 @@ impl Event<'_> {
             Self::Open => Event::Open,
             Self::Text(text) => Event::Text(text.into_owned().into()),
             Self::Binary(data) => Event::Binary(data.into_owned().into()),
-            Self::Pong(payload) => Event::Pong(payload.into_owned().into()),
             Self::Close(end) => Event::Close(end),
         }
     }
@@ -51,7 +49,7 @@ impl Event<'_> {
         let payload_len = match self {
             Self::Open | Self::Close(_) => 0,
             Self::Text(text) => text.len(),
-            Self::Binary(data) | Self::Pong(data) => data.len(),
+            Self::Binary(data) => data.len(),
         };
         payload_len + EVENT_LEN
     }

@@ -157,12 +157,6 @@ impl Socket {
         }
     }
 
-    /// Sends a ping; a payload of more than 125 bytes is truncated. The peer's reply goes to
-    /// [`Handler::pong`].
-    pub fn ping(&self, payload: &[u8]) {
-        self.outbound().ping(payload);
-    }
-
     /// Closes the socket after all queued messages were sent. A reason of more than 123 bytes is
     /// truncated.
     pub fn close(&self, code: CloseCode, reason: &str) {
@@ -252,7 +246,6 @@ impl Socket {
             Event::Open => handler.open(self),
             Event::Text(text) => handler.message(self, Message::Text(&text)),
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
-            Event::Pong(payload) => handler.pong(self, &payload),
             Event::Close(end) => {
                 let frame = match &end.owed {
                     Some(Owed::Answer(code)) => code.map(|code| (code, "")),

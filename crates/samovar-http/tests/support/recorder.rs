@@ -30,7 +30,7 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F>
     }
 }
 
-/// A WebSocket handler that reports the calls of its methods, and echoes messages.
+/// A WebSocket handler that reports the calls of its methods, and echoes messages except `hush`.
 struct Recorder {
     events: Sender<String>,
     /// Time that the handler spends on each message.
@@ -52,14 +52,11 @@ impl Handler for Recorder {
         std::thread::sleep(self.pause);
         match message {
             Message::Text("panic") => panic!("as asked"),
+            Message::Text("hush") => {}
             Message::Text("bye") => socket.close(CloseCode::NORMAL, "as asked"),
             _ => socket.send(message),
         }
         self.say(String::from_utf8_lossy(message.as_bytes()));
-    }
-
-    fn pong(&mut self, _: &Socket, payload: &[u8]) {
-        self.say(format!("pong {}", String::from_utf8_lossy(payload)));
     }
 
     fn close(&mut self, socket: &Socket, closed: &Closed) {
