@@ -15,7 +15,6 @@
 
 use std::io;
 
-use samovar_http::compress::Compression;
 use samovar_http::http::range::{RangeOutcome, resolve};
 use samovar_http::http::{Method, Status};
 use samovar_http::ws::{Message, Socket, Upgrade};
@@ -43,7 +42,7 @@ pub(crate) fn start(listeners: Vec<Listener>) -> io::Result<Server<Echo>> {
         inline: Prepared::new(Status::OK, &[], b"inline\n"),
         router,
     };
-    let builder = Server::builder(echo).compression(Compression::default());
+    let builder = Server::builder(echo).compression();
     let builder = listeners
         .into_iter()
         .fold(builder, samovar_http::Builder::listen);

@@ -14,7 +14,6 @@
 use std::error::Error;
 use std::time::Duration;
 
-use samovar_http::compress::Compression;
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Listener, Request, Router, Server};
 
@@ -30,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tls = TlsConfig::files(argument("cert.pem"), argument("key.pem"))?;
     let server = Server::builder(Router::new().get("/", index))
         .listen(Listener::tcp(addr, 1024)?.tls(tls.clone()))
-        .compression(Compression::default())
+        .compression()
         .start()?;
     for line in std::io::stdin().lines() {
         line?;

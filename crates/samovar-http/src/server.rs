@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::body::BufferPool;
 use crate::budget::Budget;
 #[cfg(feature = "compression")]
-use crate::compress::{Compression, Negotiator};
+use crate::compress::Negotiator;
 use crate::core::{Core, Shared};
 use crate::exec::{self, Queue};
 use crate::io::inbox::{Inbox, Message};
@@ -43,7 +43,7 @@ pub struct Builder<S> {
     workers: usize,
     name: String,
     #[cfg(feature = "compression")]
-    compression: Option<Compression>,
+    compression: Option<Negotiator>,
 }
 
 impl<S: Service> Builder<S> {
@@ -103,8 +103,8 @@ impl<S: Service> Builder<S> {
     /// application knows which responses contain secrets; see [`compress`](crate::compress).
     #[cfg(feature = "compression")]
     #[must_use]
-    pub fn compression(mut self, compression: Compression) -> Self {
-        self.compression = Some(compression);
+    pub fn compression(mut self) -> Self {
+        self.compression = Some(Negotiator::default());
         self
     }
 
@@ -165,7 +165,7 @@ impl<S: Service> Builder<S> {
                 is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "compression")]
-                compression: self.compression.map(Negotiator::new),
+                compression: self.compression,
             }),
         });
         let server = Server {

@@ -14,7 +14,6 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Mutex;
 
-use samovar_http::compress::Compression;
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Progress, Request, Response, Sender, Server, Service, Source};
 
@@ -94,7 +93,7 @@ fn start() -> (Server<Texts>, SocketAddr) {
     let texts = Texts {
         events: Mutex::default(),
     };
-    serve(texts, |builder| builder.compression(Compression::default()))
+    serve(texts, |builder| builder.compression())
 }
 
 fn ask(addr: SocketAddr, method: &str, path: &str, accepts: &str) -> Answer {

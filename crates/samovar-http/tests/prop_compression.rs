@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, OnceLock};
 
 use proptest::prelude::*;
-use samovar_http::compress::Compression;
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Progress, Request, Response, Server, Service, Source};
 
@@ -95,11 +94,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn server() -> &'static (Server<Scripted>, SocketAddr) {
     static SERVER: OnceLock<(Server<Scripted>, SocketAddr)> = OnceLock::new();
-    SERVER.get_or_init(|| {
-        serve(Scripted(Mutex::default()), |builder| {
-            builder.compression(Compression::default())
-        })
-    })
+    SERVER.get_or_init(|| serve(Scripted(Mutex::default()), |builder| builder.compression()))
 }
 
 proptest! {

@@ -54,7 +54,7 @@ type Weight = u16;
 /// use samovar_http_proto::http::accept_encoding::{AcceptEncoding, Coding};
 ///
 /// let accepts = AcceptEncoding::parse([b"gzip, br;q=0.9, *;q=0".as_slice()]);
-/// assert_eq!(accepts.choose(&Coding::ALL), Some(Coding::Gzip));
+/// assert_eq!(accepts.choose(), Some(Coding::Gzip));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AcceptEncoding {
@@ -92,21 +92,20 @@ impl AcceptEncoding {
         place.get_or_insert(weight);
     }
 
-    /// Returns the weight of a coding, in thousandths; 0 means "not acceptable".
-    pub fn weight(&self, coding: Coding) -> u16 {
+    fn weight(&self, coding: Coding) -> Weight {
         // Without the field, every coding is acceptable (RFC 9110, 12.5.3, rule 1). In practice,
         // clients without the field cannot decode any.
         self.codings[coding as usize].or(self.others).unwrap_or(0)
     }
 
-    /// Returns the acceptable coding with the highest weight, and the first of `ours` among equals.
-    /// `None`: send the body without a coding, even if the client refuses `identity`: such a
+    /// Returns the acceptable coding with the highest weight; among equals, the first of
+    /// [`Coding::ALL`]. `None`: send the body without a coding, even if the client refuses `identity`: such a
     /// response is more useful than 406, and RFC 9110, 12.5.3 permits both.
-    pub fn choose(&self, ours: &[Coding]) -> Option<Coding> {
+    pub fn choose(&self) -> Option<Coding> {
         let mut best = None;
         // `identity` loses ties: it wins only if the client gives it a higher weight.
         let mut best_weight = self.identity.unwrap_or(0);
-        for &coding in ours {
+        for coding in Coding::ALL {
             let weight = self.weight(coding);
             let is_better = match best {
                 None => weight > 0 && weight >= best_weight,
@@ -187,7 +186,7 @@ mod tests {
     #[track_caller]
     fn check(field: &str, expected: Option<Coding>) {
         let accepts = AcceptEncoding::parse([field.as_bytes()]);
-        assert_eq!(accepts.choose(&Coding::ALL), expected, "{field}");
+        assert_eq!(accepts.choose(), expected, "{field}");
     }
 
     #[test]
@@ -221,11 +220,7 @@ mod tests {
         check("gzip;q=0.5, identity", None);
         // No coding is acceptable; sending plain bytes is more useful than 406.
         check("identity;q=0, deflate", None);
-        assert_eq!(AcceptEncoding::parse([]).choose(&Coding::ALL), None);
-        assert_eq!(
-            AcceptEncoding::parse([b"gzip".as_slice()]).choose(&[]),
-            None
-        );
+        assert_eq!(AcceptEncoding::parse([]).choose(), None);
     }
 
     #[test]
@@ -261,7 +256,7 @@ mod tests {
     #[test]
     fn several_fields_are_one_list() {
         let accepts = AcceptEncoding::parse([b"gzip;q=0.5".as_slice(), b"br;q=0.6, gzip"]);
-        assert_eq!(accepts.choose(&Coding::ALL), Some(Coding::Brotli));
+        assert_eq!(accepts.choose(), Some(Coding::Brotli));
         assert_eq!(accepts.weight(Coding::Gzip), 500);
     }
 }

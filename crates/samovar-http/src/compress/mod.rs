@@ -2,17 +2,16 @@
 //!
 //! Off by default. If a response contains both a secret and text chosen by an attacker, its
 //! compressed length reveals the secret (BREACH); only the application knows its responses of that
-//! kind. A server is given a [`Compression`] to enable it, and
+//! kind. [`Builder::compression`](crate::Builder::compression) enables it for a server, and
 //! [`Response::uncompressed`](crate::Response::uncompressed) disables it for a single response.
 //!
 //! ```no_run
-//! use samovar_http::compress::Compression;
 //! use samovar_http::{Listener, Router, Server};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::builder(Router::new().get("/", |_| "Hello\n"))
 //!     .listen(Listener::tcp("[::]:8080".parse()?, 1024)?)
-//!     .compression(Compression::default())
+//!     .compression()
 //!     .start()?;
 //! # Ok(())
 //! # }
@@ -25,19 +24,21 @@
 //! | | reason |
 //! |---|---|
 //! | the client accepts none of the codings | RFC 9110, 12.5.3 |
-//! | shorter than [`Compression::len_min`] | it fits into one packet with its head anyway |
+//! | shorter than 860 bytes | it fits into one Ethernet packet with its head (1460 bytes), so compression does not make it arrive sooner |
 //! | its `Content-Type` is missing or not listed in `media_type.rs` | images, archives and fonts are compressed already |
 //! | it has a `Content-Encoding` | it is encoded already |
 //! | status 206, or a `Content-Range` | ranges refer to the plain bytes |
 //! | `Cache-Control: no-transform` | RFC 9111, 5.2.2.6 |
 //! | it has a digest of its content | the digest would become wrong (RFC 9530) |
 //! | it has trailers | they may describe the plain bytes |
-//! | too many bodies are being compressed | memory; see [`Compression::streams_max`] |
+//! | 64 bodies are being compressed while they are sent | memory: each takes 1.4 MiB (zstd), 1.1 MiB (br) or 0.2 MiB (gzip) |
 //! | it comes from [`Service::inline`](crate::Service::inline) | the application can prepare a compressed form |
 //!
 //! The server sends `Vary: Accept-Encoding` whenever another client could receive another coding,
 //! even if this response is plain. It makes a strong `ETag` weak and removes `Accept-Ranges`,
 //! because both refer to the handler's bytes (RFC 9110, 8.8.3).
+//!
+//! The server prefers zstd to br to gzip; the weights sent by the client take precedence.
 //!
 //! # Implementation
 //!
@@ -51,32 +52,4 @@ mod media_type;
 mod negotiate;
 mod source;
 
-pub(crate) use negotiate::{Negotiator, negotiate};
-
-use crate::http::accept_encoding::Coding;
-
-/// Compression settings of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compression {
-    /// Enabled codings in order of preference; weights sent by the client take precedence. Default:
-    /// [`Coding::ALL`].
-    pub codings: Vec<Coding>,
-    /// Minimum length of a body to be compressed, in bytes; bodies of unknown length are always
-    /// long enough. Default: 860. An Ethernet packet carries 1460 bytes, of which a head takes up
-    /// to 600; if a response fits into one packet, compression does not make it arrive sooner.
-    pub len_min: u64,
-    /// Maximum number of bodies that are compressed while they are sent; further bodies are sent
-    /// plain. Each takes 1.4 MiB (zstd), 1.1 MiB (br) or 0.2 MiB (gzip) while its client reads.
-    /// Default: 64.
-    pub streams_max: usize,
-}
-
-impl Default for Compression {
-    fn default() -> Self {
-        Self {
-            codings: Coding::ALL.to_vec(),
-            len_min: 860,
-            streams_max: 64,
-        }
-    }
-}
+pub(crate) use negotiate::{Negotiator, coding, negotiate};

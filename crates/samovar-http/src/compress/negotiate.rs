@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::Compression;
 use super::encoder::{Encoder, compress};
 use super::media_type::is_compressible;
 use super::source::Compressed;
@@ -17,34 +16,38 @@ use crate::response::{Body, Response};
 /// `Content-Length`, and keeps a worker busy for a few milliseconds at most.
 const WHOLE_LEN_MAX: usize = 64 * 1024;
 
+/// Minimum length of a compressed body, in bytes. Bodies of unknown length are compressed.
+const LEN_MIN: u64 = 860;
+
+/// Maximum number of bodies that are compressed while they are sent.
+const STREAMS_MAX: usize = 64;
+
 /// Compression state of a server.
 #[derive(Debug)]
 pub(crate) struct Negotiator {
-    compression: Compression,
     /// Bodies currently being compressed while they are sent.
     streams: Arc<Budget>,
 }
 
-impl Negotiator {
-    pub(crate) fn new(compression: Compression) -> Self {
+impl Default for Negotiator {
+    fn default() -> Self {
         Self {
-            streams: Arc::new(Budget::new(compression.streams_max)),
-            compression,
+            streams: Arc::new(Budget::new(STREAMS_MAX)),
         }
-    }
-
-    /// Returns the coding for the response to a request; `None` for a plain response.
-    pub(crate) fn coding(&self, request: Head<'_>) -> Option<Coding> {
-        let fields = request.headers();
-        let values = fields
-            .filter(|(name, _)| name.eq_ignore_ascii_case(b"Accept-Encoding"))
-            .map(|(_, value)| value);
-        AcceptEncoding::parse(values).choose(&self.compression.codings)
     }
 }
 
+/// Returns the coding for the response to a request; `None` for a plain response.
+pub(crate) fn coding(request: Head<'_>) -> Option<Coding> {
+    let values = request
+        .headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(b"Accept-Encoding"))
+        .map(|(_, value)| value);
+    AcceptEncoding::parse(values).choose()
+}
+
 /// Compresses a response if it meets all conditions. `coding` is the result of
-/// [`Negotiator::coding`].
+/// [`coding`] for the request.
 pub(crate) fn negotiate(
     negotiator: &Negotiator,
     coding: Option<Coding>,
@@ -64,7 +67,7 @@ pub(crate) fn negotiate(
         }
         return response;
     }
-    if !is_worth_it(&negotiator.compression, &response) {
+    if !is_worth_it(&response) {
         return response;
     }
     vary(&mut response.fields);
@@ -88,7 +91,7 @@ pub(crate) fn negotiate(
 }
 
 /// Returns whether the response is suitable for compression, regardless of this client.
-fn is_worth_it(compression: &Compression, response: &Response) -> bool {
+fn is_worth_it(response: &Response) -> bool {
     const AGAINST: [&str; 7] = [
         "Content-Encoding",
         "Content-Range",
@@ -99,8 +102,7 @@ fn is_worth_it(compression: &Compression, response: &Response) -> bool {
         "Trailer",
     ];
     let fields = &response.fields;
-    let len_min = compression.len_min.max(1);
-    let is_long = response.body_len.is_none_or(|len| len >= len_min);
+    let is_long = response.body_len.is_none_or(|len| len >= LEN_MIN);
     is_long
         && response.status.allows_body()
         && response.status != Status::PARTIAL_CONTENT

@@ -85,7 +85,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     let preferences = Preferences::of(
         request.head(),
         #[cfg(feature = "compression")]
-        shared.compression.as_ref(),
+        shared.compression.is_some(),
     );
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));

@@ -1,7 +1,7 @@
 //! Response preferences of the client, read from the request.
 
 #[cfg(feature = "compression")]
-use crate::compress::Negotiator;
+use crate::compress;
 use crate::head::Head;
 #[cfg(feature = "compression")]
 use crate::http::accept_encoding::Coding;
@@ -20,16 +20,13 @@ pub(crate) struct Preferences {
 }
 
 impl Preferences {
-    pub(crate) fn of(
-        head: Head<'_>,
-        #[cfg(feature = "compression")] negotiator: Option<&Negotiator>,
-    ) -> Self {
+    pub(crate) fn of(head: Head<'_>, #[cfg(feature = "compression")] is_compressing: bool) -> Self {
         Self {
             version: head.version(),
             is_head: head.method() == Method::Head,
             takes_trailers: head.takes_trailers(),
             #[cfg(feature = "compression")]
-            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
+            coding: is_compressing.then(|| compress::coding(head)).flatten(),
         }
     }
 }

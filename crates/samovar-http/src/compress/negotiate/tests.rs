@@ -6,7 +6,7 @@ fn text(len: usize) -> Response {
 }
 
 fn negotiated(coding: Option<Coding>, response: Response) -> Response {
-    let negotiator = Negotiator::new(Compression::default());
+    let negotiator = Negotiator::default();
     ask(&negotiator, coding, Version::Http11, response)
 }
 
@@ -142,10 +142,9 @@ fn a_304_has_the_fields_of_the_200() {
 
 #[test]
 fn concurrent_streams_are_limited() {
-    let negotiator = Negotiator::new(Compression {
-        streams_max: 1,
-        ..Compression::default()
-    });
+    let negotiator = Negotiator {
+        streams: Arc::new(Budget::new(1)),
+    };
     let again = || {
         let coding = Some(Coding::Gzip);
         ask(&negotiator, coding, Version::Http11, text(100_000))
@@ -162,7 +161,7 @@ fn concurrent_streams_are_limited() {
 
 #[test]
 fn a_stream_to_http_1_0_stays_plain() {
-    let negotiator = Negotiator::new(Compression::default());
+    let negotiator = Negotiator::default();
     let coding = Some(Coding::Gzip);
     let long = ask(&negotiator, coding, Version::Http10, text(100_000));
     assert_eq!(long.body.len(), Some(100_000));
