@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use samovar_http_proto::h2::{ErrorCode, Event, Http2Limits, PREFACE, ResponseHead, Session};
+use samovar_http_proto::h2::{ErrorCode, Event, PREFACE, ResponseHead, Session};
 use samovar_http_proto::http::Status;
 use samovar_http_proto::h1::head::HeadLimits;
 
@@ -53,7 +53,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let now = Instant::now();
-    let mut session = Session::<u8>::new(&Http2Limits::default(), &HeadLimits::default(), now);
+    let mut session = Session::<u8>::new(100, &HeadLimits::default(), now);
     let mut out = Vec::new();
     if how & 64 == 0 {
         session.receive(PREFACE, now);

@@ -129,7 +129,7 @@ pub use route::{Next, Params, Route, Router, with};
 pub use samovar_http_proto::h1::Refusal;
 pub use samovar_http_proto::h1::head::HeadLimits;
 #[cfg(feature = "http2")]
-pub use samovar_http_proto::h2::{Abuse, AbuseLimits, Allowance, Http2Limits};
+pub use samovar_http_proto::h2::Abuse;
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
 pub use upload::BodyError;

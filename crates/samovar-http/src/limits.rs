@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "http2")]
-use crate::h2::Http2Limits;
 use crate::proto::head::HeadLimits;
 
 /// Limits of a server. The defaults suit a server on the public internet.
@@ -57,9 +55,11 @@ pub struct Limits {
     pub request_memory_max: usize,
     /// Maximum number of responses on one connection, which is then closed. Default: 0, no limit.
     pub requests_per_connection_max: u64,
-    /// Limits specific to HTTP/2.
-    #[cfg(feature = "http2")]
-    pub http2: Http2Limits,
+    /// Maximum number of concurrent streams on an HTTP/2 connection. Further streams are refused
+    /// with `REFUSED_STREAM`, so the client can retry them. A stream that the client has reset
+    /// counts until its handler has returned. Default: 100, the minimum that RFC 9113, 6.5.2
+    /// recommends.
+    pub streams_max: u32,
 }
 
 impl Default for Limits {
@@ -80,8 +80,7 @@ impl Default for Limits {
             body_memory_max: 64 << 20,
             request_memory_max: 64 << 20,
             requests_per_connection_max: 0,
-            #[cfg(feature = "http2")]
-            http2: Http2Limits::default(),
+            streams_max: 100,
         }
     }
 }

@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use samovar_http::{AbuseLimits, Allowance, Http2Limits};
 use samovar_http::{Limits, Server};
 use support::h2::{self as wire, Client, Raw, frame, get, literal};
 use support::h2_app::{App, start, start_default, wait_until};
@@ -219,10 +218,7 @@ fn rapid_resets() {
 #[test]
 fn handlers_of_reset_streams_count_towards_the_limit() {
     let limits = Limits {
-        http2: Http2Limits {
-            streams_max: 4,
-            ..Http2Limits::default()
-        },
+        streams_max: 4,
         ..Limits::default()
     };
     let (server, addr) = start(limits);
@@ -272,41 +268,6 @@ fn resets_provoked_from_the_server() {
     assert_eq!(raw.goaway_code(), ENHANCE_YOUR_CALM);
     drop(raw);
     bystander.expect_undisturbed(&server);
-}
-
-#[test]
-fn the_reset_after_the_limit_closes_the_connection() {
-    let resets = Allowance {
-        burst: 10,
-        per_second: 0,
-    };
-    let limits = Limits {
-        http2: Http2Limits {
-            abuse: AbuseLimits {
-                resets,
-                ..AbuseLimits::default()
-            },
-            ..Http2Limits::default()
-        },
-        ..Limits::default()
-    };
-    let (_server, addr) = start(limits);
-    let mut raw = Raw::connect(addr);
-    let reset = |raw: &mut Raw, stream: u32| {
-        raw.send(&frame(wire::HEADERS, 4, stream, wire::POST));
-        raw.send(&frame(wire::RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
-    };
-    for i in 0..10 {
-        reset(&mut raw, 2 * i + 1);
-    }
-    raw.send(&frame(wire::PING, 0, 0, b"12345678"));
-    let pong = raw
-        .until(|frame| matches!(frame.kind, wire::PING | wire::GOAWAY))
-        .unwrap();
-    assert_eq!(pong.kind, wire::PING);
-    reset(&mut raw, 21);
-    assert_eq!(raw.goaway_code(), ENHANCE_YOUR_CALM);
-    assert!(raw.until(|_| false).is_none(), "and that is the end");
 }
 
 /// The client requests a body and never opens the stream's window.

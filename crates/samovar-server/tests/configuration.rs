@@ -109,7 +109,7 @@ fn everything_is_understood() {
     assert_eq!(limits.stall_time, Duration::MAX);
     assert_eq!(limits.connections_max, 3);
     assert_eq!(limits.head.head_len_max, 1024);
-    assert_eq!(limits.http2.streams_max, 4);
+    assert_eq!(limits.streams_max, 4);
     assert_eq!(limits.queue_len_max, 5);
     assert_eq!(config.nar_cache, Some("/var/cache/samovar".into()));
     assert_eq!(config.nar_cache_size, Some(0));

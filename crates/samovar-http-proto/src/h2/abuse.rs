@@ -53,49 +53,20 @@ pub enum Abuse {
     Protocol,
 }
 
-/// Size of a token bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allowance {
-    /// Burst: capacity of the bucket, in frames.
-    pub burst: u32,
-    /// Refill rate, in frames per second.
-    pub per_second: u32,
-}
-
-/// Sizes of the token buckets, see [`Abuse`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AbuseLimits {
-    /// Streams reset by either side. Default: 200 at once, 50 a second.
-    pub resets: Allowance,
-    /// SETTINGS, PING, PRIORITY, CONTINUATION, unknown frames and DATA without data. Default: 500
-    /// at once, 100 a second.
-    pub control: Allowance,
-    /// `WINDOW_UPDATE` beyond two for each DATA frame sent. Default: 1000 at once, 100 a second.
-    pub windows: Allowance,
-}
-
-impl Default for AbuseLimits {
-    fn default() -> Self {
-        let allow = |burst, per_second| Allowance { burst, per_second };
-        Self {
-            resets: allow(200, 50),
-            control: allow(500, 100),
-            windows: allow(1000, 100),
-        }
-    }
-}
-
+/// A token bucket: `burst` is its capacity, in frames, and `per_second` its refill rate.
 #[derive(Debug, Clone)]
 struct Bucket {
     left: u32,
-    allowance: Allowance,
+    burst: u32,
+    per_second: u32,
 }
 
 impl Bucket {
-    fn new(allowance: Allowance) -> Self {
+    fn full(burst: u32, per_second: u32) -> Self {
         Self {
-            left: allowance.burst,
-            allowance,
+            left: burst,
+            burst,
+            per_second,
         }
     }
 
@@ -105,11 +76,7 @@ impl Bucket {
     }
 
     fn put(&mut self, count: u32) {
-        self.left = self.left.saturating_add(count).min(self.allowance.burst);
-    }
-
-    fn pass(&mut self, seconds: u32) {
-        self.put(seconds.saturating_mul(self.allowance.per_second));
+        self.left = self.left.saturating_add(count).min(self.burst);
     }
 }
 
@@ -124,11 +91,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(limits: &AbuseLimits, now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            resets: Bucket::new(limits.resets),
-            control: Bucket::new(limits.control),
-            windows: Bucket::new(limits.windows),
+            resets: Bucket::full(200, 50),
+            control: Bucket::full(500, 100),
+            windows: Bucket::full(1000, 100),
             paid: now,
         }
     }
@@ -140,7 +107,7 @@ impl Budget {
             self.paid += Duration::from_secs(seconds);
             let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
             for bucket in [&mut self.resets, &mut self.control, &mut self.windows] {
-                bucket.pass(seconds);
+                bucket.put(seconds.saturating_mul(bucket.per_second));
             }
         }
     }
@@ -184,16 +151,12 @@ mod tests {
     }
 
     fn budget(now: Instant) -> Budget {
-        let allowance = Allowance {
-            burst: 3,
-            per_second: 2,
-        };
-        let limits = AbuseLimits {
-            resets: allowance,
-            control: allowance,
-            windows: allowance,
-        };
-        Budget::new(&limits, now)
+        Budget {
+            resets: Bucket::full(3, 2),
+            control: Bucket::full(3, 2),
+            windows: Bucket::full(3, 2),
+            paid: now,
+        }
     }
 
     #[track_caller]

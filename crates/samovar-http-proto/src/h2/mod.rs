@@ -22,15 +22,13 @@ mod abuse;
 mod commands;
 mod frames;
 mod head;
-mod limits;
 mod pipe;
 mod session;
 mod table;
 
 pub use ::h2::Reason as ErrorCode;
-pub use abuse::{Abuse, AbuseLimits, Allowance};
+pub use abuse::Abuse;
 pub use commands::ResponseHead;
 pub use session::{Event, Session};
 
 pub use crate::h1::conn::PREFACE;
-pub use limits::Http2Limits;

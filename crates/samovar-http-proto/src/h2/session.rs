@@ -35,7 +35,7 @@ use super::frames::{self, Scanner};
 use super::head::{self, HeadError};
 use super::pipe::Pipe;
 use super::table::Table;
-use super::{ErrorCode, Http2Limits, PREFACE};
+use super::{ErrorCode, PREFACE};
 use crate::h1::Refusal;
 use crate::h1::head::{HeadIndex, HeadLimits};
 
@@ -75,8 +75,11 @@ pub enum Event {
 /// `SETTINGS_MAX_FRAME_SIZE`, in bytes: the minimum of RFC 9113, 4.2. Larger frames would delay
 /// other streams.
 const FRAME_LEN_MAX: u32 = 16 * 1024;
-/// Maximum of a flow-control window, in bytes (RFC 9113, 6.9.1).
-const WINDOW_LEN_MAX: u32 = (1 << 31) - 1;
+/// Flow-control window of a request body, in bytes: the maximum that the client may send before the
+/// handler reads. Enough for 5 MB/s at a round-trip time of 50 ms.
+const STREAM_WINDOW_LEN: u32 = 256 * 1024;
+/// Flow-control window of a connection, in bytes.
+const CONNECTION_WINDOW_LEN: u32 = 1024 * 1024;
 /// `SETTINGS_HEADER_TABLE_SIZE`, in bytes: the default of RFC 9113, 6.5.2.
 const HEADER_TABLE_LEN: u32 = 4096;
 /// Limit of response bytes that `h2` buffers for a stream.
@@ -147,14 +150,15 @@ pub struct Session<T> {
 }
 
 impl<T: Default> Session<T> {
-    /// Creates a session that expects the client's preface.
-    pub fn new(limits: &Http2Limits, head_limits: &HeadLimits, now: Instant) -> Self {
+    /// Creates a session that expects the client's preface. `streams_max` is the maximum number of
+    /// concurrent streams; further ones are refused with `REFUSED_STREAM`.
+    pub fn new(streams_max: u32, head_limits: &HeadLimits, now: Instant) -> Self {
         let pipe = Pipe::default();
         let header_list_len = u32::try_from(head_limits.head_len_max).unwrap_or(u32::MAX);
         let handshake = Builder::new()
-            .max_concurrent_streams(limits.streams_max)
-            .initial_window_size(limits.stream_window_len.min(WINDOW_LEN_MAX))
-            .initial_connection_window_size(limits.connection_window_len.min(WINDOW_LEN_MAX))
+            .max_concurrent_streams(streams_max)
+            .initial_window_size(STREAM_WINDOW_LEN)
+            .initial_connection_window_size(CONNECTION_WINDOW_LEN)
             .max_frame_size(FRAME_LEN_MAX)
             .max_header_list_size(header_list_len)
             .header_table_size(HEADER_TABLE_LEN)
@@ -171,7 +175,7 @@ impl<T: Default> Session<T> {
             pending_count: 0,
             incoming: Scanner::new(PREFACE.len()),
             outgoing: Scanner::new(0),
-            budget: Budget::new(&limits.abuse, now),
+            budget: Budget::new(now),
             changes: Changes::default(),
             must_write: false,
             cursor: 0,

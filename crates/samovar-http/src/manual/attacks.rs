@@ -49,7 +49,7 @@
 //! | colliding hashes (2011) | fields and parameters are lists, not hash tables; the header map of `h2` switches to a keyed hash on collisions |
 //! | chunk extensions, tiny chunks | size lines of at most 256 bytes; framing is decoded in place |
 //! | TLS handshakes | processed on workers; [`handshakes_max`](crate::Limits::handshakes_max), [`handshake_time`](crate::Limits::handshake_time) |
-//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate limit for resets by either side: [`AbuseLimits`](crate::AbuseLimits) |
+//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate limit for resets by either side, see [`bounds`](super::bounds) |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rate limits; the size of a head is checked as it arrives |
 //! | HPACK bombs (CVE-2016-6581) | the limit applies to the decoded size |
 //! | compression bombs | request bodies are not decompressed; the limit of WebSocket messages applies during decompression |

@@ -4,10 +4,9 @@
 //! depend on the size of requests or responses.
 //!
 //! [`Limits`](crate::Limits) contains the configurable limits of a server, with their defaults and
-//! reasons. [`HeadLimits`](crate::HeadLimits), [`Http2Limits`](crate::Http2Limits),
-//! [`AbuseLimits`](crate::AbuseLimits), [`ws::Limits`](crate::ws::Limits) and
-//! [`Compression`](crate::compress::Compression) contain those of one protocol or feature. The
-//! limits of the head also bound queries and cookies. The other limits are:
+//! reasons; the limits of the head also bound queries. [`ws::Limits`](crate::ws::Limits) contains
+//! those of a WebSocket, and [`compress`](crate::compress) lists those of compression. The other
+//! limits are:
 //!
 //! | limit | default | when exceeded | reason |
 //! |---|---|---|---|
@@ -18,6 +17,10 @@
 //! | chunk size line | 256 B | 400 | extensions are not used |
 //! | trailers of a request | 8 KiB | 400 | as for a head |
 //! | unread rest of a body | 64 KiB | close | reading more costs more than a new connection |
+//! | HTTP/2: body bytes that the client may send before the handler reads them | 256 KiB per stream, 1 MiB per connection | `FLOW_CONTROL_ERROR` | enough for 5 MB/s at a round-trip time of 50 ms |
+//! | HTTP/2: stream resets, by either side | 200 at once, 50 per second | `ENHANCE_YOUR_CALM` | Rapid Reset, see [`attacks`](super::attacks) |
+//! | HTTP/2: SETTINGS, PING, PRIORITY, CONTINUATION, unknown and empty frames | 500 at once, 100 per second | `ENHANCE_YOUR_CALM` | none carries a request |
+//! | HTTP/2: `WINDOW_UPDATE`, beyond two per DATA frame sent | 1000 at once, 100 per second | `ENHANCE_YOUR_CALM` | clients send about two |
 //!
 //! # Memory of a connection
 //!

@@ -1,5 +1,5 @@
 use super::*;
-use crate::h2::{AbuseLimits, Allowance, ResponseHead};
+use crate::h2::ResponseHead;
 use crate::http::Status;
 
 /// A client that writes raw frames and records the headers of received frames.
@@ -31,10 +31,14 @@ fn reset(stream: u32) -> Vec<u8> {
 }
 
 impl Client {
-    fn new(limits: &Http2Limits) -> Self {
+    fn new() -> Self {
+        Self::with_streams_max(100)
+    }
+
+    fn with_streams_max(streams_max: u32) -> Self {
         let now = Instant::now();
         let mut client = Self {
-            session: Session::new(limits, &HeadLimits::default(), now),
+            session: Session::new(streams_max, &HeadLimits::default(), now),
             now,
             out: Vec::new(),
         };
@@ -84,7 +88,7 @@ const CALM: u8 = 11;
 
 #[test]
 fn a_request_and_its_answer() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&get(1));
     assert_eq!(
         client.session.poll(),
@@ -106,7 +110,7 @@ fn a_request_and_its_answer() {
 
 #[test]
 fn reading_a_body_opens_the_windows() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&frame(1, 4, 1, POST));
     assert_eq!(
         client.events(),
@@ -140,12 +144,11 @@ fn reading_a_body_opens_the_windows() {
 
 #[test]
 fn more_than_the_window_is_an_error() {
-    let mut client = Client::new(&Http2Limits {
-        stream_window_len: 16384,
-        ..Default::default()
-    });
+    let mut client = Client::new();
     client.send(&frame(1, 4, 1, POST));
-    client.send(&frame(0, 0, 1, &[7; 16384]));
+    for _ in 0..STREAM_WINDOW_LEN / 16384 {
+        client.send(&frame(0, 0, 1, &[7; 16384]));
+    }
     assert_eq!(client.events().len(), 1);
     client.send(&frame(0, 0, 1, b"x"));
     assert_eq!(client.events(), [Event::Reset(1)]);
@@ -154,7 +157,7 @@ fn more_than_the_window_is_an_error() {
 
 #[test]
 fn a_response_respects_the_peers_window() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&get(1));
     client.send(&get(3));
     assert_eq!(client.events().len(), 2);
@@ -184,7 +187,7 @@ fn a_response_respects_the_peers_window() {
 
 #[test]
 fn output_is_bounded() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&frame(8, 0, 0, &0x7000_0000_u32.to_be_bytes()));
     client.send(&frame(4, 0, 0, &[0, 4, 0x70, 0, 0, 0]));
     client.send(&get(1));
@@ -217,51 +220,31 @@ fn output_is_bounded() {
 
 #[test]
 fn rapid_resets_end_the_connection() {
-    let resets = Allowance {
-        burst: 5,
-        per_second: 1,
-    };
-    let abuse = AbuseLimits {
-        resets,
-        ..AbuseLimits::default()
-    };
-    let mut client = Client::new(&Http2Limits {
-        abuse,
-        ..Default::default()
-    });
-    for stream in [1, 3, 5, 7, 9] {
+    let mut client = Client::new();
+    for stream in (1..).step_by(2).take(200) {
         client.send(&get(stream));
         assert_eq!(client.events().len(), 1);
         client.send(&reset(stream));
         assert_eq!(client.events(), [Event::Reset(stream)]);
     }
-    client.send(&get(11));
+    assert_eq!(client.session.abused(), None);
+    client.send(&get(401));
     assert_eq!(client.events().len(), 1);
-    client.send(&reset(11));
-    assert_eq!(client.events(), [Event::Reset(11)]);
+    client.send(&reset(401));
+    assert_eq!(client.events(), [Event::Reset(401)]);
     assert_eq!(client.expect_gone(), CALM);
     assert_eq!(client.session.abused(), Some(Abuse::Resets));
-    client.send(&get(13));
+    client.send(&get(403));
     assert_eq!(client.events(), []);
 }
 
 #[test]
 fn provoked_resets_count() {
-    let resets = Allowance {
-        burst: 5,
-        per_second: 1,
-    };
-    let abuse = AbuseLimits {
-        resets,
-        ..AbuseLimits::default()
-    };
-    let mut client = Client::new(&Http2Limits {
-        abuse,
-        ..Default::default()
-    });
+    let mut client = Client::new();
     // `content-length: 1`
     let block = [POST, b"\x0f\x0d\x011"].concat();
-    for stream in [1, 3, 5, 7, 9, 11] {
+    for stream in (1..).step_by(2).take(201) {
+        assert_eq!(client.session.abused(), None);
         client.send(&frame(1, 4, stream, &block));
         assert_eq!(client.events().len(), 1);
         client.send(&frame(0, 0, stream, b"xx"));
@@ -279,7 +262,7 @@ fn floods_end_the_connection() {
         (frame(99, 0, 0, b""), Abuse::Control),
         (frame(8, 0, 0, &1_u32.to_be_bytes()), Abuse::Windows),
     ] {
-        let mut client = Client::new(&Http2Limits::default());
+        let mut client = Client::new();
         let mut count = 0;
         while !client.session.is_closed() {
             client.send(&bytes);
@@ -294,7 +277,7 @@ fn floods_end_the_connection() {
 
 #[test]
 fn an_endless_header_block_ends_the_connection() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&frame(1, 0, 1, GET));
     assert!(client.session.is_mid_block());
     for _ in 0..20 {
@@ -312,7 +295,7 @@ fn hpack_bombs_end_the_connection() {
     block.extend(b"\x40\x01x\x7f\xa1\x1e");
     block.extend([b'a'; 4000]);
     block.extend([0xbe; 8000]);
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&frame(1, 5, 1, &block));
     assert!(
         client
@@ -325,10 +308,7 @@ fn hpack_bombs_end_the_connection() {
 
 #[test]
 fn more_streams_than_allowed_are_refused() {
-    let mut client = Client::new(&Http2Limits {
-        streams_max: 2,
-        ..Default::default()
-    });
+    let mut client = Client::with_streams_max(2);
     client.send(&[get(1), get(3), get(5)].concat());
     assert_eq!(client.events().len(), 2);
     let refused = client.frames();
@@ -337,7 +317,7 @@ fn more_streams_than_allowed_are_refused() {
 
 #[test]
 fn go_away_is_sent_twice_before_the_end() {
-    let mut client = Client::new(&Http2Limits::default());
+    let mut client = Client::new();
     client.send(&get(1));
     assert_eq!(client.events().len(), 1);
     client.session.go_away();
@@ -365,7 +345,7 @@ fn any_split_gives_the_same_events() {
     bytes.extend(frame(0, 9, 1, b"\x02yo\0\0"));
     let run = |splits: &[usize]| {
         let now = Instant::now();
-        let mut session = Session::<()>::new(&Http2Limits::default(), &HeadLimits::default(), now);
+        let mut session = Session::<()>::new(100, &HeadLimits::default(), now);
         let (mut body, mut ends) = (Vec::new(), Vec::new());
         let mut at = 0;
         for end in splits.iter().copied().chain([bytes.len()]) {

@@ -40,7 +40,7 @@ impl<S: Service> Context<S> {
     /// Converts a connection that uses HTTP/2 to an [`H2Conn`], together with its input so far.
     pub(super) fn start_h2(&mut self, mut conn: Conn) -> (Box<H2Conn>, Stay) {
         let limits = &self.shared.limits;
-        let mut session = Session::new(&limits.http2, &limits.head, self.now);
+        let mut session = Session::new(limits.streams_max, &limits.head, self.now);
         session.receive(&std::mem::take(&mut conn.input), self.now);
         let mut conn = Box::new(H2Conn::new(conn, session, self.now));
         let next = self.step_h2(&mut conn, Edges::default());

@@ -136,7 +136,7 @@ impl<S: Service> Context<S> {
     ) {
         // Handlers of ended streams count: a client that resets its requests must not get more
         // running handlers than a client that waits.
-        let handlers_max = self.shared.limits.http2.streams_max as usize;
+        let handlers_max = self.shared.limits.streams_max as usize;
         if conn.handler_count >= handlers_max {
             conn.session.reset(stream, ErrorCode::REFUSED_STREAM);
             return;

@@ -135,11 +135,11 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "connections.streams",
         Count(1, STREAMS_MAX, |draft, count| {
-            draft.config.limits.http2.streams_max = to_u32(count);
+            draft.config.limits.streams_max = to_u32(count);
         }),
         "Concurrent streams of an HTTP/2 connection. Further ones are refused with REFUSED_STREAM.",
     )
-    .defaults_to(Value(|config| limit(config).http2.streams_max.to_string())),
+    .defaults_to(Value(|config| limit(config).streams_max.to_string())),
     server(
         "connections.requests",
         Count(0, u64::MAX, |draft, count| {

@@ -32,7 +32,7 @@ fn new_conn(start: Instant) -> H2Conn {
     let transport = Transport::Plain(socket.into());
     let conn = Conn::new(transport, Peer::Unix(None), 0, Key::from_bits(0), start);
     let limits = Limits::default();
-    let session = Session::new(&limits.http2, &limits.head, start);
+    let session = Session::new(limits.streams_max, &limits.head, start);
     let mut conn = H2Conn::new(conn, session, start);
     let settings: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
     assert!(receive(&mut conn, &[PREFACE, settings].concat(), start).is_none());
