@@ -39,13 +39,13 @@ pub use catalog::{Catalog, Snapshot};
 pub use closure::{Closure, Member};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
-pub use daemon::{Daemon, DaemonStore, TempRoots};
+pub use daemon::{Daemon, TempRoots};
 pub use database::SchemaWarning;
 pub use error::{Corruption, Irregularity, LookupResult, Operation, StoreError, Unavailable};
 pub use local::LocalStore;
 pub use location::Location;
 pub use log::Log;
-pub use open::{OpenError, open, open_uri};
+pub use open::{OpenError, open};
 pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::Store;

@@ -1,33 +1,42 @@
-//! [`LocalStore`]: database, files and logs on this machine.
+//! [`LocalStore`]: the store on this machine, read directly or through its daemon.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rusqlite::Connection;
 use rustix::fs::Access;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
-use crate::closure::Closure;
-use crate::daemon::Daemon;
-use crate::database::{Database, SchemaWarning};
-use crate::error::{LookupResult, StoreError, Unavailable};
+use crate::closure::{Closure, by_lookups};
+use crate::daemon::{Daemon, RemoteNar};
+use crate::database::{self, Database, SchemaWarning};
+use crate::error::{LookupResult, Operation, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::Store;
+use crate::store::{Store, lookup_each};
 use crate::tree::Tree;
 
-/// A store read directly, without a daemon.
+/// A store that reads the database and the files directly where possible, and asks the daemon
+/// otherwise.
+///
+/// Queries go to the database while it is readable, at a hundredth of the daemon's cost. NARs are
+/// made from the files if the store directory is readable; otherwise the daemon sends them.
 #[derive(Debug)]
 pub struct LocalStore {
     location: Location,
     database: Arc<Database>,
     catalog: Catalog,
     daemon: Daemon,
+    /// Whether the daemon answered the last [`probe`](Store::probe).
+    is_left_to_daemon: AtomicBool,
 }
 
 impl LocalStore {
-    /// Creates the store of a location without opening anything. While the database cannot be read,
-    /// every look-up returns that error.
+    /// Creates the store of a location without opening anything. While neither the database nor the
+    /// daemon can be used, every look-up returns the error of the database.
     ///
     /// # Errors
     ///
@@ -41,13 +50,18 @@ impl LocalStore {
             database,
             catalog,
             daemon,
+            is_left_to_daemon: AtomicBool::new(false),
         })
     }
 
-    /// Returns the directories of the store.
-    #[must_use]
-    pub fn location(&self) -> &Location {
-        &self.location
+    /// Checks that the database is readable.
+    pub(crate) fn probe_database(&self) -> Result<(), StoreError> {
+        self.database.session().map(drop)
+    }
+
+    /// Returns whether the daemon answers.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.daemon.probe().is_ok()
     }
 
     /// Returns whether to use the daemon when this process gets `error` from the database.
@@ -72,22 +86,28 @@ impl LocalStore {
         rustix::fs::access(&self.location.real_dir, needed).is_ok()
     }
 
-    /// Opens the log of a path, or else of its deriver. Calls `deriver` only if the path has no log
-    /// of its own.
-    pub(crate) fn log_of(
+    /// Queries the database, or the daemon if the database cannot be opened.
+    fn query<T>(
         &self,
-        path: &StorePath,
-        deriver: impl FnOnce() -> Result<Option<StorePath>, StoreError>,
-    ) -> Result<Option<Log>, StoreError> {
-        if let Some(log) = log::open(&self.location.log_dir, path)? {
-            return Ok(Some(log));
-        }
-        if path.is_derivation() {
-            return Ok(None);
-        }
-        match deriver()? {
-            Some(deriver) => log::open(&self.location.log_dir, &deriver),
-            None => Ok(None),
+        database: impl Fn(&Connection, &StoreDir) -> Result<T, StoreError>,
+        daemon: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.or_daemon(self.database.query(database), daemon)
+    }
+
+    /// Replaces an error of the database by the daemon's result, if the daemon may be used.
+    fn or_daemon<T>(
+        &self,
+        result: Result<T, StoreError>,
+        daemon: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match result {
+            Err(error) if self.leaves_to_daemon(error) => match daemon() {
+                // Report the database's error: the operator can fix that one.
+                Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
+                other => other,
+            },
+            other => other,
         }
     }
 }
@@ -98,11 +118,17 @@ impl Store for LocalStore {
     }
 
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
-        self.database.path_info(hash_part)
+        self.query(
+            |connection, dir| database::path_info(connection, dir, hash_part),
+            || self.daemon.lookup(hash_part),
+        )
     }
 
     fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StoreError> {
-        self.database.path_infos(hash_parts)
+        self.query(
+            |connection, dir| database::path_infos(connection, dir, hash_parts),
+            || lookup_each(hash_parts, |hash_part| self.daemon.lookup(hash_part)),
+        )
     }
 
     fn closure(
@@ -110,34 +136,59 @@ impl Store for LocalStore {
         hash_part: HashPart,
         count_max: usize,
     ) -> Result<Option<Closure>, StoreError> {
-        self.database.closure(hash_part, count_max)
+        let by_daemon = |hash_part| self.daemon.lookup(hash_part);
+        self.query(
+            |connection, dir| database::closure(connection, dir, hash_part, count_max),
+            || by_lookups(hash_part, count_max, by_daemon),
+        )
     }
 
     fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
-        self.database.newest(before, count_max)
+        // The daemon has no registration numbers.
+        self.database
+            .query(|connection, dir| database::newest(connection, dir, before, count_max))
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
-        Ok(Tree::of_files(
-            self.location.real_dir.join(path.base_name()),
-        ))
+        let files = self.location.real_dir.join(path.base_name());
+        if self.has_files() {
+            return Ok(Tree::of_files(files));
+        }
+        match self.daemon.path_info(path)? {
+            Some(info) => Ok(Tree::of_daemon(RemoteNar::new(self.daemon.clone(), info))),
+            None => Err(StoreError::Io {
+                operation: Operation::OpenPath,
+                kind: std::io::ErrorKind::NotFound,
+            }),
+        }
     }
 
     fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError> {
-        self.log_of(path, || {
-            let info = self.lookup(path.hash_part())?;
-            Ok(info
-                .filter(|info| info.path == *path)
-                .and_then(|info| info.deriver))
-        })
+        if let Some(log) = log::open(&self.location.log_dir, path)? {
+            return Ok(Some(log));
+        }
+        if path.is_derivation() {
+            return Ok(None);
+        }
+        let info = self.lookup(path.hash_part())?;
+        let deriver = info.filter(|info| info.path == *path);
+        match deriver.and_then(|info| info.deriver) {
+            Some(deriver) => log::open(&self.location.log_dir, &deriver),
+            None => Ok(None),
+        }
     }
 
     fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
-        self.database.outputs(derivation)
+        // The daemon is not queried for outputs.
+        self.database
+            .query(|connection, dir| database::outputs(connection, dir, derivation))
     }
 
     fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError> {
-        let document = self.database.realisation(id)?;
+        let document = self.query(
+            |connection, dir| database::realisation(connection, dir, id),
+            || self.daemon.realisation(id),
+        )?;
         document.map(Realisation::new).transpose()
     }
 
@@ -146,7 +197,8 @@ impl Store for LocalStore {
     }
 
     fn down(&self) -> Option<StoreError> {
-        self.database.down()
+        let error = self.database.down();
+        error.filter(|error| !self.leaves_to_daemon(*error))
     }
 
     fn take_schema_warning(&self) -> Option<SchemaWarning> {
@@ -158,6 +210,17 @@ impl Store for LocalStore {
     }
 
     fn probe(&self) -> Result<(), StoreError> {
-        self.database.session().map(drop)
+        let is_left = Cell::new(false);
+        let answer = self.or_daemon(self.probe_database(), || {
+            is_left.set(true);
+            self.daemon.probe()
+        });
+        self.is_left_to_daemon
+            .store(is_left.get(), Ordering::Relaxed);
+        answer
+    }
+
+    fn is_left_to_daemon(&self) -> bool {
+        self.is_left_to_daemon.load(Ordering::Relaxed)
     }
 }

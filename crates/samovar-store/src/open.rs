@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use rustix::fs::Access;
 
-use crate::daemon::{Daemon, DaemonStore};
 use crate::database::read_schema;
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
@@ -67,6 +66,10 @@ pub enum OpenError {
 
 /// Opens the store of a URI. If `uri` is `None`, opens the store that the settings name.
 ///
+/// Also succeeds if the database cannot be read but the store's daemon responds. For a store given
+/// as `local` or as a directory, that is the daemon named by the environment, or else the daemon
+/// below the store's own state directory.
+///
 /// # Errors
 ///
 /// Any [`OpenError`].
@@ -76,19 +79,6 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
         uri: text.to_owned(),
         source,
     })?;
-    open_uri(&uri, settings)
-}
-
-/// Opens the store of a parsed URI.
-///
-/// Also succeeds if the database cannot be read but the store's daemon responds. For a store given
-/// as `local` or as a directory, that is the daemon named by the environment, or else the daemon
-/// below the store's own state directory.
-///
-/// # Errors
-///
-/// Any [`OpenError`].
-pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, OpenError> {
     let mut location = Location::new(&uri.parameters, settings);
     let uses_daemon = match &uri.kind {
         StoreKind::Local => {
@@ -104,7 +94,7 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
             }
             true
         }
-        StoreKind::Auto => match auto(&location, uri, settings) {
+        StoreKind::Auto => match auto(&location, &uri, settings) {
             Auto::Local => false,
             Auto::Daemon => true,
             Auto::Elsewhere(elsewhere) => {
@@ -113,25 +103,20 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
             }
         },
     };
-    let local = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
-    let daemon = Daemon::new(location.socket.clone(), location.store_dir.clone());
-    let probed = local.probe();
-    if matches!(probed, Ok(()) | Err(StoreError::Busy))
-        && !local.has_files()
-        && !(uses_daemon && daemon.probe().is_ok())
-    {
-        return Err(OpenError::NoFiles {
-            directory: location.real_dir,
-        });
-    }
-    match probed {
+    let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
+    match store.probe_database() {
         // A lock is temporary, so it is no error here: every look-up tries again.
-        Ok(()) | Err(StoreError::Busy) => Ok(Box::new(DaemonStore::new(local, daemon))),
-        Err(error) if local.leaves_to_daemon(error) && daemon.probe().is_ok() => {
-            Ok(Box::new(DaemonStore::new(local, daemon)))
+        Ok(()) | Err(StoreError::Busy) => {
+            if !store.has_files() && !(uses_daemon && store.has_daemon()) {
+                return Err(OpenError::NoFiles {
+                    directory: location.real_dir,
+                });
+            }
         }
-        Err(error) => Err(explain(&location, error)),
+        Err(error) if store.leaves_to_daemon(error) && store.has_daemon() => {}
+        Err(error) => return Err(explain(&location, error)),
     }
+    Ok(Box::new(store))
 }
 
 enum Auto {

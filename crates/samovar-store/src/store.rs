@@ -2,9 +2,9 @@
 //!
 //! # Adding a backend
 //!
-//! `Store` separates the two existing backends ([`LocalStore`](crate::LocalStore) and
-//! [`DaemonStore`](crate::DaemonStore)) from a server, but its methods return concrete types. So a
-//! backend that is neither a local database nor a daemon must also
+//! `Store` separates the existing backend, [`LocalStore`](crate::LocalStore), from a server, but its
+//! methods return concrete types. So a backend that is neither a local database nor a daemon must
+//! also
 //!
 //! * return a [`Tree`], a closed enum of local files and a daemon's NAR: another source of NARs
 //!   needs a variant in `tree/mod.rs`, `tree/nar_reader.rs` and `tree/listing_reader.rs`;

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::sync::Arc;
 
 use samovar_store::{
-    Daemon, DaemonStore, LocalStore, Location, PageRequest, Realisation, Store, StoreError, Tree,
-    TreeError, Unavailable, open,
+    Daemon, LocalStore, Location, PageRequest, Realisation, Store, StoreError, Tree, TreeError,
+    Unavailable, open,
 };
 use support::{NixStore, absent};
 
@@ -19,13 +19,13 @@ fn daemon(nix: &NixStore) -> Daemon {
 }
 
 /// Creates a store whose database and files this process cannot read.
-fn remote(nix: &NixStore) -> DaemonStore {
+fn remote(nix: &NixStore) -> LocalStore {
     let location = Location {
         real_dir: "/nonexistent/store".into(),
         state_dir: "/nonexistent/state".into(),
         ..nix.location()
     };
-    DaemonStore::new(LocalStore::new(location).unwrap(), daemon(nix))
+    LocalStore::new(location).unwrap()
 }
 
 fn nar(tree: &Tree) -> Vec<u8> {
@@ -352,13 +352,13 @@ fn metadata_from_the_daemon_and_local_files() {
         state_dir: "/nonexistent/state".into(),
         ..nix.location()
     };
-    let store = DaemonStore::new(LocalStore::new(location).unwrap(), daemon(&nix));
+    let store = LocalStore::new(location).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
     assert!(store.tree(&path).unwrap().path().is_some());
     assert!(store.catalog().unwrap().load().is_err());
     assert_eq!(store.probe(), Ok(()));
     assert!(store.is_left_to_daemon());
-    let whole = DaemonStore::new(LocalStore::new(nix.location()).unwrap(), daemon(&nix));
+    let whole = nix.open();
     assert_eq!(whole.probe(), Ok(()));
     assert!(!whole.is_left_to_daemon());
     let catalog = whole.catalog().unwrap();

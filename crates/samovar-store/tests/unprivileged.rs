@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use samovar_store::{Location, Store, StoreUri, open_uri};
+use samovar_store::{Location, Store, open};
 use support::rows::{self, Journal, Rows};
 use support::{NixStore, make_public};
 
@@ -362,7 +362,7 @@ fn a_read_only_file_system() {
     assert_eq!(reader.ask(2), "absent");
 }
 
-/// Calls [`open_uri`] in an unprivileged process, which uses the daemon while it cannot open the
+/// Calls [`open`] in an unprivileged process, which uses the daemon while it cannot open the
 /// database.
 #[test]
 fn opener_process() {
@@ -384,7 +384,7 @@ fn opener_process() {
         .unwrap()
         .parse()
         .unwrap();
-    match open_uri(&StoreUri::parse(&uri).unwrap(), &settings) {
+    match open(Some(&uri), &settings) {
         Ok(store) => {
             let info = store.lookup(hash_part).unwrap();
             let tree = info.map(|info| store.tree(&info.path).unwrap());

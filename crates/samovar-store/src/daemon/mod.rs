@@ -12,11 +12,9 @@ mod nar;
 mod pool;
 mod roots;
 mod socket;
-mod store;
 mod wire;
 
 pub use pool::Daemon;
 pub use roots::TempRoots;
-pub use store::DaemonStore;
 
 pub(crate) use nar::{RemoteNar, RemoteNarReader, RemoteSteps};

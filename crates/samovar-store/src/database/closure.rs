@@ -4,7 +4,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
 use samovar_nix::{HashPart, StoreDir};
 
-use super::row::{begin, path_info, prefix, store_path};
+use super::row::{begin, path_info, store_path};
 use crate::closure::{Closure, Member, in_order};
 use crate::error::{Corruption, StoreError};
 
@@ -14,14 +14,14 @@ const REFERENCES: &str = "select reference from Refs where referrer = ?1 order b
 const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
 
 /// Finds the closure of the path with this hash part, in one transaction.
-pub(super) fn closure(
+pub(crate) fn closure(
     connection: &Connection,
     dir: &StoreDir,
     hash_part: HashPart,
     count_max: usize,
 ) -> Result<Option<Closure>, StoreError> {
     let transaction = begin(connection)?;
-    let Some(start) = path_info(&transaction, dir, &prefix(dir, hash_part))? else {
+    let Some(start) = path_info(&transaction, dir, hash_part)? else {
         return Ok(None);
     };
     // A row of the database always has an id.

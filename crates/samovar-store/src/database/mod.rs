@@ -13,7 +13,6 @@ mod closure;
 mod connection;
 mod file_state;
 mod history;
-mod queries;
 mod realisation;
 mod row;
 mod schema;
@@ -39,6 +38,9 @@ use schema::Schema;
 use session::RetiredSession;
 
 use circuit_breaker::{CircuitBreaker, FAILURE_LIFE};
+pub(crate) use closure::closure;
+pub(crate) use realisation::{outputs, realisation};
+pub(crate) use row::{newest, path_info, path_infos};
 pub use schema::SchemaWarning;
 pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
@@ -112,10 +114,11 @@ impl Database {
         }
     }
 
-    /// Runs a query, several times if the session is broken or the file was overwritten.
+    /// Runs a query, which sees one state of the database. Runs it several times if the session is
+    /// broken or the file was overwritten.
     pub(crate) fn query<T>(
         &self,
-        query: impl Fn(&Connection) -> Result<T, StoreError>,
+        query: impl Fn(&Connection, &StoreDir) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let run = || {
             let mut attempt = 1;
@@ -123,7 +126,7 @@ impl Database {
                 let session = self.session()?;
                 let result = session
                     .connection()
-                    .and_then(|connection| query(&connection));
+                    .and_then(|connection| query(&connection, &self.store_dir));
                 let error = match result {
                     Err(error) if may_be_stale_session(error) => error,
                     // The file was overwritten during the query: the result may mix both databases.

@@ -32,7 +32,7 @@ const OUTPUTS: &str = "select Output.path from DerivationOutputs as Output \
     where Derivation.path = ?1";
 
 /// Reads the outputs of a valid derivation.
-pub(super) fn outputs(
+pub(crate) fn outputs(
     connection: &Connection,
     dir: &StoreDir,
     derivation: &StorePath,
@@ -50,7 +50,7 @@ pub(super) fn outputs(
 }
 
 /// Reads the JSON document of a realisation.
-pub(super) fn realisation(
+pub(crate) fn realisation(
     connection: &Connection,
     dir: &StoreDir,
     id: &RealisationId,

@@ -4,7 +4,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Transaction};
 use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath};
 
-use crate::error::{Corruption, StoreError};
+use crate::error::{Corruption, LookupResult, StoreError};
+use crate::store::lookup_each;
 
 /// Uses the unique index on `path`. It may return the row after the prefix, so the caller must
 /// check the path.
@@ -18,7 +19,7 @@ const REFERENCES: &str =
     "select path from Refs join ValidPaths on reference = id where referrer = ?1";
 
 /// Reads the servable rows with the highest ids, highest first.
-pub(super) fn newest(
+pub(crate) fn newest(
     connection: &Connection,
     dir: &StoreDir,
     before: Option<i64>,
@@ -46,7 +47,7 @@ pub(super) fn begin(connection: &Connection) -> Result<Transaction<'_>, StoreErr
 }
 
 /// Returns `<store dir>/<hash part>-`, the common prefix of all paths with this hash part.
-pub(super) fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
+fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     let mut prefix = String::with_capacity(dir.as_str().len() + 34);
     prefix.push_str(dir.as_str());
     prefix.push('/');
@@ -55,11 +56,16 @@ pub(super) fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     prefix
 }
 
-pub(super) fn path_info(
+/// Looks up the path with this hash part.
+///
+/// A row whose `narSize` is unknown (NULL or 0, from stores older than that column) counts as
+/// absent: its NAR cannot be announced, and clients reject a narinfo with `NarSize: 0`.
+pub(crate) fn path_info(
     connection: &Connection,
     dir: &StoreDir,
-    prefix: &str,
+    hash_part: HashPart,
 ) -> Result<Option<PathInfo>, StoreError> {
+    let prefix = &*prefix(dir, hash_part);
     let mut statement = connection.prepare_cached(BY_PREFIX)?;
     let mut rows = statement.query([prefix])?;
     let Some(row) = rows.next()? else {
@@ -71,6 +77,18 @@ pub(super) fn path_info(
         _ => return Ok(None),
     }
     read(connection, dir, row)
+}
+
+/// Looks up many paths in one transaction.
+pub(crate) fn path_infos(
+    connection: &Connection,
+    dir: &StoreDir,
+    hash_parts: &[HashPart],
+) -> Result<Vec<LookupResult>, StoreError> {
+    let transaction = begin(connection)?;
+    lookup_each(hash_parts, |hash_part| {
+        path_info(&transaction, dir, hash_part)
+    })
 }
 
 /// Reads the newest rows, only to check that they are readable.
