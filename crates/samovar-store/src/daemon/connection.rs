@@ -122,40 +122,8 @@ impl Connection {
             &Request::new()
                 .integer(IS_VALID_PATH)
                 .string(&path.full(dir)),
-            |answer, _| answer.boolean(),
+            |answer| answer.boolean(),
         )
-    }
-
-    /// Requests temporary GC roots, which last until the connection closes. The daemon sends one
-    /// response per path, in order: read them by [`Connection::temp_root_answer`].
-    pub(super) fn request_temp_roots<'a>(
-        &mut self,
-        dir: &StoreDir,
-        paths: impl Iterator<Item = &'a StorePath>,
-    ) -> Result<(), StoreError> {
-        let request = paths.fold(Request::new(), |request, path| {
-            request.integer(ADD_TEMP_ROOT).string(&path.full(dir))
-        });
-        self.send(&request)
-    }
-
-    pub(super) fn temp_root_answer(&mut self) -> Result<(), StoreError> {
-        self.in_step = false;
-        let minor = self.minor;
-        let mut answer = Answer::new(&mut self.stream);
-        let result = read_messages(&mut answer, minor);
-        let result = result.and_then(|()| answer.integer().map(drop));
-        self.in_step = matches!(result, Ok(()) | Err(StoreError::Refused));
-        result
-    }
-
-    /// Returns whether a part of the next response has already been read from the socket.
-    pub(super) fn has_buffered(&self) -> bool {
-        !self.stream.buffer().is_empty()
-    }
-
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.stream.get_ref().as_fd()
     }
 
     pub(super) fn path_from_hash_part(
@@ -166,7 +134,7 @@ impl Connection {
         let request = Request::new()
             .integer(QUERY_PATH_FROM_HASH_PART)
             .string(&hash_part.to_string());
-        self.query(&request, |answer, _| optional_path(dir, &answer.string()?))
+        self.query(&request, |answer| optional_path(dir, &answer.string()?))
     }
 
     pub(super) fn path_info(
@@ -177,7 +145,7 @@ impl Connection {
         let request = Request::new()
             .integer(QUERY_PATH_INFO)
             .string(&path.full(dir));
-        self.query(&request, |answer, _| {
+        self.query(&request, |answer| {
             if answer.boolean()? {
                 read_path_info(answer, dir, path).map(Some)
             } else {
@@ -196,14 +164,14 @@ impl Connection {
             // Daemons from protocol version 1.31 on, without build traces, send the JSON document
             // itself.
             RealisationId::Hash { .. } if self.minor >= 31 && !self.has_build_trace => self
-                .query(&request.string(&id.to_string()), |answer, _| {
+                .query(&request.string(&id.to_string()), |answer| {
                     Ok(answer.strings()?.into_iter().next())
                 }),
             RealisationId::Derivation { derivation, output } if self.has_build_trace => {
                 let request = request
                     .string(&derivation.full(dir))
                     .string(output.as_str());
-                self.query(&request, |answer, _| read_build_trace(answer, dir))
+                self.query(&request, |answer| read_build_trace(answer, dir))
             }
             _ => Ok(None),
         }
@@ -215,7 +183,7 @@ impl Connection {
         let request = Request::new()
             .integer(NAR_FROM_PATH)
             .string(&path.full(dir));
-        self.query(&request, |_, _| Ok(()))?;
+        self.query(&request, |_| Ok(()))?;
         self.in_step = false;
         Ok(())
     }
@@ -240,24 +208,24 @@ impl Connection {
     fn query<T>(
         &mut self,
         request: &Request,
-        read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>, u64) -> Result<T, StoreError>,
+        read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         // The connection is unusable until the whole response has been read.
         self.in_step = false;
         self.send(request)?;
-        let minor = self.minor;
+        self.receive(read)
+    }
+
+    /// Reads one response.
+    fn receive<T>(
+        &mut self,
+        read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.in_step = false;
         let mut answer = Answer::new(&mut self.stream);
-        match read_messages(&mut answer, minor) {
-            Ok(()) => {}
-            Err(StoreError::Refused) => {
-                self.in_step = true;
-                return Err(StoreError::Refused);
-            }
-            Err(error) => return Err(error),
-        }
-        let result = read(&mut answer, minor)?;
-        self.in_step = true;
-        Ok(result)
+        let result = read_messages(&mut answer, self.minor).and_then(|()| read(&mut answer));
+        self.in_step = matches!(result, Ok(_) | Err(StoreError::Refused));
+        result
     }
 
     fn send(&mut self, request: &Request) -> Result<(), StoreError> {
@@ -265,6 +233,76 @@ impl Connection {
             .get_mut()
             .write_all(request.as_bytes())
             .map_err(|error| io_error(&error))
+    }
+}
+
+/// Protects paths and their closures from garbage collection until dropped.
+///
+/// A path may be collected before the daemon protects it: call [`is_valid`](Self::is_valid) after
+/// its response. During a collection a response may take as long as deleting one path; daemons of
+/// Nix 2.3 respond only after the collection. So requests and responses are separate, and callers
+/// can poll for a response by [`AsFd`].
+///
+/// # Source
+///
+/// Nix 2.8.0, `src/libstore/gc.cc`, `LocalStore::addTempRoot` and `collectGarbage`.
+#[derive(Debug)]
+pub struct TempRoots {
+    pub(super) connection: Connection,
+    pub(super) store_dir: StoreDir,
+}
+
+impl TempRoots {
+    /// Requests roots without waiting. The daemon sends one response per path, in order. The
+    /// socket's buffer holds a few hundred unanswered requests.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]: the connection is no longer usable.
+    pub fn ask<'a>(
+        &mut self,
+        paths: impl Iterator<Item = &'a StorePath>,
+    ) -> Result<(), StoreError> {
+        let dir = &self.store_dir;
+        let request = paths.fold(Request::new(), |request, path| {
+            request.integer(ADD_TEMP_ROOT).string(&path.full(dir))
+        });
+        self.connection.send(&request)
+    }
+
+    /// Waits for the next response and returns whether that path is protected.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]: the connection is no longer usable.
+    pub fn answer(&mut self) -> Result<bool, StoreError> {
+        match self.connection.receive(|answer| answer.integer()) {
+            Ok(_) => Ok(true),
+            Err(StoreError::Refused) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether a part of a response is buffered. If not, poll the socket.
+    #[must_use]
+    pub fn has_answer(&self) -> bool {
+        !self.connection.stream.buffer().is_empty()
+    }
+
+    /// Returns whether the path is valid according to this daemon. Call it only without unanswered
+    /// requests.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    pub fn is_valid(&mut self, path: &StorePath) -> Result<bool, StoreError> {
+        self.connection.is_valid(&self.store_dir, path)
+    }
+}
+
+impl AsFd for TempRoots {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.stream.get_ref().as_fd()
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use samovar_nix::{PathInfo, StoreDir, StorePath};
 
-use super::connection::Connection;
+use super::connection::{Connection, TempRoots};
 use crate::error::StoreError;
 use crate::realisation::RealisationId;
 
@@ -33,10 +33,13 @@ pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Aske
             2 => drop(connection.path_from_hash_part(&dir, path.hash_part())),
             3 => drop(connection.realisation(&dir, id)),
             4 => {
-                connection
-                    .request_temp_roots(&dir, std::iter::once(path))
-                    .ok();
-                connection.temp_root_answer().ok();
+                let mut roots = TempRoots {
+                    connection,
+                    store_dir: dir.clone(),
+                };
+                roots.ask(std::iter::once(path)).ok();
+                roots.answer().ok();
+                connection = roots.connection;
             }
             _ => drop(connection.is_valid(&dir, path)),
         }

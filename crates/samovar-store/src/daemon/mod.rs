@@ -10,11 +10,10 @@ pub mod fuzzing;
 mod message;
 mod nar;
 mod pool;
-mod roots;
 mod socket;
 mod wire;
 
+pub use connection::TempRoots;
 pub use pool::Daemon;
-pub use roots::TempRoots;
 
-pub(crate) use nar::{RemoteNar, RemoteNarReader, RemoteSteps};
+pub(crate) use nar::{RemoteNar, RemoteNarReader};

@@ -35,9 +35,11 @@ impl RemoteNar {
     }
 
     /// Requests the NAR.
-    pub(crate) fn open(&self) -> Result<RemoteNarReader, StoreError> {
+    pub(crate) fn open(&self) -> Result<RemoteNarReader, TreeError> {
+        let connection = self.daemon.begin_nar(&self.path);
+        let connection = connection.map_err(TreeError::Daemon)?;
         Ok(RemoteNarReader {
-            connection: Some(self.daemon.begin_nar(&self.path)?),
+            connection: Some(connection),
             daemon: self.daemon.clone(),
             // The daemon's NARs have no depth limit here; clients enforce theirs.
             decoder: Decoder::with_depth_max(usize::MAX),
@@ -45,46 +47,6 @@ impl RemoteNar {
             nar_hash: self.nar_hash,
             left: self.nar_size,
         })
-    }
-
-    /// Requests the NAR and returns it as a sequence of steps.
-    pub(crate) fn steps(&self) -> Result<RemoteSteps, TreeError> {
-        Ok(RemoteSteps {
-            reader: self.open().map_err(TreeError::Daemon)?,
-            decoder: Decoder::with_depth_max(usize::MAX),
-            buffer: vec![0; BUFFER_LEN],
-        })
-    }
-}
-
-/// The NAR of a daemon, as a sequence of steps.
-#[derive(Debug)]
-pub(crate) struct RemoteSteps {
-    reader: RemoteNarReader,
-    decoder: Decoder,
-    buffer: Vec<u8>,
-}
-
-impl RemoteSteps {
-    /// Reads a piece of the NAR and passes its steps to `take`; `false` at the end.
-    pub(crate) fn next_piece<E: From<TreeError>>(
-        &mut self,
-        mut take: impl FnMut(&Step<'_>) -> Result<(), E>,
-    ) -> Result<bool, E> {
-        let len = self.reader.fill(&mut self.buffer);
-        let len = len.map_err(TreeError::Daemon)?;
-        let mut input = &self.buffer[..len];
-        // Cannot fail: the reader has already parsed these bytes.
-        while let Some(event) = self
-            .decoder
-            .decode(&mut input)
-            .map_err(|_error| TreeError::Daemon(StoreError::Protocol(Irregularity::Value)))?
-        {
-            if let Some(step) = step(&event) {
-                take(&step)?;
-            }
-        }
-        Ok(len > 0)
     }
 }
 
@@ -106,7 +68,7 @@ fn step<'event>(event: &Event<'event>) -> Option<Step<'event>> {
     })
 }
 
-/// The NAR of a daemon, as bytes.
+/// The NAR of a daemon, as bytes or as a sequence of steps.
 #[derive(Debug)]
 pub(crate) struct RemoteNarReader {
     /// `None` at the end.
@@ -119,26 +81,47 @@ pub(crate) struct RemoteNarReader {
 }
 
 impl RemoteNarReader {
-    pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, StoreError> {
+    /// Fills the buffer with the next bytes and returns their number: 0 at the end.
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
+        self.fill_with(buffer, |_event| Ok(()))
+    }
+
+    /// Reads a piece of the NAR and passes its steps to `take`; `false` at the end.
+    pub(crate) fn next_piece<E: From<TreeError>>(
+        &mut self,
+        mut take: impl FnMut(&Step<'_>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let len = self.fill_with(&mut vec![0; BUFFER_LEN], |event| match step(event) {
+            Some(step) => take(&step),
+            None => Ok(()),
+        })?;
+        Ok(len > 0)
+    }
+
+    /// Fills the buffer, and passes the events in these bytes to `take`.
+    fn fill_with<E: From<TreeError>>(
+        &mut self,
+        buffer: &mut [u8],
+        mut take: impl FnMut(&Event<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
         let wanted = usize::try_from(self.left)
             .unwrap_or(usize::MAX)
             .min(buffer.len());
-        let Some(connection) = &mut self.connection else {
+        let Some(connection) = self.connection.as_mut().filter(|_| wanted > 0) else {
             return Ok(0);
         };
-        if wanted == 0 {
-            return Ok(0);
-        }
         let buffer = &mut buffer[..wanted];
-        let len = connection.nar_bytes(buffer)?;
+        let len = connection.nar_bytes(buffer).map_err(TreeError::Daemon)?;
         let read = &buffer[..len];
         self.hasher.update(read);
         let mut input = read;
-        while let Some(_event) = self
+        while let Some(event) = self
             .decoder
             .decode(&mut input)
-            .map_err(|_error| StoreError::Protocol(Irregularity::Value))?
-        {}
+            .map_err(|_error| ill_formed())?
+        {
+            take(&event)?;
+        }
         self.left -= len as u64;
         if self.left == 0 {
             self.end()?;
@@ -146,29 +129,37 @@ impl RemoteNarReader {
         Ok(len)
     }
 
-    pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), StoreError> {
+    pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), TreeError> {
         let mut buffer = vec![0; BUFFER_LEN];
         while len > 0 {
             let wanted = usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len());
             match self.fill(&mut buffer[..wanted])? {
-                0 => return Err(StoreError::Protocol(Irregularity::EndedEarly)),
+                0 => {
+                    let error = StoreError::Protocol(Irregularity::EndedEarly);
+                    return Err(TreeError::Daemon(error));
+                }
                 skipped => len -= skipped as u64,
             }
         }
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), StoreError> {
+    fn end(&mut self) -> Result<(), TreeError> {
         let is_whole = self.decoder.is_done();
         let hash: [u8; 32] = std::mem::take(&mut self.hasher).finalize().into();
         let Some(mut connection) = self.connection.take() else {
             return Ok(());
         };
         if !is_whole || hash != *self.nar_hash.as_bytes() {
-            return Err(StoreError::Protocol(Irregularity::Value));
+            return Err(ill_formed());
         }
         connection.nar_ended();
         self.daemon.put_back(connection);
         Ok(())
     }
+}
+
+/// Returns the error for bytes that are not the registered NAR.
+fn ill_formed() -> TreeError {
+    TreeError::Daemon(StoreError::Protocol(Irregularity::Value))
 }

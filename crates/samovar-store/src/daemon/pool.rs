@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
-use super::connection::Connection;
-use super::roots::TempRoots;
+use super::connection::{Connection, TempRoots};
 use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
 use crate::sync::Locked;
@@ -173,7 +172,10 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn temp_roots(&self) -> Result<TempRoots, StoreError> {
-        Ok(TempRoots::new(self.connect()?, self.store_dir().clone()))
+        Ok(TempRoots {
+            connection: self.connect()?,
+            store_dir: self.store_dir().clone(),
+        })
     }
 
     /// Requests a NAR. Returns the connection on which its bytes follow.

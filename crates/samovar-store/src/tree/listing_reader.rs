@@ -8,7 +8,7 @@ use samovar_nix::nar::{EncodeError, Listing};
 use super::TreeError;
 use super::nar_plan::{NarPlan, Replay};
 use super::walk::{Contents, Step, Walk};
-use crate::daemon::RemoteSteps;
+use crate::daemon::RemoteNarReader;
 
 /// Length of the part of the document that is generated at a time, in bytes. Bounds the memory,
 /// together with one directory entry or one piece of a remote NAR.
@@ -30,7 +30,7 @@ pub struct ListingReader {
 enum Source {
     Walk(Box<Walk>),
     Plan(Replay),
-    Daemon(Box<RemoteSteps>),
+    Daemon(Box<RemoteNarReader>),
 }
 
 impl ListingReader {
@@ -38,8 +38,8 @@ impl ListingReader {
         Self::new(Source::Walk(Box::new(walk)))
     }
 
-    pub(super) fn of_daemon(steps: RemoteSteps) -> Self {
-        Self::new(Source::Daemon(Box::new(steps)))
+    pub(super) fn of_daemon(nar: RemoteNarReader) -> Self {
+        Self::new(Source::Daemon(Box::new(nar)))
     }
 
     fn new(source: Source) -> Self {
@@ -127,8 +127,8 @@ impl Source {
         let step = match self {
             Self::Walk(walk) => walk.next(Contents::SizesOnly)?,
             Self::Plan(replay) => replay.next()?,
-            Self::Daemon(steps) => {
-                return steps.next_piece(|step| Ok(add(listing, step)?));
+            Self::Daemon(nar) => {
+                return nar.next_piece(|step| Ok(add(listing, step)?));
             }
         };
         if let Some(step) = &step {

@@ -186,8 +186,8 @@ impl Tree {
         let path = match &self.source {
             Source::Files(path) => path,
             Source::Daemon(nar) => {
-                let mut steps = nar.steps()?;
-                while steps.next_piece(|step| planner.step(step))? {}
+                let mut reader = nar.open()?;
+                while reader.next_piece(|step| planner.step(step))? {}
                 return planner.finish(None);
             }
         };
@@ -230,7 +230,7 @@ impl Tree {
     pub fn listing(&self) -> Result<ListingReader, TreeError> {
         Ok(match &self.source {
             Source::Files(path) => ListingReader::of_walk(Walk::new(path)),
-            Source::Daemon(nar) => ListingReader::of_daemon(nar.steps()?),
+            Source::Daemon(nar) => ListingReader::of_daemon(nar.open()?),
         })
     }
 }

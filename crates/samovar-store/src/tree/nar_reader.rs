@@ -140,9 +140,8 @@ impl NarReader {
     }
 
     pub(super) fn of_daemon(nar: &RemoteNar) -> Result<Self, TreeError> {
-        let reader = nar.open().map_err(TreeError::Daemon)?;
         Ok(Self {
-            source: Source::Daemon(Box::new(reader)),
+            source: Source::Daemon(Box::new(nar.open()?)),
             position: 0,
             failed: false,
         })
@@ -194,8 +193,7 @@ impl NarReader {
             Source::Files(files) => files.pull(sink, len_max),
             Source::Daemon(daemon) => {
                 let room = up_to(sink.room(), len_max);
-                let filled = daemon.fill(room).map_err(TreeError::Daemon);
-                filled.map(|len| {
+                daemon.fill(room).map(|len| {
                     sink.advance(len);
                     len as u64
                 })
@@ -223,7 +221,7 @@ impl NarReader {
         }
         let result = match &mut self.source {
             Source::Files(files) => files.skip(self.position, offset),
-            Source::Daemon(daemon) => daemon.skip(len).map_err(TreeError::Daemon),
+            Source::Daemon(daemon) => daemon.skip(len),
         };
         match &result {
             Ok(()) => self.position = offset,
