@@ -33,8 +33,8 @@ pub enum StoreError {
     /// The operating system refused an operation.
     #[error("{operation} failed: {kind}")]
     Io {
-        /// The operation that failed.
-        operation: Operation,
+        /// The operation that failed, such as "reading a build log".
+        operation: &'static str,
         /// The kind of failure.
         kind: io::ErrorKind,
     },
@@ -43,7 +43,7 @@ pub enum StoreError {
 impl StoreError {
     /// Creates an error from a failure of the operating system during `operation`.
     #[must_use]
-    pub fn io(operation: Operation, error: &io::Error) -> Self {
+    pub fn io(operation: &'static str, error: &io::Error) -> Self {
         Self::Io {
             operation,
             kind: error.kind(),
@@ -184,28 +184,4 @@ pub enum Irregularity {
     /// The connection ended inside a response.
     #[error("the connection ended early")]
     EndedEarly,
-}
-
-/// An operation that can fail with an error of the operating system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Reading the database.
-    #[error("reading the database")]
-    ReadDatabase,
-    /// Reading the freshness token.
-    #[error("reading the freshness token")]
-    ReadToken,
-    /// Opening a store path.
-    #[error("opening a store path")]
-    OpenPath,
-    /// Opening or reading a build log.
-    #[error("reading a build log")]
-    ReadLog,
-    /// Communicating with the daemon.
-    #[error("communicating with the daemon")]
-    TalkToDaemon,
-    /// Starting a thread.
-    #[error("starting a thread")]
-    StartThread,
 }

@@ -41,7 +41,7 @@ pub use closure::{Closure, Member};
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, TempRoots};
 pub use database::SchemaWarning;
-pub use error::{Corruption, Irregularity, LookupResult, Operation, StoreError, Unavailable};
+pub use error::{Corruption, Irregularity, LookupResult, StoreError, Unavailable};
 pub use local::LocalStore;
 pub use location::Location;
 pub use log::Log;

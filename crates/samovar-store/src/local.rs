@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
 use crate::daemon::{Daemon, RemoteNar};
 use crate::database::{self, Database, SchemaWarning};
-use crate::error::{LookupResult, Operation, StoreError, Unavailable};
+use crate::error::{LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
@@ -157,7 +157,7 @@ impl Store for LocalStore {
         match self.daemon.path_info(path)? {
             Some(info) => Ok(Tree::of_daemon(RemoteNar::new(self.daemon.clone(), info))),
             None => Err(StoreError::Io {
-                operation: Operation::OpenPath,
+                operation: "opening a store path",
                 kind: std::io::ErrorKind::NotFound,
             }),
         }

@@ -28,7 +28,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use samovar_nix::StorePath;
 
-use crate::error::{Operation, StoreError};
+use crate::error::StoreError;
 
 /// A build log, open for reading; [`Read`] yields its text.
 pub struct Log {
@@ -135,7 +135,7 @@ fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
     match log {
         Ok(log) => Ok(log),
         Err(error) if is_no_file(&error, path) => Ok(None),
-        Err(error) => Err(StoreError::io(Operation::ReadLog, &error)),
+        Err(error) => Err(StoreError::io("reading a build log", &error)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::database::Database;
-use crate::error::{Operation, StoreError};
+use crate::error::StoreError;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -36,7 +36,7 @@ impl Keeper {
                     database.recheck();
                 }
             })
-            .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
+            .map_err(|error| StoreError::io("starting a thread", &error))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),

@@ -11,7 +11,7 @@ use super::base::{Advance, Base, History, Reader};
 use super::set::Set;
 use super::{Shared, Snapshot};
 use crate::database::{Database, Session, Token};
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{StoreError, Unavailable};
 use crate::sync::Locked;
 
 /// Maximum number of attempts to read between two commits (rollback mode) or two checkpoints.
@@ -222,7 +222,7 @@ impl Loader {
                 };
                 shared.loaded.notify_all();
             })
-            .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
+            .map_err(|error| StoreError::io("starting a thread", &error))?;
         self.background = Background::Running(thread);
         Ok(())
     }

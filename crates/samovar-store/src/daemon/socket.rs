@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{StoreError, Unavailable};
 
 /// Connects to the socket. Connecting, each read and each write time out after `silence_max`.
 pub(super) fn connect(path: &Path, silence_max: Duration) -> Result<UnixStream, StoreError> {
@@ -19,7 +19,7 @@ pub(super) fn connect(path: &Path, silence_max: Duration) -> Result<UnixStream, 
         }
         // The daemon's accept queue stayed full.
         Errno::AGAIN => StoreError::Unavailable(Unavailable::DaemonTimeout),
-        other => StoreError::io(Operation::TalkToDaemon, &other.into()),
+        other => StoreError::io("communicating with the daemon", &other.into()),
     })
 }
 

@@ -20,7 +20,7 @@
 
 use std::io::{self, Read};
 
-use crate::error::{Irregularity, Operation, StoreError, Unavailable};
+use crate::error::{Irregularity, StoreError, Unavailable};
 
 const STRING_LEN_MAX: u64 = 1 << 20;
 const ANSWER_LEN_MAX: u64 = 32 << 20;
@@ -135,7 +135,7 @@ pub(super) fn io_error(error: &io::Error) -> StoreError {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             StoreError::Unavailable(Unavailable::DaemonTimeout)
         }
-        _ => StoreError::io(Operation::TalkToDaemon, error),
+        _ => StoreError::io("communicating with the daemon", error),
     }
 }
 

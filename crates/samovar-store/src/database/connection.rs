@@ -26,7 +26,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
 use super::file_state::FileState;
-use crate::error::{Corruption, Operation, StoreError, Unavailable};
+use crate::error::{Corruption, StoreError, Unavailable};
 
 /// Maximum time that a statement waits for a lock of another process. Nix holds its write locks for
 /// milliseconds, and clients retry after a 503.
@@ -199,7 +199,7 @@ impl From<rusqlite::Error> for StoreError {
             }
             ErrorCode::Unknown => Self::Corrupt(Corruption::Schema),
             _ => Self::Io {
-                operation: Operation::ReadDatabase,
+                operation: "reading the database",
                 kind: std::io::ErrorKind::Other,
             },
         }

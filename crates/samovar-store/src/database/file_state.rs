@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{StoreError, Unavailable};
 
 /// Device, inode, size and change time of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl FileState {
             std::io::ErrorKind::PermissionDenied => {
                 StoreError::Unavailable(Unavailable::PermissionDenied)
             }
-            _ => StoreError::io(Operation::ReadDatabase, &error),
+            _ => StoreError::io("reading the database", &error),
         })?;
         Ok(Self {
             file: (metadata.dev(), metadata.ino()),

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension};
 use samovar_nix::StoreDir;
 
 use super::row;
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{StoreError, Unavailable};
 
 /// The supported schema version, used by every Nix since 2.0.
 const SCHEMA_KNOWN: u32 = 10;
@@ -147,7 +147,7 @@ pub(crate) fn read_schema(path: &Path) -> Result<Schema, StoreError> {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Schema::Absent),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(Schema::Unreadable),
-        Err(error) => return Err(StoreError::io(Operation::ReadDatabase, &error)),
+        Err(error) => return Err(StoreError::io("reading the database", &error)),
     };
     let mut text = String::new();
     let read = file.take(64).read_to_string(&mut text);

@@ -11,7 +11,7 @@ use super::file_state::{Content, FileState};
 use super::history::Observation;
 use super::shared_file::SharedFile;
 use super::token::{Progress, TokenSource};
-use crate::error::{Corruption, Operation, StoreError, Unavailable};
+use crate::error::{Corruption, StoreError, Unavailable};
 use crate::sync::Locked;
 
 /// Maximum number of idle connections, each with 512 KiB of cached pages. Concurrent queries open
@@ -95,7 +95,8 @@ impl Session {
         } else {
             TokenSource::change_counter(path)
         };
-        let source = source.map_err(|error| StoreError::io(Operation::ReadToken, &error))?;
+        let source =
+            source.map_err(|error| StoreError::io("reading the freshness token", &error))?;
         // Read in this order, so that a checkpoint that starts in between is distinguished from a
         // copy.
         let checkpoint = source.checkpoint();
