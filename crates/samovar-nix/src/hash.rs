@@ -45,14 +45,6 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [Self; 5] = [
-        Self::Md5,
-        Self::Sha1,
-        Self::Sha256,
-        Self::Sha512,
-        Self::Blake3,
-    ];
-
     /// Returns the name that precedes the hash.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -82,10 +74,16 @@ impl Algorithm {
     ///
     /// [`HashError::Algorithm`].
     pub fn parse(name: &str) -> Result<Self, HashError> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == name)
-            .ok_or(HashError::Algorithm)
+        [
+            Self::Md5,
+            Self::Sha1,
+            Self::Sha256,
+            Self::Sha512,
+            Self::Blake3,
+        ]
+        .into_iter()
+        .find(|algorithm| algorithm.name() == name)
+        .ok_or(HashError::Algorithm)
     }
 }
 
@@ -269,14 +267,6 @@ impl fmt::Display for Hash {
 impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hash({self})")
-    }
-}
-
-impl std::str::FromStr for Hash {
-    type Err = HashError;
-
-    fn from_str(text: &str) -> Result<Self, HashError> {
-        Self::parse(text)
     }
 }
 

@@ -133,14 +133,6 @@ impl fmt::Debug for Signature {
     }
 }
 
-impl std::str::FromStr for Signature {
-    type Err = SignatureError;
-
-    fn from_str(text: &str) -> Result<Self, SignatureError> {
-        Self::parse(text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

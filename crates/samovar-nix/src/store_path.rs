@@ -13,8 +13,7 @@
 //!
 //! The rule for dots at the start of a name depends on the version of Nix: 2.3 and 2.16.3 reject
 //! every leading dot, 2.8 none, 2.18.9 and later `.`, `..` and names that start with `.-` or
-//! `..-`. A database may hold names of any version, so [`StorePath::from_base_name`] accepts all
-//! dots; [`StorePath::from_base_name_strict`] applies the newest rule.
+//! `..-`. A database may hold names of any version, so all dots are accepted here.
 //!
 //! # Source
 //!
@@ -73,9 +72,6 @@ pub enum StorePathError {
     /// The name holds a character that is not allowed.
     #[error("character that is not allowed in a name")]
     NameCharacter,
-    /// The name, up to its first dash, is `.` or `..` (strict rule only).
-    #[error("name that starts with a component of dots")]
-    NameDots,
 }
 
 impl StorePath {
@@ -83,8 +79,7 @@ impl StorePath {
     ///
     /// # Errors
     ///
-    /// Any [`StorePathError`] but [`NameDots`](StorePathError::NameDots) and
-    /// [`NotInStore`](StorePathError::NotInStore).
+    /// Any [`StorePathError`] but [`NotInStore`](StorePathError::NotInStore).
     pub fn from_base_name(base_name: &str) -> Result<Self, StorePathError> {
         let (hash_part, rest) = base_name
             .as_bytes()
@@ -97,20 +92,6 @@ impl StorePath {
             base_name: base_name.into(),
             hash_part,
         })
-    }
-
-    /// Parses `<hash part>-<name>`. Also refuses a name whose part before the first dash is `.` or
-    /// `..`, as Nix does since 2.18.9.
-    ///
-    /// # Errors
-    ///
-    /// As [`from_base_name`](Self::from_base_name), and [`StorePathError::NameDots`].
-    pub fn from_base_name_strict(base_name: &str) -> Result<Self, StorePathError> {
-        let path = Self::from_base_name(base_name)?;
-        match path.name().split('-').next() {
-            Some("." | "..") => Err(StorePathError::NameDots),
-            _ => Ok(path),
-        }
     }
 
     /// Parses a full path directly in `dir`.

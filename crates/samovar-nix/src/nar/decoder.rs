@@ -218,35 +218,20 @@ impl Decoder {
         })
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "in all other states a string comes next"
+    )]
     fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Step<'a>, DecodeErrorKind> {
         match self.state {
             State::Done | State::Failed(_) => Ok(Step::Pause),
             State::Size { executable } => self.size(input, executable),
             State::Data { left, padding_len } => Ok(self.data(input, left, padding_len)),
             State::Padding { len } => self.padding(input, len),
-            State::Magic
-            | State::NodeOpen
-            | State::Type
-            | State::Kind
-            | State::ContentsOrExecutable
-            | State::Marker
-            | State::Contents
-            | State::FileClose
-            | State::TargetTag
-            | State::Target
-            | State::SymlinkClose
-            | State::EntryOrClose
-            | State::EntryOpen
-            | State::NameTag
-            | State::Name
-            | State::NodeTag
-            | State::EntryClose => {
-                if self.collect(input)? {
-                    self.string()
-                } else {
-                    Ok(Step::Pause)
-                }
-            }
+            _ => match self.collect(input)? {
+                true => self.string(),
+                false => Ok(Step::Pause),
+            },
         }
     }
 
