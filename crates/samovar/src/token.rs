@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
+use samovar_server::config;
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{DATABASE, open_database};
@@ -202,19 +203,10 @@ fn date(seconds: i64) -> String {
 
 /// Parses a lifetime and returns it in seconds.
 fn lifetime(text: &str) -> Result<i64, String> {
-    let expected = || format!("{text:?} is not a time; expected a number and h, d or w, as in 90d");
-    let unit = text.chars().last().ok_or_else(expected)?;
-    let seconds = match unit {
-        'h' => 3600,
-        'd' => 86400,
-        'w' => 7 * 86400,
-        _ => return Err(expected()),
-    };
-    let number = text
-        .strip_suffix(unit)
-        .and_then(|text| text.parse::<u32>().ok());
-    let number = number.filter(|number| *number > 0).ok_or_else(expected)?;
-    Ok(i64::from(number) * seconds)
+    config::time(text)
+        .and_then(|time| i64::try_from(time.as_secs()).ok())
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| format!("{text:?} is not a time of at least a second, such as 12h or 90d"))
 }
 
 #[cfg(test)]
@@ -226,18 +218,8 @@ mod tests {
         assert_eq!(lifetime("12h"), Ok(43_200));
         assert_eq!(lifetime("1d"), Ok(86_400));
         assert_eq!(lifetime("52w"), Ok(31_449_600));
-        for wrong in [
-            "",
-            "d",
-            "0d",
-            "-1d",
-            "1",
-            "1m",
-            "1.5d",
-            "d1",
-            "99999999999d",
-            "1ä",
-        ] {
+        assert_eq!(lifetime("10 min"), Ok(600));
+        for wrong in ["", "d", "0d", "999ms", "-1d", "1.5d", "d1", "1ä"] {
             assert!(lifetime(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -32,6 +32,7 @@ pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
 pub use settings::{Setting, Settings};
 pub use toml::Value;
+pub use unit::time;
 
 use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 

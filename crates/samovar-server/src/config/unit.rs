@@ -22,8 +22,9 @@ pub(super) fn size(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Parses a number of seconds, or a whole number with a unit.
-pub(super) fn time(text: &str) -> Option<Duration> {
+/// Parses a number of seconds, or a whole number with a unit, as in `"10 min"`. A time above a
+/// hundred years becomes a hundred years.
+pub fn time(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds: u64 = match unit {
         "ms" => return Some(Duration::from_millis(number)),
@@ -31,9 +32,10 @@ pub(super) fn time(text: &str) -> Option<Duration> {
         "min" | "m" => 60,
         "h" => 60 * 60,
         "d" => 24 * 60 * 60,
+        "w" => 7 * 24 * 60 * 60,
         _ => return None,
     };
-    // Longer times count as a hundred years, which can be added to a clock without overflow.
+    // A hundred years can be added to a clock without overflow.
     const MAX: u64 = 100 * 365 * 24 * 60 * 60;
     Some(Duration::from_secs(number.saturating_mul(seconds).min(MAX)))
 }
@@ -89,6 +91,7 @@ mod tests {
             ("250ms", Some(Duration::from_millis(250))),
             ("2 h", Some(Duration::from_secs(7200))),
             ("1d", Some(Duration::from_secs(86_400))),
+            ("52w", Some(Duration::from_secs(31_449_600))),
             (
                 "99999999999999999 d",
                 Some(Duration::from_secs(3_153_600_000)),
