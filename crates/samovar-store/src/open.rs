@@ -106,12 +106,12 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
     let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
     match store.probe_database() {
         // A lock is temporary, so it is no error here: every look-up tries again.
+        Ok(()) | Err(StoreError::Busy)
+            if store.has_files() || uses_daemon && store.has_daemon() => {}
         Ok(()) | Err(StoreError::Busy) => {
-            if !store.has_files() && !(uses_daemon && store.has_daemon()) {
-                return Err(OpenError::NoFiles {
-                    directory: location.real_dir,
-                });
-            }
+            return Err(OpenError::NoFiles {
+                directory: location.real_dir,
+            });
         }
         Err(error) if store.leaves_to_daemon(error) && store.has_daemon() => {}
         Err(error) => return Err(explain(&location, error)),

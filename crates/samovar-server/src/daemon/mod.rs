@@ -9,4 +9,4 @@ mod pid_file;
 
 pub use background::{Background, DaemonError, Role, launch};
 pub use identity::{Identity, IdentityError};
-pub use pid_file::{PidFile, PidFileError, Prepared};
+pub use pid_file::{PidFile, PidFileError};

@@ -8,17 +8,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, test_kill_process};
 
 /// The PID file of this process; [`remove`](PidFile::remove) it at exit.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
     content: String,
-}
-
-/// A PID file under a temporary name. Dropping it removes the file.
-#[derive(Debug)]
-pub struct Prepared {
-    beside: PathBuf,
-    pid_file: PidFile,
+    /// Path of the file until [`put`](Self::put): a temporary name, removed on drop.
+    beside: Option<PathBuf>,
 }
 
 /// Why the PID file cannot be used.
@@ -62,21 +57,19 @@ impl PidFile {
     /// belongs to any process.
     pub fn write(path: &Path) -> Result<Self, PidFileError> {
         let _lock = lock_directory(path);
-        Self::prepare(path, None)?.put()
+        let mut pid_file = Self::prepare(path, None)?;
+        pid_file.put()?;
+        Ok(pid_file)
     }
 
     /// Like [`write`](Self::write), but leaves the file under its temporary name until
-    /// [`Prepared::put`]. The existing file may name the running process `predecessor`.
+    /// [`put`](Self::put). The existing file may name the running process `predecessor`.
     ///
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub fn prepare(path: &Path, predecessor: Option<u32>) -> Result<Prepared, PidFileError> {
-        let failed = |source| PidFileError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let other = running(path).map_err(failed)?;
+    pub fn prepare(path: &Path, predecessor: Option<u32>) -> Result<Self, PidFileError> {
+        let other = running(path).map_err(|source| io_error(path, source))?;
         let other = other.filter(|pid| u32::try_from(*pid).ok() != predecessor);
         if let Some(pid) = other {
             return Err(PidFileError::Running {
@@ -88,17 +81,28 @@ impl PidFile {
         beside.push(format!(".{}", std::process::id()));
         // This file may be left over from a killed process with the same PID.
         fs::remove_file(&beside).ok();
-        let prepared = Prepared {
-            beside: beside.into(),
-            pid_file: Self {
-                path: path.to_owned(),
-                content: format!("{}\n", std::process::id()),
-            },
+        let pid_file = Self {
+            path: path.to_owned(),
+            content: format!("{}\n", std::process::id()),
+            beside: Some(beside.clone().into()),
         };
-        fs::File::create_new(&prepared.beside)
-            .and_then(|mut file| file.write_all(prepared.pid_file.content.as_bytes()))
-            .map_err(failed)?;
-        Ok(prepared)
+        fs::File::create_new(&beside)
+            .and_then(|mut file| file.write_all(pid_file.content.as_bytes()))
+            .map_err(|source| io_error(path, source))?;
+        Ok(pid_file)
+    }
+
+    /// Renames the file to its final name, unless it has that name already.
+    ///
+    /// # Errors
+    ///
+    /// [`PidFileError::Io`]
+    pub fn put(&mut self) -> Result<(), PidFileError> {
+        if let Some(beside) = &self.beside {
+            fs::rename(beside, &self.path).map_err(|source| io_error(&self.path, source))?;
+            self.beside = None;
+        }
+        Ok(())
     }
 
     /// Removes the file, unless another process has replaced it.
@@ -116,28 +120,18 @@ impl PidFile {
     }
 }
 
-impl Prepared {
-    /// Renames the file to its final name.
-    ///
-    /// # Errors
-    ///
-    /// [`PidFileError::Io`]
-    pub fn put(self) -> Result<PidFile, PidFileError> {
-        let pid_file = self.pid_file.clone();
-        match fs::rename(&self.beside, &pid_file.path) {
-            Ok(()) => Ok(pid_file),
-            Err(source) => Err(PidFileError::Io {
-                path: pid_file.path,
-                source,
-            }),
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            fs::remove_file(beside).ok();
         }
     }
 }
 
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        // After `put` the temporary name no longer exists.
-        fs::remove_file(&self.beside).ok();
+fn io_error(path: &Path, source: io::Error) -> PidFileError {
+    PidFileError::Io {
+        path: path.to_owned(),
+        source,
     }
 }
 

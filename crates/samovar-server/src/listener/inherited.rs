@@ -1,43 +1,27 @@
 //! Sockets that the service manager has bound (`LISTEN_FDS`).
 //!
 //! They replace the default listeners. If listeners were configured, each inherited socket must be
-//! within one of them ([`InheritedListener::is_within`]): a socket on all addresses must not
+//! within one of them ([`is_within`]): a socket on all addresses must not
 //! override a configuration that names only the loopback address.
 
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, TcpListener};
-use std::os::unix::net::UnixListener;
+use std::net::IpAddr;
 
+use anyhow::Context as _;
 use listenfd::ListenFd;
+use samovar_http::Listener;
 
 use super::spec::{Host, ListenSpec};
 
-/// A listening socket passed by the service manager, in blocking or non-blocking mode.
-#[derive(Debug)]
-pub enum InheritedListener {
-    /// TCP, IPv4 or IPv6.
-    Tcp(TcpListener),
-    /// A Unix stream socket.
-    Unix(UnixListener),
-}
-
-impl InheritedListener {
-    /// Returns whether `spec` covers every connection that this socket accepts.
-    pub fn is_within(&self, spec: &ListenSpec) -> bool {
-        match (self, spec) {
-            (Self::Tcp(socket), ListenSpec::Tcp { host, port }) => {
-                socket.local_addr().is_ok_and(|bound| {
-                    (*port == 0 || *port == bound.port()) && host.includes(bound.ip())
-                })
-            }
-            (Self::Unix(socket), ListenSpec::Unix(path)) => {
-                let path = std::path::absolute(path).ok();
-                socket
-                    .local_addr()
-                    .is_ok_and(|bound| bound.as_pathname() == path.as_deref() && path.is_some())
-            }
-            _ => false,
+/// Returns whether `spec` covers every connection that a listening socket accepts.
+pub fn is_within(socket: &Listener, spec: &ListenSpec) -> bool {
+    match spec {
+        ListenSpec::Tcp { host, port } => socket.local_addr().is_some_and(|bound| {
+            (*port == 0 || *port == bound.port()) && host.includes(bound.ip())
+        }),
+        ListenSpec::Unix(path) => {
+            let path = std::path::absolute(path).ok();
+            path.is_some() && socket.path() == path
         }
     }
 }
@@ -61,35 +45,6 @@ impl Host {
     }
 }
 
-impl fmt::Display for InheritedListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(socket) => match socket.local_addr() {
-                Ok(address) => address.fmt(f),
-                Err(_) => f.write_str("a TCP socket"),
-            },
-            Self::Unix(socket) => {
-                let address = socket.local_addr().ok();
-                match address.as_ref().and_then(|address| address.as_pathname()) {
-                    Some(path) => path.display().fmt(f),
-                    None => f.write_str("a unix socket without a path"),
-                }
-            }
-        }
-    }
-}
-
-/// An inherited descriptor that is not a listening stream socket.
-#[derive(Debug, thiserror::Error)]
-#[error("descriptor {index} of LISTEN_FDS is no stream socket")]
-pub struct InheritedError {
-    /// Index, counted from 0; the descriptor number is three more.
-    pub index: usize,
-    /// Why the descriptor cannot be used.
-    #[source]
-    pub source: io::Error,
-}
-
 /// Takes the sockets passed in `LISTEN_FDS`; empty if there are none.
 ///
 /// Must be called only once: a second call would create second owners of the same descriptors,
@@ -98,32 +53,35 @@ pub struct InheritedError {
 ///
 /// # Errors
 ///
-/// [`InheritedError`] for the first descriptor of another kind. Using only the other sockets would
+/// The first descriptor that is not a listening stream socket. Using only the other sockets would
 /// let the clients of that one wait forever.
-pub fn inherited() -> Result<Vec<InheritedListener>, InheritedError> {
+pub fn inherited() -> anyhow::Result<Vec<Listener>> {
     let mut sockets = ListenFd::from_env();
     (0..sockets.len())
         .map(|index| take(&mut sockets, index))
         .collect()
 }
 
-fn take(sockets: &mut ListenFd, index: usize) -> Result<InheritedListener, InheritedError> {
+fn take(sockets: &mut ListenFd, index: usize) -> anyhow::Result<Listener> {
     // A socket of another kind stays in `sockets`, so the order of these attempts does not matter.
-    if let Ok(Some(tcp)) = sockets.take_tcp_listener(index) {
-        return Ok(InheritedListener::Tcp(tcp));
-    }
-    match sockets.take_unix_listener(index) {
-        Ok(Some(unix)) => Ok(InheritedListener::Unix(unix)),
-        Ok(None) => Err(InheritedError {
-            index,
-            source: io::ErrorKind::NotFound.into(),
-        }),
-        Err(source) => Err(InheritedError { index, source }),
-    }
+    let socket = match sockets.take_tcp_listener(index) {
+        Ok(Some(tcp)) => Ok(tcp.into()),
+        _ => match sockets.take_unix_listener(index) {
+            Ok(Some(unix)) => Ok(unix.into()),
+            Ok(None) => Err(io::ErrorKind::NotFound.into()),
+            Err(error) => Err(error),
+        },
+    };
+    let socket =
+        socket.with_context(|| format!("descriptor {index} of LISTEN_FDS is no stream socket"))?;
+    Listener::inherited(socket).context("cannot use a socket of the service manager")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     fn spec(text: &str) -> ListenSpec {
@@ -137,8 +95,12 @@ mod tests {
             let socket = bind(address);
             let port = socket.local_addr().expect("is bound").port();
             let spec = spec(&text.replace("PORT", &port.to_string()));
-            let is_within = InheritedListener::Tcp(socket).is_within(&spec);
-            assert_eq!(is_within, expected, "{address} within {text}");
+            let socket = Listener::inherited(socket.into()).expect("listens");
+            assert_eq!(
+                is_within(&socket, &spec),
+                expected,
+                "{address} within {text}"
+            );
         };
         check("127.0.0.1", "127.0.0.1:PORT", true);
         check("127.0.0.1", "127.0.0.1:0", true);
@@ -159,10 +121,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let socket = UnixListener::bind(&path).expect("binds");
-        let socket = InheritedListener::Unix(socket);
-        assert!(socket.is_within(&ListenSpec::Unix(path.clone())));
-        assert!(!socket.is_within(&ListenSpec::Unix(path.with_extension("x"))));
-        assert!(!socket.is_within(&spec(":0")));
-        assert_eq!(socket.to_string(), path.display().to_string());
+        let socket = Listener::inherited(socket.into()).expect("listens");
+        assert!(is_within(&socket, &ListenSpec::Unix(path.clone())));
+        assert!(!is_within(
+            &socket,
+            &ListenSpec::Unix(path.with_extension("x"))
+        ));
+        assert!(!is_within(&socket, &spec(":0")));
     }
 }

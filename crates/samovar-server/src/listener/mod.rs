@@ -8,6 +8,6 @@ mod inherited;
 mod resolve;
 mod spec;
 
-pub use inherited::{InheritedError, InheritedListener, inherited};
+pub use inherited::{inherited, is_within};
 pub use resolve::{Bind, ResolveError, TcpAddress, family_missing};
 pub use spec::{ADMIN_PORT_DEFAULT, Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};

@@ -4,13 +4,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{anyhow, bail};
 use samovar_http::Listener;
 use samovar_http::tls::TlsConfig;
 
 use super::upgrade::Kind;
 use crate::config::{Configuration, Tls};
-use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
+use crate::listener::{Bind, ListenSpec, TcpAddress, family_missing, inherited, is_within};
 use crate::log::ErrorLog;
 
 /// Binds the configured listeners, or uses the sockets passed by the service manager.
@@ -22,11 +22,13 @@ pub(super) fn listeners(
     let inherited = inherited()?;
     if !inherited.is_empty() {
         check_inherited(config, &inherited, errors)?;
-        let listeners: anyhow::Result<_> = inherited
-            .into_iter()
-            .map(|socket| from_manager(socket, tls))
-            .collect();
-        return Ok((listeners?, SocketFiles::default()));
+        let listeners = inherited.into_iter().map(|listener| match tls {
+            // Sockets of the service manager replace all configured listeners: if any listener
+            // uses TLS, all TCP sockets of the manager do.
+            Some(tls) if listener.local_addr().is_some() => listener.tls(tls.config.clone()),
+            _ => listener,
+        });
+        return Ok((listeners.collect(), SocketFiles::default()));
     }
     bind_all(&config.listeners, "listen", config, tls)
 }
@@ -69,7 +71,7 @@ fn bind_all(
 /// meant for one address must not be open on all.
 fn check_inherited(
     config: &Configuration,
-    inherited: &[InheritedListener],
+    inherited: &[Listener],
     errors: &ErrorLog,
 ) -> anyhow::Result<()> {
     if !config.listen_given {
@@ -77,16 +79,17 @@ fn check_inherited(
         return Ok(());
     }
     let (given, option) = (&config.listeners, config.names.option("listen"));
-    let is_named = |socket: &&InheritedListener| given.iter().any(|spec| socket.is_within(spec));
+    let is_named = |socket: &&Listener| given.iter().any(|spec| is_within(socket, spec));
     if let Some(other) = inherited.iter().find(|socket| !is_named(socket)) {
         let named: Vec<String> = given.iter().map(ToString::to_string).collect();
         bail!(
-            "the service manager passed the socket {other}, but {option} names {}: set \
+            "the service manager passed the socket {}, but {option} names {}: set \
              ListenStream= in the socket unit to these addresses, or remove {option}",
+            name(other),
             named.join(", ")
         );
     }
-    let is_missing = |spec: &&ListenSpec| !inherited.iter().any(|one| one.is_within(spec));
+    let is_missing = |spec: &&ListenSpec| !inherited.iter().any(|one| is_within(one, spec));
     for spec in given.iter().filter(is_missing) {
         errors.warning(format_args!(
             "not listening on {spec}, which {option} names: the service manager passed no socket \
@@ -94,6 +97,15 @@ fn check_inherited(
         ));
     }
     Ok(())
+}
+
+/// Returns the address of a listener, or its path, for messages.
+fn name(listener: &Listener) -> String {
+    match (listener.local_addr(), listener.path()) {
+        (Some(address), _) => address.to_string(),
+        (None, Some(path)) => path.display().to_string(),
+        (None, None) => "a unix socket without a path".to_owned(),
+    }
 }
 
 /// Converts the listeners that a predecessor has passed.
@@ -171,21 +183,6 @@ impl Drop for SocketFiles {
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let metadata = std::fs::symlink_metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
-}
-
-/// Converts a socket of the service manager. Such sockets replace all configured listeners: if any
-/// listener uses TLS, all TCP sockets of the manager do.
-fn from_manager(socket: InheritedListener, tls: Option<&Secure<'_>>) -> anyhow::Result<Listener> {
-    let (socket, tls) = match socket {
-        InheritedListener::Tcp(listener) => (listener.into(), tls),
-        InheritedListener::Unix(listener) => (listener.into(), None),
-    };
-    let listener = Listener::inherited(socket);
-    let listener = listener.context("cannot use a socket of the service manager")?;
-    Ok(match tls {
-        Some(tls) => listener.tls(tls.config.clone()),
-        None => listener,
-    })
 }
 
 fn secured(listener: Listener, spec: &ListenSpec, tls: Option<&Secure<'_>>) -> Listener {

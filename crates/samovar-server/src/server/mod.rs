@@ -68,7 +68,8 @@ fn serve(
     errors: &ErrorLog,
 ) -> anyhow::Result<()> {
     let bound = Prepared::read(config, errors)?.bind(predecessor)?;
-    let mut serving = bound.switch_user()?.start()?.announce(background)?;
+    let mut serving = bound.start()?;
+    serving.announce(background)?;
     if serving.wait(again) == Ended::TakenOver {
         serving.leave_socket_files();
     }

@@ -1,4 +1,4 @@
-//! The stages of a start: [`Prepared`], [`Bound`], [`Unprivileged`], [`Started`], [`Serving`].
+//! The stages of a start: [`Prepared`], [`Bound`], [`Serving`].
 //!
 //! Each stage consumes the previous one. Before the switch of the user, files that only root may
 //! read are read and sockets are bound. The store is opened after it, because the new user must be
@@ -26,7 +26,7 @@ use super::reload::{self, Again};
 use super::upgrade::{Kind, Predecessor, Successor};
 use super::{caches, nar_cache};
 use crate::config::{Configuration, GcLease, Verify};
-use crate::daemon::{Background, Identity, PidFile, Prepared as PreparedPidFile};
+use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
 use crate::signals::{SignalThread, listen};
@@ -52,53 +52,26 @@ pub(super) struct Bound<'a> {
     listeners: Vec<Listener>,
     socket_files: SocketFiles,
     admin: Option<Planned>,
-    pid_file: Option<OwnPidFile>,
+    /// Still under its temporary name if there is a predecessor.
+    pid_file: Option<PidFile>,
     /// The server that has passed its sockets to this process, until it is released.
     predecessor: Option<handover::Predecessor>,
 }
 
-/// The process runs as the configured user.
-pub(super) struct Unprivileged<'a>(Bound<'a>);
-
-/// The server answers requests; launcher, predecessor and service manager are not notified yet.
-pub(super) struct Started<'a> {
+/// The process runs as the configured user, and the server answers requests.
+pub(super) struct Serving<'a> {
     bound: Bound<'a>,
     server: Arc<Server<Site>>,
     /// Kind of each listener, to be passed to a successor.
     kinds: Vec<Kind>,
     /// URLs of the listeners.
     urls: Vec<String>,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
-    threads: Threads,
-}
-
-/// The server runs, and launcher, predecessor and service manager are notified.
-pub(super) struct Serving<'a> {
-    config: &'a Configuration,
-    logs: Arc<Logs>,
-    tls: Option<Secure<'a>>,
-    server: Arc<Server<Site>>,
-    socket_files: SocketFiles,
-    pid_file: Option<PidFile>,
+    /// `None` before [`announce`](Self::announce).
     admin: Option<Admin>,
-    kinds: Vec<Kind>,
     sender: Sender<Event>,
     events: Receiver<Event>,
-    _threads: Threads,
-}
-
-/// Threads that run until this value is dropped.
-struct Threads {
-    _signals: SignalThread,
-    _watchdog: Option<Watchdog>,
-}
-
-/// The PID file of this process. Prepared only, it still names the predecessor, until that is
-/// released.
-enum OwnPidFile {
-    Written(PidFile),
-    Prepared(PreparedPidFile),
+    /// Threads that run until this value is dropped.
+    _threads: (SignalThread, Option<Watchdog>),
 }
 
 impl<'a> Prepared<'a> {
@@ -152,8 +125,8 @@ impl<'a> Prepared<'a> {
         let metrics = || Metrics::new(Arc::clone(&self.logs) as _, samovar_cache::classify);
         let admin = Planned::bind(config, metrics, predecessor.is_some(), errors)?;
         let pid_file = match (&config.pid_file, &predecessor) {
-            (Some(path), None) => Some(OwnPidFile::Written(PidFile::write(path)?)),
-            (Some(path), Some(_)) => Some(OwnPidFile::Prepared(PidFile::prepare(path, pid)?)),
+            (Some(path), None) => Some(PidFile::write(path)?),
+            (Some(path), Some(_)) => Some(PidFile::prepare(path, pid)?),
             (None, _) => None,
         };
         Ok(Bound {
@@ -168,19 +141,13 @@ impl<'a> Prepared<'a> {
 }
 
 impl<'a> Bound<'a> {
-    pub(super) fn switch_user(self) -> anyhow::Result<Unprivileged<'a>> {
+    /// Switches the user and starts the server.
+    pub(super) fn start(mut self) -> anyhow::Result<Serving<'a>> {
         if let Some(identity) = &self.prepared.identity {
             identity.assume()?;
         }
-        Ok(Unprivileged(self))
-    }
-}
-
-impl<'a> Unprivileged<'a> {
-    pub(super) fn start(self) -> anyhow::Result<Started<'a>> {
-        let mut bound = self.0;
-        let config = bound.prepared.config;
-        let site = bound.site()?;
+        let config = self.prepared.config;
+        let site = self.site()?;
         raise_descriptor_limit();
         let mut builder = Server::builder(site)
             .limits(config.limits.clone())
@@ -189,8 +156,8 @@ impl<'a> Unprivileged<'a> {
             builder = builder.workers(usize::try_from(workers).unwrap_or(usize::MAX));
         }
         let (mut kinds, mut urls) = (Vec::new(), Vec::new());
-        for listener in std::mem::take(&mut bound.listeners) {
-            kinds.push(bound.socket_files.kind(&listener));
+        for listener in std::mem::take(&mut self.listeners) {
+            kinds.push(self.socket_files.kind(&listener));
             let scheme = if listener.is_secure() {
                 "https"
             } else {
@@ -200,7 +167,7 @@ impl<'a> Unprivileged<'a> {
             urls.extend(address.map(|address| format!("{scheme}://{address}")));
             builder = builder.listen(listener);
         }
-        let paths = bound.socket_files.paths();
+        let paths = self.socket_files.paths();
         urls.extend(paths.map(|path| format!("unix:{}", path.display())));
         let (sender, events) = channel();
         let signals = sender.clone();
@@ -213,22 +180,18 @@ impl<'a> Unprivileged<'a> {
             server.is_some_and(|server| server.answers_within(ANSWER_TIME))
         };
         let watchdog = notify::watchdog(works).context("cannot start the watchdog's thread")?;
-        Ok(Started {
-            bound,
+        Ok(Serving {
+            bound: self,
             server,
             kinds,
             urls,
+            admin: None,
             sender,
             events,
-            threads: Threads {
-                _signals: signals,
-                _watchdog: watchdog,
-            },
+            _threads: (signals, watchdog),
         })
     }
-}
 
-impl Bound<'_> {
     fn site(&mut self) -> anyhow::Result<Site> {
         let (config, logs) = (self.prepared.config, &self.prepared.logs);
         let store = open_store(config, &logs.errors)?;
@@ -268,19 +231,12 @@ impl Bound<'_> {
     }
 }
 
-impl<'a> Started<'a> {
+impl Serving<'_> {
     /// Logs the addresses, notifies launcher, predecessor and service manager, and starts
     /// background work.
-    pub(super) fn announce(self, background: Option<Background>) -> anyhow::Result<Serving<'a>> {
-        let Bound {
-            prepared,
-            socket_files,
-            admin,
-            pid_file,
-            predecessor,
-            ..
-        } = self.bound;
-        let (config, errors) = (prepared.config, &prepared.logs.errors);
+    pub(super) fn announce(&mut self, background: Option<Background>) -> anyhow::Result<()> {
+        let bound = &mut self.bound;
+        let (config, errors) = (bound.prepared.config, &bound.prepared.logs.errors);
         let site = self.server.service();
         let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
         let prefixes = prefixes.join(", ");
@@ -296,48 +252,35 @@ impl<'a> Started<'a> {
         if let Some(background) = background {
             background.ready(config.error_log.as_deref())?;
         }
-        let pid_file = match pid_file {
-            Some(OwnPidFile::Prepared(prepared)) => Some(prepared.put()?),
-            Some(OwnPidFile::Written(written)) => Some(written),
-            None => None,
-        };
-        match predecessor {
+        if let Some(pid_file) = &mut bound.pid_file {
+            pid_file.put()?;
+        }
+        match bound.predecessor.take() {
             // Release the predecessor: the service manager listens to it, and it announces this
             // process.
             Some(release) => release.release().context("the running server has ended")?,
             None => notify::ready(),
         }
-        let admin = admin
-            .map(|planned| planned.start(&self.server, config, &self.urls, errors))
-            .transpose()?;
+        if let Some(planned) = bound.admin.take() {
+            self.admin = Some(planned.start(&self.server, config, &self.urls, errors)?);
+        }
         site.warm_up();
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
         site.repair_mirror().context("cannot start a thread")?;
-        Ok(Serving {
-            config,
-            logs: prepared.logs,
-            tls: prepared.tls,
-            server: self.server,
-            socket_files,
-            pid_file,
-            admin,
-            kinds: self.kinds,
-            sender: self.sender,
-            events: self.events,
-            _threads: self.threads,
-        })
+        Ok(())
     }
-}
 
-impl Serving<'_> {
     /// Handles signals until one of them stops the server.
     pub(super) fn wait(&self, again: &Again<'_>) -> Ended {
+        let Prepared {
+            config, logs, tls, ..
+        } = &self.bound.prepared;
         let handlers = Handlers {
             reload: &|| {
-                reload::reload(self.server.service(), self.config, again, &self.logs);
-                if let Some(tls) = &self.tls {
-                    reload::reload_certificate(tls.options, &tls.config, &self.logs.errors);
+                reload::reload(self.server.service(), config, again, logs);
+                if let Some(tls) = tls {
+                    reload::reload_certificate(tls.options, &tls.config, &logs.errors);
                 }
             },
             upgrade: &|| Successor::start(&self.server, &self.kinds, self.sender.clone()),
@@ -347,24 +290,25 @@ impl Serving<'_> {
                 }
             },
         };
-        events::wait(&self.server, &self.events, &handlers, &self.logs)
+        events::wait(&self.server, &self.events, &handlers, logs)
     }
 
     /// Leaves the files of Unix sockets to the successor.
     pub(super) fn leave_socket_files(&mut self) {
-        self.socket_files.leave();
+        self.bound.socket_files.leave();
     }
 
     pub(super) fn exit(self) {
         self.server.service().stop_watching();
         // Dropping the server waits for its workers, and one of them may wait for a disk forever.
         std::mem::forget(self.server);
-        self.logs.flush(FLUSH_TIME);
-        drop(self.socket_files);
-        if let Some(pid_file) = self.pid_file
+        let logs = self.bound.prepared.logs;
+        logs.flush(FLUSH_TIME);
+        drop(self.bound.socket_files);
+        if let Some(pid_file) = self.bound.pid_file
             && let Err(error) = pid_file.remove()
         {
-            let errors = &self.logs.errors;
+            let errors = &logs.errors;
             errors.debug(format_args!("cannot remove the PID file: {error}"));
         }
     }
