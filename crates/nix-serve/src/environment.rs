@@ -27,9 +27,7 @@ use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use samovar_server::config::{
-    AdminSettings, CacheSettings, Configuration, GcLease, Names, Pages, Verify, value,
-};
+use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Names, Pages, value};
 use samovar_server::listener::ListenSpec;
 
 /// Reads the environment of this process into a configuration, before any option.
@@ -112,11 +110,11 @@ const OPTIONS: [Variable; 8] = [
         Some(())
     }),
     ("NIX_SERVE_GC_LEASE", "a number of seconds, 1 or more, or off", |config, text| {
-        config.gc_lease = Some(GcLease::parse(text)?);
+        config.gc_lease = Some(value::gc_lease(text)?);
         Some(())
     }),
     ("NIX_SERVE_VERIFY", "first or never", |config, text| {
-        config.verify = Verify::parse(text.to_str()?)?;
+        config.verifies_first = value::verifies_first(text)?;
         Some(())
     }),
     ("NIX_SERVE_SCRUB", "a number of bytes", |config, text| {
@@ -180,9 +178,9 @@ mod tests {
             assert_eq!(config.gc_lease, expected, "{text}");
             assert_eq!(config.remarks.len(), warning_count, "{text}");
         };
-        check("off", Some(GcLease::Off), 0);
-        check("0", Some(GcLease::Off), 0);
-        check("1", Some(GcLease::For(Duration::from_secs(1))), 0);
+        check("off", Some(Duration::ZERO), 0);
+        check("0", Some(Duration::ZERO), 0);
+        check("1", Some(Duration::from_secs(1)), 0);
         check("0.9", None, 1);
         check("on", None, 1);
     }
@@ -204,13 +202,13 @@ mod tests {
             ("NIX_SERVE_ADMIN", "127.0.0.1:5001"),
             ("STATE_DIRECTORY", "/s:/t"),
         ]);
-        assert_eq!(config.verify, Verify::Never);
+        assert!(!config.verifies_first);
         assert_eq!(config.scrub_rate, NonZeroU64::new(8));
         assert_eq!(config.admin.listeners, [ListenSpec::local(5001)]);
         assert_eq!(config.state_directory, Some("/s".into()));
         assert_eq!(config.nar_cache, Some("/n".into()));
         assert_eq!(config.nar_cache_size, Some(7));
-        let lease = GcLease::For(Duration::from_secs(90));
+        let lease = Duration::from_secs(90);
         assert_eq!(config.gc_lease, Some(lease));
         assert_eq!(config.cache_directory, PathBuf::from("/c"));
         assert_eq!(config.caches[0].secret_key_files, [PathBuf::from("/k")]);

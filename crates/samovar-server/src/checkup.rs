@@ -16,7 +16,7 @@ use samovar_http::tls::TlsConfig;
 use samovar_nix::PublicKey;
 use samovar_store::{Settings, Store};
 
-use crate::config::{Configuration, GcLease};
+use crate::config::Configuration;
 use crate::daemon::Identity;
 use crate::listener::{Bind, ListenSpec};
 
@@ -411,7 +411,7 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
 }
 
 fn daemon(config: &Configuration, findings: &mut Findings) {
-    if config.gc_lease == Some(GcLease::Off) {
+    if config.gc_lease == Some(Duration::ZERO) {
         return;
     }
     let Ok(settings) = Settings::from_process() else {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
-    CacheSettings, ClientAddress, ConfigError, Configuration, GcLease, Kind, LogTarget, OptionSpec,
-    Origin, Settings, Verify, read, show,
+    CacheSettings, ClientAddress, ConfigError, Configuration, Kind, LogTarget, OptionSpec, Origin,
+    Settings, read, show,
 };
 use samovar_server::listener::ListenSpec;
 
@@ -92,11 +92,8 @@ fn everything_is_understood() {
     assert_eq!(config.group.as_deref(), Some("nogroup"));
     assert_eq!(config.pid_file, Some("/run/pid".into()));
     assert_eq!(config.store.as_deref(), Some("/srv/store"));
-    assert_eq!(
-        config.gc_lease,
-        Some(GcLease::For(Duration::from_secs(120)))
-    );
-    assert_eq!(config.verify, Verify::Never);
+    assert_eq!(config.gc_lease, Some(Duration::from_secs(120)));
+    assert!(!config.verifies_first);
     assert_eq!(config.scrub_rate.unwrap().get(), 8 << 20);
     assert_eq!(config.state_directory, Some("/var/lib/samovar".into()));
     let tls = config.tls.unwrap();

@@ -6,9 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use samovar_server::config::{
-    BACKLOG_MAX, GcLease, PRIORITY_MAX, Pages, Verify, WORKERS_MAX, value,
-};
+use samovar_server::config::{BACKLOG_MAX, PRIORITY_MAX, Pages, WORKERS_MAX, value};
 use samovar_server::listener::{Host, PORT_DEFAULT};
 
 use super::draft::{Draft, LogFormat};
@@ -120,7 +118,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     row(&["error-log"], File("a file", |draft, path| draft.config.error_log = Some(path))),
     row(&["e"], Perl(|_| false)),
     row(&["gc-lease"], Value("a number of seconds, 1 or more, or off", |draft, given| {
-        draft.config.gc_lease = Some(GcLease::parse(given.text)?);
+        draft.config.gc_lease = Some(value::gc_lease(given.text)?);
         Some(())
     })),
     row(&["group"], Value("the name or number of a group", |draft, given| {
@@ -232,7 +230,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["verbose"], Nothing(|draft, _, on| draft.switch_log_format(LogFormat::Verbose, on))),
     row(&["verify"], Value("first or never", |draft, given| {
-        draft.config.verify = Verify::parse(given.text.to_str()?)?;
+        draft.config.verifies_first = value::verifies_first(given.text)?;
         Some(())
     })),
     row(&["version", "v"], Nothing(|_, _, _| {})),

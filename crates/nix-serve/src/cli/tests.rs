@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use samovar_server::config::{
-    ClientAddress, Configuration, GcLease, LogTarget, OptionSpec, Tls, WORKERS_MAX,
+    ClientAddress, Configuration, LogTarget, OptionSpec, Tls, WORKERS_MAX,
 };
 use samovar_server::listener::{Host, ListenSpec};
 
@@ -227,9 +227,9 @@ fn zero_stands_for_the_default_where_perl_says_so() {
 #[test]
 fn gc_lease_times() {
     let leased = |lease| with(|config| config.gc_lease = Some(lease));
-    check(&["--gc-lease", "off"], &leased(GcLease::Off));
-    check(&["--gc-lease=0"], &leased(GcLease::Off));
-    let time = GcLease::For(Duration::from_millis(1500));
+    check(&["--gc-lease", "off"], &leased(Duration::ZERO));
+    check(&["--gc-lease=0"], &leased(Duration::ZERO));
+    let time = Duration::from_millis(1500);
     check(&["--gc-lease", "1.5"], &leased(time));
     for bad in ["0.9", "on", "-1", "OFF"] {
         let expected = "--gc-lease must be a number of seconds, 1 or more, or off";

@@ -1,11 +1,8 @@
 //! Types of option values.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::value;
 use crate::listener::ListenSpec;
 
 /// Settings of HTTPS.
@@ -89,68 +86,4 @@ pub enum ClientAddress {
     /// forge these header fields, so use it only for servers that no client reaches without a
     /// proxy.
     Unproven,
-}
-
-/// GC leases: how long paths are protected from garbage collection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GcLease {
-    /// No leases.
-    Off,
-    /// Leases that last at least this long after the narinfo was sent.
-    For(Duration),
-}
-
-impl GcLease {
-    /// Default time, used if there is a daemon.
-    pub const TIME_DEFAULT: Duration = Duration::from_secs(600);
-
-    /// Minimum time. Each renewal of a lease costs the daemon a process.
-    const TIME_MIN: Duration = Duration::from_secs(1);
-
-    /// Creates leases of this time, or of one second if the time is shorter; zero turns leases off.
-    pub fn at_least_a_second(time: Duration) -> Self {
-        match time.is_zero() {
-            true => Self::Off,
-            false => Self::For(time.max(Self::TIME_MIN)),
-        }
-    }
-
-    /// Parses a number of seconds, at least 1, or `off` or `0`, which turn leases off. Returns
-    /// `None` for anything else.
-    pub fn parse(text: &OsStr) -> Option<Self> {
-        if text == "off" {
-            return Some(Self::Off);
-        }
-        let time = value::seconds(text)?;
-        (time.is_zero() || time >= Self::TIME_MIN).then(|| Self::at_least_a_second(time))
-    }
-
-    /// Returns the time; `None` if leases are off.
-    pub const fn time(self) -> Option<Duration> {
-        match self {
-            Self::Off => None,
-            Self::For(time) => Some(time),
-        }
-    }
-}
-
-/// Which NARs are hashed while they are sent, to compare them with the registration.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Verify {
-    /// No NAR.
-    Never,
-    /// The first NAR that is sent of each path.
-    #[default]
-    First,
-}
-
-impl Verify {
-    /// Parses `never` or `first`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "never" => Some(Self::Never),
-            "first" => Some(Self::First),
-            _ => None,
-        }
-    }
 }

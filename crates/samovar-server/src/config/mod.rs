@@ -18,6 +18,7 @@ pub mod value;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_cache::{PolicyConfig, Sign, Stored};
@@ -25,7 +26,7 @@ use samovar_http::Limits;
 
 pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;
-pub use kinds::{ClientAddress, ClientAuthority, GcLease, LogForm, LogTarget, Tls, Verify};
+pub use kinds::{ClientAddress, ClientAuthority, LogForm, LogTarget, Tls};
 
 pub use nearest::nearest;
 pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
@@ -80,10 +81,12 @@ pub struct Configuration {
     pub cache_directory: PathBuf,
     /// Maximum size of the NAR cache, bytes; 0 turns it off. Default: derived from the free space.
     pub nar_cache_size: Option<u64>,
-    /// GC leases. Default: [`GcLease::TIME_DEFAULT`] if there is a daemon, else none.
-    pub gc_lease: Option<GcLease>,
-    /// Which NARs are hashed while they are sent.
-    pub verify: Verify,
+    /// GC leases: how long a path is protected after its narinfo was sent, at least; zero turns
+    /// leases off. Default: [`GC_LEASE_TIME_DEFAULT`] if there is a daemon, else none.
+    pub gc_lease: Option<Duration>,
+    /// Whether the first NAR that is sent of each path is hashed, to compare it with the
+    /// registration.
+    pub verifies_first: bool,
     /// Directory of the verification records. Default: none.
     pub state_directory: Option<PathBuf>,
     /// Rate of background verification, bytes per second. Default: no background verification.
@@ -104,6 +107,12 @@ pub const WORKERS_MAX: u64 = 1024;
 
 /// Maximum of `backlog`, which listen(2) takes as an `int`.
 pub const BACKLOG_MAX: u64 = 2_147_483_647;
+
+/// Default of `gc-lease`, used if there is a daemon.
+pub const GC_LEASE_TIME_DEFAULT: Duration = Duration::from_secs(600);
+
+/// Minimum of `gc-lease`. Each renewal of a lease costs the daemon a process.
+const GC_LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// Maximum of `connections.max`: by default the kernel allows a process no more descriptors.
 const CONNECTIONS_MAX: u64 = 1_000_000;
@@ -152,7 +161,7 @@ impl Default for Configuration {
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,
             gc_lease: None,
-            verify: Verify::First,
+            verifies_first: true,
             state_directory: None,
             scrub_rate: None,
             caches: vec![CacheSettings::default()],

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::GC_LEASE_TIME_MIN;
+
 /// Maximum time, seconds: a hundred years. Longer times are reduced to this.
 const SECONDS_MAX: f64 = 3_155_760_000.0;
 
@@ -29,6 +31,25 @@ pub fn seconds(text: &OsStr) -> Option<Duration> {
         return None;
     }
     Duration::try_from_secs_f64(seconds.min(SECONDS_MAX)).ok()
+}
+
+/// Parses the time of GC leases in seconds, at least 1. `off` and `0` give zero, which turns leases
+/// off.
+pub fn gc_lease(text: &OsStr) -> Option<Duration> {
+    if text == "off" {
+        return Some(Duration::ZERO);
+    }
+    let time = seconds(text)?;
+    (time.is_zero() || time >= GC_LEASE_TIME_MIN).then_some(time)
+}
+
+/// Parses which NARs are verified: `first` or `never`. Returns whether it is `first`.
+pub fn verifies_first(text: &OsStr) -> Option<bool> {
+    match text.to_str()? {
+        "first" => Some(true),
+        "never" => Some(false),
+        _ => None,
+    }
 }
 
 /// Parses a URL path and removes its trailing slashes; `Some("")` for the root.

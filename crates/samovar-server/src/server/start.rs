@@ -25,7 +25,7 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Kind, Predecessor, Successor};
 use super::{caches, nar_cache};
-use crate::config::{Configuration, GcLease, Verify};
+use crate::config::{Configuration, GC_LEASE_TIME_DEFAULT};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -211,7 +211,7 @@ impl<'a> Bound<'a> {
             nar_cache: nar_cache::space(config, &logs.errors)?,
             gc_lease: gc_lease(config),
             trust: Trust {
-                is_first_hashed: config.verify == Verify::First,
+                is_first_hashed: config.verifies_first,
                 state_directory: config.state_directory.clone(),
                 scrub_rate: config.scrub_rate,
             },
@@ -330,11 +330,10 @@ fn raise_descriptor_limit() {
 /// Returns the configuration of GC leases. Unless leases were configured, a missing daemon causes
 /// no warning.
 fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
-    let configured = config.gc_lease;
-    let time = configured.map_or(Some(GcLease::TIME_DEFAULT), GcLease::time)?;
-    Some(LeaseConfig {
+    let time = config.gc_lease.unwrap_or(GC_LEASE_TIME_DEFAULT);
+    (!time.is_zero()).then_some(LeaseConfig {
         time,
-        is_configured: configured.is_some(),
+        is_configured: config.gc_lease.is_some(),
     })
 }
 

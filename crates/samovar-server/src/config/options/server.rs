@@ -8,8 +8,8 @@ use super::Shown::{Value, ValueOr, Words};
 use super::{Row, limit, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
 use crate::config::{
-    BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GcLease, HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm,
-    QUEUE_LEN_MAX, STREAMS_MAX, Verify, WORKERS_MAX,
+    BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GC_LEASE_TIME_DEFAULT, GC_LEASE_TIME_MIN,
+    HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm, QUEUE_LEN_MAX, STREAMS_MAX, WORKERS_MAX,
 };
 
 const LISTEN: &str = "a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of unix sockets";
@@ -197,19 +197,27 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     .nix_serve("--nar-cache-size"),
     server(
         "gc-lease",
-        Time(|draft, time| draft.config.gc_lease = Some(GcLease::at_least_a_second(time))),
+        Time(|draft, time| {
+            let is_off = time.is_zero();
+            let time = if is_off {
+                time
+            } else {
+                time.max(GC_LEASE_TIME_MIN)
+            };
+            draft.config.gc_lease = Some(time);
+        }),
         "GC lease: how long a path is kept from garbage collection after its narinfo was sent, at \
          least. Needs a Nix daemon. 0 turns leases off.",
     )
     .defaults_to(ValueOr(
-        |_| seconds(GcLease::TIME_DEFAULT),
+        |_| seconds(GC_LEASE_TIME_DEFAULT),
         "if a Nix daemon is running",
     ))
     .nix_serve("--gc-lease"),
     server(
         "verify",
         Word(&["first", "never"], |draft, word| {
-            draft.config.verify = Verify::parse(word).unwrap_or_default();
+            draft.config.verifies_first = word == "first";
         }),
         "Which NARs are hashed while they are sent: the first one of each path, or none.",
     )
