@@ -15,8 +15,7 @@
 //! | `PLACK_ENV`, `SERVER_STARTER_PORT` | ignored with a warning |
 //!
 //! Read elsewhere: `NIX_REMOTE`, `NIX_STORE_DIR` and the like by `samovar_store::Settings`,
-//! `LISTEN_FDS` by [`listener::inherited`](samovar_server::listener::inherited()), `NOTIFY_SOCKET`
-//! and `WATCHDOG_USEC` by [`notify`](samovar_server::notify).
+//! `LISTEN_FDS`, `NOTIFY_SOCKET` and `WATCHDOG_USEC` by `samovar-server`.
 //!
 //! # Source
 //!

@@ -12,9 +12,8 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::ExitCode;
 
-use samovar::Outcome;
-use samovar::command::Request;
 use serde_json::Value;
 use support::client::{Client, succeeds};
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve};
@@ -324,10 +323,10 @@ fn every_name_that_a_path_may_have() {
     ]
     .concat();
     for words in [words.clone(), [&["closure"], &words[1..]].concat()] {
-        let request = Request::parse(words.iter().map(OsString::from));
-        let request = request.unwrap().unwrap();
+        let words = ["samovar"].iter().chain(&words);
         let mut out = Vec::new();
-        assert_eq!(request.run(&mut out).unwrap(), Outcome::Complete);
+        let code = samovar::run(words.map(Into::into), &mut out).unwrap();
+        assert_eq!(code, ExitCode::SUCCESS);
         let report: Value = serde_json::from_slice(&out).unwrap();
         let paths = report["paths"].as_array().unwrap().iter();
         let paths: BTreeSet<&str> = paths.map(|path| path["path"].as_str().unwrap()).collect();

@@ -1,7 +1,7 @@
 //! The server process around a binary cache: configuration, sockets, signals, logs.
 //!
-//! [`server::run`] runs a server with a [`config::Configuration`]. The other modules are parts of
-//! it: [`daemon`], [`listener`], [`log`], [`signals`], [`notify`].
+//! [`server::run`] runs a server with a [`config::Configuration`], [`daemon`] starts it in the
+//! background, and [`checkup`] checks its set-up without serving.
 //!
 //! The programs `nix-serve` and `samovar serve` use this crate.
 //!
@@ -13,7 +13,7 @@ pub mod checkup;
 pub mod config;
 pub mod daemon;
 pub mod listener;
-pub mod log;
-pub mod notify;
+mod log;
+mod notify;
 pub mod server;
-pub mod signals;
+mod signals;

@@ -15,12 +15,12 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 /// Sends `READY=1`: the server answers requests.
-pub fn ready() {
+pub(crate) fn ready() {
     send(&[NotifyState::Ready]);
 }
 
 /// Sends `RELOADING=1`; [`ready`] must follow.
-pub fn reloading() {
+pub(crate) fn reloading() {
     // With `Type=notify-reload`, systemd compares this time to ignore a READY=1 that was sent
     // earlier.
     match NotifyState::monotonic_usec_now() {
@@ -30,18 +30,13 @@ pub fn reloading() {
 }
 
 /// Sends `STOPPING=1`.
-pub fn stopping() {
+pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
 /// Sends `MAINPID=`: from now on process `pid` is the main process of the service.
-pub fn main_process(pid: u32) {
+pub(crate) fn main_process(pid: u32) {
     send(&[NotifyState::MainPid(pid)]);
-}
-
-/// Sends `STATUS=`, which `systemctl status` shows.
-pub fn status(text: &str) {
-    send(&[NotifyState::Status(&text.replace(char::is_control, " "))]);
 }
 
 fn send(states: &[NotifyState<'_>]) {
@@ -51,7 +46,7 @@ fn send(states: &[NotifyState<'_>]) {
 
 /// The thread that sends `WATCHDOG=1`. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct Watchdog {
+pub(crate) struct Watchdog {
     /// Never sends anything: the thread ends when this sender is dropped.
     _alive: Sender<()>,
 }
@@ -61,11 +56,9 @@ pub struct Watchdog {
 /// `works` runs on the thread of the watchdog and should check the threads that serve requests: a
 /// server that answers none must not appear healthy. Returns `None` if the service manager has set
 /// no watchdog for this process.
-///
-/// # Errors
-///
-/// The error of starting the thread.
-pub fn watchdog(works: impl FnMut() -> bool + Send + 'static) -> io::Result<Option<Watchdog>> {
+pub(crate) fn watchdog(
+    works: impl FnMut() -> bool + Send + 'static,
+) -> io::Result<Option<Watchdog>> {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return Ok(None);
     };

@@ -22,7 +22,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 /// The meaning of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
+pub(crate) enum Signal {
     /// Reload caches, keys and certificate, if they are valid, and reopen logs.
     Reload,
     /// Reopen logs, and log the counters since the start.
@@ -39,7 +39,7 @@ pub enum Signal {
 
 /// The thread that waits for signals. Dropping it ends the thread; signals are then ignored.
 #[derive(Debug)]
-pub struct SignalThread {
+pub(crate) struct SignalThread {
     handle: Handle,
 }
 
@@ -47,11 +47,7 @@ pub struct SignalThread {
 ///
 /// Several signals of one kind in quick succession may be delivered once. The thread ends when
 /// `deliver` returns false.
-///
-/// # Errors
-///
-/// The error of installing the handlers or starting the thread.
-pub fn listen(
+pub(crate) fn listen(
     mut deliver: impl FnMut(Signal) -> bool + Send + 'static,
 ) -> io::Result<SignalThread> {
     let mut signals = Signals::new([

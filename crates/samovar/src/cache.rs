@@ -29,7 +29,7 @@ const NARINFO_LEN_MAX: u64 = 16 << 20;
 
 /// A client of a binary cache.
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     http: Http,
     store_dir: StoreDir,
     /// Whether the server supports bulk queries; unset until the first query.
@@ -49,11 +49,7 @@ pub(crate) enum Private {
 
 impl Cache {
     /// Opens the cache at `url` by requesting its `nix-cache-info`.
-    ///
-    /// # Errors
-    ///
-    /// There is no binary cache at that URL.
-    pub fn open(url: &str) -> anyhow::Result<Self> {
+    pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
         let http = Http::new(Remote::parse(url)?)?;
         let url = http.remote();
         let info_url = http.url(INFO_PATH);
@@ -93,17 +89,12 @@ impl Cache {
     }
 
     /// Returns the store directory of its paths.
-    #[must_use]
-    pub fn store_dir(&self) -> &StoreDir {
+    pub(crate) fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
 
     /// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.
-    ///
-    /// # Errors
-    ///
-    /// The first failed look-up.
-    pub fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
+    pub(crate) fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
         let mut narinfos = Vec::with_capacity(hash_parts.len());
         for some in hash_parts.chunks(ASK_COUNT) {
             match self.many(some)? {
@@ -115,11 +106,7 @@ impl Cache {
     }
 
     /// Requests the narinfos of these paths' closures.
-    ///
-    /// # Errors
-    ///
-    /// The first failed look-up.
-    pub fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
+    pub(crate) fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
         let mut found = Found::default();
         let mut seen = HashSet::new();
         let mut left = Vec::new();

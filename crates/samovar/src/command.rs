@@ -1,9 +1,7 @@
-//! `samovar closure`, `samovar query` and `samovar doctor --verify`.
+//! `samovar closure` and `samovar query`.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io::{self, Write};
-use std::num::NonZeroU64;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
@@ -13,8 +11,7 @@ use samovar_store::Settings;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
-use crate::cli;
-use crate::doctor::Verification;
+use crate::cli::Keys;
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
@@ -22,180 +19,105 @@ use crate::size::human;
 /// Number of paths per look-up in the local store.
 const LOOKUP_COUNT: usize = 500;
 
-/// A parsed command line of one of these commands.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Request {
-    task: Task,
-    is_json: bool,
-    store: Option<String>,
-    keys: Vec<PublicKey>,
-    url: String,
-    paths: Vec<String>,
-    /// Read rate, bytes per second; `None` for no limit.
-    rate: Option<NonZeroU64>,
+/// `samovar query`: prints which paths the cache has.
+pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let (cache, roots) = open(matches)?;
+    let present: Vec<bool> = cache
+        .narinfos(&hash_parts(&roots))?
+        .iter()
+        .map(Option::is_some)
+        .collect();
+    let answers = roots.iter().zip(&present);
+    if matches.get_flag("json") {
+        let paths: Vec<Value> = answers
+            .map(|(root, present)| json!({ "path": root.text, "present": present }))
+            .collect();
+        writeln!(out, "{}", json!({ "cache": cache.url(), "paths": paths }))?;
+    } else {
+        for (root, present) in answers {
+            let word = if *present { "present" } else { "absent" };
+            writeln!(out, "{word} {}", root.text)?;
+        }
+    }
+    Ok(outcome(present.iter().all(|present| *present)))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
-    Closure,
-    Query,
-    Doctor,
+/// `samovar closure`: prints the paths of closures that would be downloaded from the cache.
+pub(crate) fn closure(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let (cache, roots) = open(matches)?;
+    let mut found = cache.closure(&hash_parts(&roots))?;
+    let names = names(&roots, &found.narinfos, &cache);
+    let mut local_count = 0;
+    if let Some(uri) = matches.get_one::<String>("store") {
+        let all: Vec<HashPart> = found
+            .narinfos
+            .iter()
+            .map(|narinfo| narinfo.store_path.hash_part())
+            .collect();
+        let mut is_there = has(uri, &all, &cache)?.into_iter();
+        let all_count = found.narinfos.len();
+        found.narinfos.retain(|_| is_there.next() == Some(false));
+        local_count = all_count - found.narinfos.len();
+    }
+    let missing: Vec<&str> = found
+        .missing
+        .iter()
+        .filter_map(|hash_part| names.get(hash_part).map(String::as_str))
+        .collect();
+    let keys = matches.get_many::<Keys>("trusted-public-keys");
+    let keys: Vec<&PublicKey> = keys
+        .into_iter()
+        .flatten()
+        .flat_map(|keys| &keys.0)
+        .collect();
+    let report = Report {
+        narinfos: &found.narinfos,
+        untrusted: untrusted(&keys, &found.narinfos, &cache),
+        missing,
+        local_count,
+    };
+    if matches.get_flag("json") {
+        writeln!(out, "{}", report.json(&cache))?;
+    } else {
+        report.print(out, &cache)?;
+    }
+    Ok(outcome(
+        report.missing.is_empty() && report.untrusted.is_empty(),
+    ))
 }
 
-impl Request {
-    /// Parses a command line without the program's name; returns `None` for other commands.
-    ///
-    /// # Errors
-    ///
-    /// The command line is invalid.
-    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, clap::Error> {
-        let name = OsString::from("samovar");
-        let words = std::iter::once(name).chain(words);
-        let matches = cli::command().try_get_matches_from(words)?;
-        let (name, matches) = matches.subcommand().unzip();
-        Ok(name
-            .zip(matches)
-            .and_then(|(name, one)| Self::of(name, one)))
-    }
+/// Opens the cache of a command line, and parses its paths.
+fn open(matches: &ArgMatches) -> anyhow::Result<(Cache, Vec<Root>)> {
+    let url: &String = matches.get_one("url").context("a URL is missing")?;
+    let cache = Cache::open(url)?;
+    let paths: Vec<String> = texts(matches.get_many::<String>("paths").into_iter().flatten());
+    let roots = roots::read(&paths, cache.store_dir(), io::stdin().lock())?;
+    Ok((cache, roots))
+}
 
-    /// Converts the parsed arguments of a subcommand; returns `None` for other commands.
-    pub(crate) fn of(name: &str, matches: &ArgMatches) -> Option<Self> {
-        let task = match name {
-            "closure" => Task::Closure,
-            "query" => Task::Query,
-            "doctor" if matches.get_flag("verify") => Task::Doctor,
-            _ => return None,
-        };
-        let text = |id| matches.try_get_one::<String>(id).ok().flatten().cloned();
-        let texts = |id| {
-            let texts = matches.try_get_many::<String>(id).ok().flatten();
-            texts.into_iter().flatten().cloned().collect()
-        };
-        let keys = matches.try_get_many::<cli::Keys>("trusted-public-keys");
-        let keys = keys.ok().flatten().into_iter().flatten();
-        Some(Self {
-            task,
-            is_json: matches.try_get_one("json").ok().flatten().copied() == Some(true),
-            store: text("store"),
-            keys: keys.flat_map(|keys| keys.0.clone()).collect(),
-            url: text("url").unwrap_or_default(),
-            paths: texts("paths"),
-            rate: matches.try_get_one("rate").ok().flatten().copied(),
-        })
-    }
+fn hash_parts(roots: &[Root]) -> Vec<HashPart> {
+    roots.iter().map(|root| root.hash_part).collect()
+}
 
-    /// Returns the exit code for a failure of [`run`](Self::run).
-    #[must_use]
-    pub fn error_code(&self) -> u8 {
-        match self.task {
-            Task::Doctor => 2,
-            Task::Closure | Task::Query => 3,
-        }
+/// Returns the paths that none of `keys` has signed; no path if there are no keys.
+fn untrusted<'a>(
+    keys: &[&PublicKey],
+    narinfos: &'a [NarInfo],
+    cache: &Cache,
+) -> Vec<&'a StorePath> {
+    if keys.is_empty() {
+        return Vec::new();
     }
-
-    /// Runs the command and prints its results to `out`.
-    ///
-    /// # Errors
-    ///
-    /// The cache, the store or standard input cannot be read, or `out` cannot be written.
-    pub fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-        match self.task {
-            Task::Closure => self.closure(out),
-            Task::Query => self.query(out),
-            Task::Doctor => {
-                let verification = Verification {
-                    store: self.store.as_deref(),
-                    paths: &self.paths,
-                    rate: self.rate,
-                };
-                verification.run(out)
-            }
-        }
-    }
-
-    fn roots(&self, cache: &Cache) -> anyhow::Result<Vec<Root>> {
-        roots::read(&self.paths, cache.store_dir(), io::stdin().lock())
-    }
-
-    fn query(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-        let cache = Cache::open(&self.url)?;
-        let roots = self.roots(&cache)?;
-        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
-        let present: Vec<bool> = cache
-            .narinfos(&hash_parts)?
-            .iter()
-            .map(Option::is_some)
-            .collect();
-        let answers = roots.iter().zip(&present);
-        if self.is_json {
-            let paths: Vec<Value> = answers
-                .map(|(root, present)| json!({ "path": root.text, "present": present }))
-                .collect();
-            writeln!(out, "{}", json!({ "cache": cache.url(), "paths": paths }))?;
-        } else {
-            for (root, present) in answers {
-                let word = if *present { "present" } else { "absent" };
-                writeln!(out, "{word} {}", root.text)?;
-            }
-        }
-        Ok(outcome(present.iter().all(|present| *present)))
-    }
-
-    fn closure(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-        let cache = Cache::open(&self.url)?;
-        let roots = self.roots(&cache)?;
-        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
-        let mut found = cache.closure(&hash_parts)?;
-        let names = names(&roots, &found.narinfos, &cache);
-        let mut local_count = 0;
-        if let Some(uri) = &self.store {
-            let all: Vec<HashPart> = found
-                .narinfos
-                .iter()
-                .map(|narinfo| narinfo.store_path.hash_part())
-                .collect();
-            let mut is_there = has(uri, &all, &cache)?.into_iter();
-            let all_count = found.narinfos.len();
-            found.narinfos.retain(|_| is_there.next() == Some(false));
-            local_count = all_count - found.narinfos.len();
-        }
-        let missing: Vec<&str> = found
-            .missing
-            .iter()
-            .filter_map(|hash_part| names.get(hash_part).map(String::as_str))
-            .collect();
-        let report = Report {
-            narinfos: &found.narinfos,
-            untrusted: self.untrusted(&found.narinfos, &cache),
-            missing,
-            local_count,
-        };
-        if self.is_json {
-            writeln!(out, "{}", report.json(&cache))?;
-        } else {
-            report.print(out, &cache)?;
-        }
-        Ok(outcome(
-            report.missing.is_empty() && report.untrusted.is_empty(),
-        ))
-    }
-
-    /// Returns the paths that no key of the command line has signed.
-    fn untrusted<'a>(&self, narinfos: &'a [NarInfo], cache: &Cache) -> Vec<&'a StorePath> {
-        if self.keys.is_empty() {
-            return Vec::new();
-        }
-        let is_trusted = |narinfo: &NarInfo| {
-            let fingerprint = narinfo.fingerprint(cache.store_dir());
-            narinfo.content_address.is_some()
-                || self.keys.iter().any(|key| {
-                    let mut signatures = narinfo.signatures.iter();
-                    signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
-                })
-        };
-        let untrusted = narinfos.iter().filter(|narinfo| !is_trusted(narinfo));
-        untrusted.map(|narinfo| &narinfo.store_path).collect()
-    }
+    let is_trusted = |narinfo: &NarInfo| {
+        let fingerprint = narinfo.fingerprint(cache.store_dir());
+        narinfo.content_address.is_some()
+            || keys.iter().any(|key| {
+                let mut signatures = narinfo.signatures.iter();
+                signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
+            })
+    };
+    let untrusted = narinfos.iter().filter(|narinfo| !is_trusted(narinfo));
+    untrusted.map(|narinfo| &narinfo.store_path).collect()
 }
 
 /// Returns, for each of these paths, whether the store has it.
@@ -275,7 +197,7 @@ impl Report<'_> {
                     "compression": narinfo.compression.name(),
                     "references": narinfo.references.iter().map(full).collect::<Vec<_>>(),
                     "deriver": narinfo.deriver.as_ref().map(full),
-                    "signatures": texts(&narinfo.signatures),
+                    "signatures": texts(narinfo.signatures.iter()),
                 })
             })
             .collect();
@@ -325,8 +247,8 @@ impl Report<'_> {
     }
 }
 
-fn texts(all: &[impl ToString]) -> Vec<String> {
-    all.iter().map(ToString::to_string).collect()
+fn texts<'a>(all: impl Iterator<Item = &'a (impl ToString + 'a)>) -> Vec<String> {
+    all.map(ToString::to_string).collect()
 }
 
 fn download_size(narinfo: &NarInfo) -> Option<u64> {

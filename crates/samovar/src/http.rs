@@ -36,9 +36,6 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// # Errors
-    ///
-    /// The certificates of this machine cannot be read.
     pub(crate) fn new(remote: Remote) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)

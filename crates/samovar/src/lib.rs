@@ -2,12 +2,10 @@
 //! closures, verifies stores, diagnoses set-ups, and runs the server with a configuration file
 //! (`samovar serve`).
 //!
-//! # Types to know
-//!
-//! * [`Cache`] is a client of a binary cache. It uses bulk queries where the server supports them
-//!   (`docs/bulk-queries.md`), else requests single narinfos over many connections.
-//! * [`Records`] parses the response to a bulk query, strictly.
-//! * [`cli::command`] is the command line, for help, man pages and completions.
+//! [`run`] runs a command line, which [`cli::command`] defines, also for help, man pages and
+//! completions. `Cache` is a client of a binary cache: it uses bulk queries where the server
+//! supports them (`docs/bulk-queries.md`), else requests single narinfos over many connections.
+//! [`Records`] parses the response to a bulk query, strictly.
 //!
 //! # Out of scope
 //!
@@ -17,7 +15,7 @@
 
 mod cache;
 pub mod cli;
-pub mod command;
+mod command;
 mod doctor;
 mod http;
 mod outcome;
@@ -43,12 +41,9 @@ use clap::error::ErrorKind;
 use clap_complete::Shell;
 use samovar_server::config::{ConfigError, import_harmonia};
 
-pub use cache::Cache;
-use command::Request;
-pub use outcome::Outcome;
+use outcome::Outcome;
 pub use records::{Record, Records, RecordsError};
 pub use remote::without_logins;
-pub use walk::Found;
 
 /// A failed command.
 #[derive(Debug)]
@@ -88,21 +83,25 @@ pub fn run(
     let Some((name, one)) = matches.subcommand() else {
         return Ok(ExitCode::from(2));
     };
-    if let Some(request) = Request::of(name, one) {
-        return request
-            .run(out)
-            .map(Outcome::code)
-            .map_err(|error| Failure {
-                error,
-                code: ExitCode::from(request.error_code()),
-            });
-    }
-    if name == "doctor" {
-        return doctor::run(one, out)
-            .map(Outcome::code)
-            .map_err(Failure::to_start);
-    }
-    let done = match name {
+    let (outcome, error_code) = match name {
+        "closure" => (command::closure(one, out), Some(3)),
+        "query" => (command::query(one, out), Some(3)),
+        "doctor" if one.get_flag("verify") => (doctor::verify_paths(one, out), Some(2)),
+        "doctor" => (doctor::run(one, out), None),
+        _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
+    };
+    outcome.map(Outcome::code).map_err(|error| {
+        let code = if error.is::<ConfigError>() { 2 } else { 1 };
+        Failure {
+            error,
+            code: ExitCode::from(error_code.unwrap_or(code)),
+        }
+    })
+}
+
+/// Runs a command that either succeeds or fails.
+fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    match name {
         "serve" => serve::run(one, out),
         "status" => status::run(one, out),
         "config" => config(one, out),
@@ -113,17 +112,6 @@ pub fn run(
         },
         "completions" => completions(one, out),
         _ => man(one),
-    };
-    done.map(|()| ExitCode::SUCCESS).map_err(Failure::to_start)
-}
-
-impl Failure {
-    fn to_start(error: anyhow::Error) -> Self {
-        let code = if error.is::<ConfigError>() { 2 } else { 1 };
-        Self {
-            error,
-            code: ExitCode::from(code),
-        }
     }
 }
 

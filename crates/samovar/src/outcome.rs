@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// The result of a command. It determines the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// All paths are available or intact.
     Complete,
     /// A path is missing, damaged or untrusted.
@@ -15,8 +15,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the exit code.
-    #[must_use]
-    pub fn code(self) -> ExitCode {
+    pub(crate) fn code(self) -> ExitCode {
         match self {
             Self::Complete => ExitCode::SUCCESS,
             Self::Incomplete => ExitCode::FAILURE,

@@ -76,12 +76,6 @@ impl<R: BufRead> Records<R> {
         })
     }
 
-    /// Returns the number of records in the answer.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Reads the next record; returns `None` after the last one. Only then is the response
     /// complete.
     ///

@@ -61,10 +61,6 @@ fn first_line(input: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a line from the terminal without echo.
-///
-/// # Errors
-///
-/// The input was interrupted, or the mode of the terminal cannot be set.
 fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = Quiet::new(io::stdin())?;
     // Ignore errors: standard error may be closed, and the password can be typed nevertheless.

@@ -82,10 +82,6 @@ fn option(spec: &OptionSpec) -> Arg {
 }
 
 /// Serves until a signal ends it, or prints the effective configuration.
-///
-/// # Errors
-///
-/// [`ConfigError`], or the reason why the server could not start.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let settings = settings(matches)?;
     let config = configuration(&settings)?;

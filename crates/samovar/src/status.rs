@@ -26,10 +26,6 @@ const PATH: &str = "/status.json";
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 
 /// Prints the status of a server.
-///
-/// # Errors
-///
-/// The server is unavailable, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);

@@ -12,11 +12,11 @@ type Answer = anyhow::Result<Option<NarInfo>>;
 
 /// The narinfos of some closures, as far as a cache has them.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     /// Narinfos in topological order: each path comes after its references.
-    pub narinfos: Vec<NarInfo>,
+    pub(crate) narinfos: Vec<NarInfo>,
     /// Paths that the cache does not have.
-    pub missing: Vec<HashPart>,
+    pub(crate) missing: Vec<HashPart>,
 }
 
 /// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.

@@ -17,11 +17,7 @@ const FIELDS: [&str; 6] = [
     "max-age",
 ];
 
-/// Parses a list of tables, one rule each.
-///
-/// # Errors
-///
-/// A description of the expected value.
+/// Parses a list of tables, one rule each. The error describes the expected value.
 pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
     match value {
         Value::List(tables) if !tables.is_empty() => tables

@@ -14,7 +14,7 @@ use samovar_http::Listener;
 use super::spec::{Host, ListenSpec};
 
 /// Returns whether `spec` covers every connection that a listening socket accepts.
-pub fn is_within(socket: &Listener, spec: &ListenSpec) -> bool {
+pub(crate) fn is_within(socket: &Listener, spec: &ListenSpec) -> bool {
     match spec {
         ListenSpec::Tcp { host, port } => socket.local_addr().is_some_and(|bound| {
             (*port == 0 || *port == bound.port()) && host.includes(bound.ip())
@@ -55,7 +55,7 @@ impl Host {
 ///
 /// The first descriptor that is not a listening stream socket. Using only the other sockets would
 /// let the clients of that one wait forever.
-pub fn inherited() -> anyhow::Result<Vec<Listener>> {
+pub(crate) fn inherited() -> anyhow::Result<Vec<Listener>> {
     let mut sockets = ListenFd::from_env();
     (0..sockets.len())
         .map(|index| take(&mut sockets, index))

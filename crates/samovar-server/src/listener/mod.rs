@@ -8,6 +8,6 @@ mod inherited;
 mod resolve;
 mod spec;
 
-pub use inherited::{inherited, is_within};
-pub use resolve::{Bind, ResolveError, TcpAddress, family_missing};
+pub(crate) use inherited::{inherited, is_within};
+pub(crate) use resolve::{Bind, TcpAddress, family_missing};
 pub use spec::{ADMIN_PORT_DEFAULT, Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};

@@ -8,7 +8,7 @@ use super::spec::{Host, ListenSpec};
 
 /// The socket addresses of one [`ListenSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bind {
+pub(crate) enum Bind {
     /// The first of these addresses that can be bound. The next one is tried only if
     /// [`family_missing`] returns true for the error.
     FirstOf(Vec<TcpAddress>),
@@ -22,32 +22,28 @@ pub enum Bind {
 
 /// A TCP address with socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TcpAddress {
+pub(crate) struct TcpAddress {
     /// Address and port. Port 0 lets the system choose.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Value of the socket option `IPV6_V6ONLY`, which is always set because the system's default
     /// varies. False for IPv4.
-    pub v6_only: bool,
+    pub(crate) v6_only: bool,
 }
 
 /// A host name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve {name}")]
-pub struct ResolveError {
+pub(crate) struct ResolveError {
     /// The host name.
-    pub name: String,
+    pub(crate) name: String,
     /// The error of the resolver, if there is one.
     #[source]
-    pub source: Option<io::Error>,
+    pub(crate) source: Option<io::Error>,
 }
 
 impl ListenSpec {
     /// Resolves host names.
-    ///
-    /// # Errors
-    ///
-    /// [`ResolveError`] if a name has no address.
-    pub fn resolve(&self) -> Result<Bind, ResolveError> {
+    pub(crate) fn resolve(&self) -> Result<Bind, ResolveError> {
         match self {
             Self::Unix(path) => Ok(Bind::Unix(path.clone())),
             Self::Tcp { host, port } => host.resolve(*port),
@@ -114,7 +110,7 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
 /// address family.
 ///
 /// Kernels without IPv6 return `EAFNOSUPPORT`; kernels with IPv6 turned off return `EADDRNOTAVAIL`.
-pub fn family_missing(error: &io::Error) -> bool {
+pub(crate) fn family_missing(error: &io::Error) -> bool {
     const AFNOSUPPORT: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable
 }

@@ -30,44 +30,44 @@ use crate::config::{LogForm, LogTarget};
 
 /// One request and its response, to be logged.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     /// `%h`: address of the client; `None` on a Unix socket.
-    pub client: Option<IpAddr>,
+    pub(crate) client: Option<IpAddr>,
     /// `%u`: the name of an authenticated client; empty for none.
-    pub user: Option<&'a [u8]>,
+    pub(crate) user: Option<&'a [u8]>,
     /// The requested store path, if known. Not in the combined format.
-    pub path: Option<&'a str>,
+    pub(crate) path: Option<&'a str>,
     /// `%t`: time when the request was received.
-    pub time: SystemTime,
+    pub(crate) time: SystemTime,
     /// `%r`: method, target and version, as received; `None` if there was no request line.
-    pub request: Option<Request<'a>>,
+    pub(crate) request: Option<Request<'a>>,
     /// `%>s`: status code of the response.
-    pub status: u16,
+    pub(crate) status: u16,
     /// `%b`: length of the response body, bytes; `None` if unknown. A length of 0 is written as
     /// `0`, as by Plack; Apache writes `-`.
-    pub body_len: Option<u64>,
+    pub(crate) body_len: Option<u64>,
     /// Request field `Referer`; `None` or empty if there is none.
-    pub referer: Option<&'a [u8]>,
+    pub(crate) referer: Option<&'a [u8]>,
     /// Request field `User-Agent`; `None` or empty if there is none.
-    pub user_agent: Option<&'a [u8]>,
+    pub(crate) user_agent: Option<&'a [u8]>,
     /// Time from the request to the end of the response. This field and all below are not in the
     /// combined format.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Whether the response was sent completely.
-    pub is_complete: bool,
+    pub(crate) is_complete: bool,
     /// Request field `X-Request-Id`, not validated.
-    pub request_id: Option<&'a [u8]>,
+    pub(crate) request_id: Option<&'a [u8]>,
 }
 
 /// The request line, as received.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// Method, such as `GET`.
-    pub method: &'a [u8],
+    pub(crate) method: &'a [u8],
     /// Target, such as `/nix-cache-info`.
-    pub target: &'a [u8],
+    pub(crate) target: &'a [u8],
     /// Protocol version, such as `HTTP/1.1`.
-    pub version: &'static str,
+    pub(crate) version: &'static str,
 }
 
 /// Maximum delay before a line is written, so that a busy server writes lines in batches.
@@ -75,18 +75,14 @@ const LINGER: Duration = Duration::from_millis(20);
 
 /// The access log. May be written to from any thread.
 #[derive(Debug)]
-pub struct AccessLog {
+pub(crate) struct AccessLog {
     writer: LineWriter,
     form: LogForm,
 }
 
 impl AccessLog {
     /// Opens the log. Errors that occur later are reported to `errors`.
-    ///
-    /// # Errors
-    ///
-    /// The error of opening or creating the file.
-    pub fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
+    pub(crate) fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
         let sink = match target {
             LogTarget::StandardOutput => Sink::StandardOutput,
             LogTarget::File(path) => Sink::open(path)?,
@@ -100,7 +96,7 @@ impl AccessLog {
 
     /// Writes one line. Never waits for the disk: if the buffer is full, the line is dropped and
     /// counted.
-    pub fn record(&self, entry: &Entry<'_>) {
+    pub(crate) fn record(&self, entry: &Entry<'_>) {
         thread_local! {
             static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
@@ -116,17 +112,17 @@ impl AccessLog {
     }
 
     /// Returns whether lines include the store path.
-    pub fn names_paths(&self) -> bool {
+    pub(crate) fn names_paths(&self) -> bool {
         self.form == LogForm::Json
     }
 
     /// Reopens the file, for log rotation.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.writer.reopen();
     }
 
     /// Waits until all lines are written, at most for `patience`. Returns whether they are.
-    pub fn flush(&self, patience: Duration) -> bool {
+    pub(crate) fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }
@@ -141,7 +137,7 @@ const MONTHS: [&str; 12] = [
 
 impl Entry<'_> {
     /// Appends the entry as a line with a newline.
-    pub fn append_line(&self, line: &mut Vec<u8>) {
+    pub(crate) fn append_line(&self, line: &mut Vec<u8>) {
         append_or_dash(self.client, line);
         line.extend_from_slice(b" - ");
         append_field(self.user, line);

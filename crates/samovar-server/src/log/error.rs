@@ -19,7 +19,7 @@ use super::utc::rfc_3339;
 
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(crate) enum Level {
     /// A failure of the server, its store or its configuration.
     Error,
     /// Something that the operator should check.
@@ -32,7 +32,7 @@ pub enum Level {
 
 /// A handle on the error log. Clones write to the same log, from any thread.
 #[derive(Debug, Clone)]
-pub struct ErrorLog {
+pub(crate) struct ErrorLog {
     writer: Arc<LineWriter>,
     verbosity: Level,
     form: Form,
@@ -55,11 +55,11 @@ const MESSAGE_LEN_MAX: usize = 4096;
 impl ErrorLog {
     /// Opens the log of `program` in `file`, or on standard error without one. Drops events less
     /// severe than `verbosity`.
-    ///
-    /// # Errors
-    ///
-    /// The error of opening or creating the file.
-    pub fn open(program: &'static str, file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
+    pub(crate) fn open(
+        program: &'static str,
+        file: Option<&Path>,
+        verbosity: Level,
+    ) -> io::Result<Self> {
         let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
         let form = Form {
             program,
@@ -78,7 +78,7 @@ impl ErrorLog {
     }
 
     /// Writes one event. Never waits for the disk.
-    pub fn write(&self, level: Level, message: impl Display) {
+    pub(crate) fn write(&self, level: Level, message: impl Display) {
         if level <= self.verbosity {
             let message = message.to_string();
             // The writer counts and reports lines that are dropped.
@@ -106,38 +106,38 @@ impl ErrorLog {
     }
 
     /// Returns recent errors and warnings, newest first.
-    pub fn recent(&self) -> Vec<RecentError> {
+    pub(crate) fn recent(&self) -> Vec<RecentError> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().cloned().collect()
     }
 
     /// Logs a failure.
-    pub fn error(&self, message: impl Display) {
+    pub(crate) fn error(&self, message: impl Display) {
         self.write(Level::Error, message);
     }
 
     /// Logs something that the operator should check.
-    pub fn warning(&self, message: impl Display) {
+    pub(crate) fn warning(&self, message: impl Display) {
         self.write(Level::Warning, message);
     }
 
     /// Logs a change of state.
-    pub fn info(&self, message: impl Display) {
+    pub(crate) fn info(&self, message: impl Display) {
         self.write(Level::Info, message);
     }
 
     /// Logs details for debugging.
-    pub fn debug(&self, message: impl Display) {
+    pub(crate) fn debug(&self, message: impl Display) {
         self.write(Level::Debug, message);
     }
 
     /// Reopens the file, for log rotation.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.writer.reopen();
     }
 
     /// Waits until all lines are written, at most for `patience`. Returns whether they are.
-    pub fn flush(&self, patience: Duration) -> bool {
+    pub(crate) fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }

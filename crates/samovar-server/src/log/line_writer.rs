@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of the pending lines, bytes: 50 ms of a busy server, which logs about 20 MB/s,
 /// and more than the longest line.
-pub const BUFFER_LEN_MAX: usize = 1 << 20;
+pub(crate) const BUFFER_LEN_MAX: usize = 1 << 20;
 
 /// Destination of the lines.
 #[derive(Debug)]
-pub enum Sink {
+pub(crate) enum Sink {
     /// Standard output.
     StandardOutput,
     /// Standard error.
@@ -36,11 +36,7 @@ pub enum Sink {
 
 impl Sink {
     /// Opens `path` for appending; creates the file if necessary.
-    ///
-    /// # Errors
-    ///
-    /// The error of opening or creating the file.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
             file: open(path)?,
@@ -92,7 +88,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// An error of the writing thread, to be reported.
 #[derive(Debug)]
-pub enum Trouble<'a> {
+pub(crate) enum Trouble<'a> {
     /// Lines were dropped because the buffer was full or could not be written. Reported once the
     /// buffer has space again.
     Lost(u64),
@@ -105,7 +101,7 @@ pub enum Trouble<'a> {
 /// A queue of lines for one sink. Dropping it writes the pending lines and ends the thread, without
 /// waiting for either.
 #[derive(Debug)]
-pub struct LineWriter {
+pub(crate) struct LineWriter {
     shared: Arc<Shared>,
 }
 
@@ -145,11 +141,7 @@ impl LineWriter {
     ///
     /// `linger` is the maximum delay of a line, which allows batches. `report` is called on the
     /// thread for each error; the thread writes the line that it returns, which may be empty.
-    ///
-    /// # Errors
-    ///
-    /// The error of starting the thread.
-    pub fn spawn(
+    pub(crate) fn spawn(
         name: &str,
         sink: Sink,
         linger: Duration,
@@ -173,7 +165,7 @@ impl LineWriter {
     /// line is then dropped.
     ///
     /// Never waits for the sink.
-    pub fn push(&self, line: &[u8]) -> bool {
+    pub(crate) fn push(&self, line: &[u8]) -> bool {
         debug_assert!(line.ends_with(b"\n"), "lines are whole");
         let mut state = self.shared.lock();
         if line.len() > BUFFER_LEN_MAX - state.pending.len() {
@@ -189,13 +181,13 @@ impl LineWriter {
 
     /// Reopens the file, for log rotation. Lines pushed before may go to the old file or the new
     /// one.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.shared.lock().reopen = true;
         self.shared.work.notify_one();
     }
 
     /// Waits until all lines are written, at most for `patience`. Returns whether they are.
-    pub fn flush(&self, patience: Duration) -> bool {
+    pub(crate) fn flush(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         while !state.is_idle() {

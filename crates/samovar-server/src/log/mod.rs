@@ -1,6 +1,6 @@
 //! The access log and the error log.
 //!
-//! Both pass whole lines to a [`LineWriter`], a thread with a bounded buffer, so that a full disk
+//! Both pass whole lines to `line_writer.rs`, a thread with a bounded buffer, so that a full disk
 //! or a blocked pipe never blocks a thread that serves requests. Lines that do not fit are dropped
 //! and counted; the count is reported once the buffer has space again.
 
@@ -11,6 +11,5 @@ mod json;
 mod line_writer;
 mod utc;
 
-pub use access::{AccessLog, Entry, Request};
-pub use error::{ErrorLog, Level};
-pub use line_writer::{BUFFER_LEN_MAX, LineWriter, Sink, Trouble};
+pub(crate) use access::{AccessLog, Entry, Request};
+pub(crate) use error::{ErrorLog, Level};

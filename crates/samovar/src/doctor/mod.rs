@@ -18,13 +18,9 @@ use crate::outcome::Outcome;
 use crate::remote::without_logins;
 use crate::serve;
 
-pub(crate) use verify::Verification;
+pub(crate) use verify::verify_paths;
 
 /// Checks the set-up that the command line describes, and prints the findings.
-///
-/// # Errors
-///
-/// The configuration is invalid, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let mut findings = Findings::default();

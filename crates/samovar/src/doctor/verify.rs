@@ -1,11 +1,11 @@
 //! `samovar doctor --verify`: compares the files of a store with their registrations.
 
 use std::io::{self, IsTerminal, Write};
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use clap::ArgMatches;
 use samovar_nix::HashPart;
 use samovar_store::{Pace, Settings, Store, Verdict, VerifyError, verify};
 
@@ -20,58 +20,47 @@ const LIST_COUNT: usize = 500;
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(500);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What to verify, and how fast.
-#[derive(Debug)]
-pub(crate) struct Verification<'a> {
-    pub(crate) store: Option<&'a str>,
-    pub(crate) paths: &'a [String],
-    /// Read rate, bytes per second; `None` for no limit.
-    pub(crate) rate: Option<NonZeroU64>,
+/// Verifies the paths of the command line. Prints damaged paths to `out`, and progress to standard
+/// error.
+pub(crate) fn verify_paths(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let settings = Settings::from_process()?;
+    let uri = matches.get_one::<String>("store");
+    let store = samovar_store::open(uri.map(String::as_str), &settings)?;
+    let paths = matches.get_many("paths").into_iter().flatten();
+    let wanted = wanted(&*store, &paths.cloned().collect::<Vec<_>>())?;
+    let mut progress = Progress::new(&wanted);
+    let mut pace = Pace::new(matches.get_one("rate").copied());
+    for one in &wanted {
+        let len_done = progress.len_done;
+        one.examine(&*store, &mut pace, &mut progress, out)?;
+        progress.count_done += 1;
+        progress.len_done = len_done + one.len;
+    }
+    progress.end();
+    Ok(match (progress.damaged_count, progress.unread_count) {
+        (0, 0) => Outcome::Complete,
+        (0, _) => Outcome::Unchecked,
+        _ => Outcome::Incomplete,
+    })
 }
 
-impl Verification<'_> {
-    /// Verifies the paths. Prints damaged paths to `out`, and progress to standard error.
-    ///
-    /// # Errors
-    ///
-    /// The store is unavailable, or `out` cannot be written.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-        let settings = Settings::from_process()?;
-        let store = samovar_store::open(self.store, &settings)?;
-        let wanted = self.wanted(&*store)?;
-        let mut progress = Progress::new(&wanted);
-        let mut pace = Pace::new(self.rate);
-        for one in &wanted {
-            let len_done = progress.len_done;
-            one.examine(&*store, &mut pace, &mut progress, out)?;
-            progress.count_done += 1;
-            progress.len_done = len_done + one.len;
-        }
-        progress.end();
-        Ok(match (progress.damaged_count, progress.unread_count) {
-            (0, 0) => Outcome::Complete,
-            (0, _) => Outcome::Unchecked,
-            _ => Outcome::Incomplete,
-        })
+/// Looks up these paths, or lists all paths of the store if there are none.
+fn wanted(store: &dyn Store, paths: &[String]) -> anyhow::Result<Vec<Wanted>> {
+    if paths.is_empty() {
+        return all(store);
     }
-
-    fn wanted(&self, store: &dyn Store) -> anyhow::Result<Vec<Wanted>> {
-        if self.paths.is_empty() {
-            return all(store);
-        }
-        let roots = roots::read(self.paths, store.store_dir(), io::stdin().lock())?;
-        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
-        let mut wanted = Vec::with_capacity(roots.len());
-        for (root, looked) in roots.iter().zip(store.lookup_many(&hash_parts)?) {
-            let info = looked.with_context(|| format!("cannot look up {}", root.text))?;
-            let info = info.with_context(|| format!("{} is not in this store", root.text))?;
-            wanted.push(Wanted {
-                hash_part: root.hash_part,
-                len: info.nar_size,
-            });
-        }
-        Ok(wanted)
+    let roots = roots::read(paths, store.store_dir(), io::stdin().lock())?;
+    let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
+    let mut wanted = Vec::with_capacity(roots.len());
+    for (root, looked) in roots.iter().zip(store.lookup_many(&hash_parts)?) {
+        let info = looked.with_context(|| format!("cannot look up {}", root.text))?;
+        let info = info.with_context(|| format!("{} is not in this store", root.text))?;
+        wanted.push(Wanted {
+            hash_part: root.hash_part,
+            len: info.nar_size,
+        });
     }
+    Ok(wanted)
 }
 
 /// Lists all paths of the store, newest first.
