@@ -140,7 +140,7 @@ const OPTIONS: [Variable; 8] = [
 
 /// Parses an address for metrics and status. They are plain HTTP, so `:ssl` is refused.
 pub fn admin_address(text: &OsStr) -> Option<ListenSpec> {
-    let parsed = ListenSpec::parse(text).ok()?;
+    let parsed = ListenSpec::parse(text)?;
     let is_plain = !parsed.bare_name && parsed.ignored_suffix.is_none() && !parsed.tls;
     is_plain.then_some(parsed.spec)
 }

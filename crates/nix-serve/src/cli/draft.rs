@@ -187,7 +187,7 @@ impl Draft {
     }
 
     pub(super) fn take_listen(&mut self, given: &Given<'_>) -> Option<()> {
-        let parsed = ListenSpec::parse(given.text).ok()?;
+        let parsed = ListenSpec::parse(given.text)?;
         let text = lossy(given.text);
         if parsed.tls {
             self.tls_listener

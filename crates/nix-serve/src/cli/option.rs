@@ -129,7 +129,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     row(&["host", "o"], Value(
         "an address, a host name, or one of * *4 *6 !4 !6",
         |draft, given| {
-            draft.host = Some(Host::parse(given.text.to_str()?).ok()?);
+            draft.host = Some(Host::parse(given.text.to_str()?)?);
             Some(())
         },
     )),

@@ -136,7 +136,7 @@ pub(super) fn requires(option: &str, other: &str) -> ConfigError {
 pub(super) fn listen(values: &[Value]) -> Option<Vec<ListenSpec>> {
     let mut specs = Vec::new();
     for value in values {
-        let parsed = ListenSpec::parse(value.as_text()?.as_ref()).ok()?;
+        let parsed = ListenSpec::parse(value.as_text()?.as_ref())?;
         // A value without a slash was meant to be a port or a host, not a socket path.
         if parsed.bare_name || parsed.ignored_suffix.is_some() || parsed.tls {
             return None;

@@ -20,6 +20,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use anyhow::{Context as _, bail};
+
 /// The role of this process when it starts.
 #[derive(Debug)]
 pub enum Role {
@@ -29,27 +31,6 @@ pub enum Role {
     Launcher,
     /// The process is the background process.
     Background(Background),
-}
-
-/// Why the server could not start in the background.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    /// Sockets were passed by the service manager: `LISTEN_PID` names this process only, not a
-    /// child.
-    #[error(
-        "--daemonize cannot be combined with sockets from the service manager, which runs the \
-         server in the background itself"
-    )]
-    SocketActivation,
-    /// The executable could not be started.
-    #[error("cannot start in the background")]
-    Start(#[source] io::Error),
-    /// setsid(2) failed.
-    #[error("cannot leave the session of the terminal")]
-    Session(#[source] io::Error),
-    /// A standard stream could not be replaced.
-    #[error("cannot replace the standard streams")]
-    Streams(#[source] io::Error),
 }
 
 /// Environment variable of the child: the PID of the launcher. If it is not the PID of the parent
@@ -66,8 +47,8 @@ impl Role {
     ///
     /// # Errors
     ///
-    /// [`DaemonError::SocketActivation`], [`DaemonError::Session`].
-    pub fn of_process(daemonize: bool) -> Result<Self, DaemonError> {
+    /// The service manager has passed sockets, or setsid(2) fails.
+    pub fn of_process(daemonize: bool) -> anyhow::Result<Self> {
         if !daemonize {
             return Ok(Self::Foreground);
         }
@@ -78,7 +59,11 @@ impl Role {
             return Self::background();
         }
         if env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string()) {
-            return Err(DaemonError::SocketActivation);
+            // `LISTEN_PID` names this process only, not a child.
+            bail!(
+                "--daemonize cannot be combined with sockets from the service manager, which runs \
+                 the server in the background itself"
+            );
         }
         Ok(Self::Launcher)
     }
@@ -87,16 +72,18 @@ impl Role {
     ///
     /// # Errors
     ///
-    /// [`DaemonError::Session`].
-    pub fn of_successor(daemonize: bool) -> Result<Self, DaemonError> {
+    /// setsid(2) fails.
+    pub fn of_successor(daemonize: bool) -> anyhow::Result<Self> {
         match daemonize {
             true => Self::background(),
             false => Ok(Self::Foreground),
         }
     }
 
-    fn background() -> Result<Self, DaemonError> {
-        rustix::process::setsid().map_err(|errno| DaemonError::Session(errno.into()))?;
+    fn background() -> anyhow::Result<Self> {
+        rustix::process::setsid()
+            .map_err(io::Error::from)
+            .context("cannot leave the session of the terminal")?;
         Ok(Self::Background(Background(())))
     }
 }
@@ -108,9 +95,10 @@ impl Role {
 ///
 /// # Errors
 ///
-/// [`DaemonError::Start`]
-pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, DaemonError> {
-    let executable = env::current_exe().map_err(DaemonError::Start)?;
+/// The executable cannot be started.
+pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<u8> {
+    let cannot_start = "cannot start in the background";
+    let executable = env::current_exe().context(cannot_start)?;
     let name = env::args_os()
         .next()
         .unwrap_or_else(|| executable.clone().into());
@@ -122,7 +110,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(DaemonError::Start)?;
+        .context(cannot_start)?;
     if let Some(output) = child.stdout.take()
         && BufReader::new(output)
             .lines()
@@ -130,7 +118,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
     {
         return Ok(0);
     }
-    let status = child.wait().map_err(DaemonError::Start)?;
+    let status = child.wait().context(cannot_start)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.filter(|code| *code != 0).unwrap_or(1))
 }
@@ -147,10 +135,10 @@ impl Background {
     ///
     /// # Errors
     ///
-    /// [`DaemonError::Streams`]
-    pub fn ready(self, error_log: Option<&Path>) -> Result<(), DaemonError> {
+    /// A standard stream cannot be replaced.
+    pub fn ready(self, error_log: Option<&Path>) -> anyhow::Result<()> {
         self.replace_streams(error_log)
-            .map_err(DaemonError::Streams)
+            .context("cannot replace the standard streams")
     }
 
     fn replace_streams(self, error_log: Option<&Path>) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fmt;
 
-use nix::errno::Errno;
+use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::unistd::{
     Gid, Group, Uid, User, getresgid, getresuid, initgroups, setegid, seteuid, setgroups,
     setresgid, setresuid,
@@ -24,40 +24,6 @@ struct Account {
     name: Option<CString>,
 }
 
-/// Why the user could not be switched.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum IdentityError {
-    /// No user has this name or number.
-    #[error("there is no user {0:?}")]
-    NoUser(String),
-    /// No group has this name or number.
-    #[error("there is no group {0:?}")]
-    NoGroup(String),
-    /// The UID has no account, so its group is unknown.
-    #[error("user {0} has no account: name its group with --group")]
-    GroupNeeded(Uid),
-    /// The user database cannot be read.
-    #[error("cannot look up users and groups")]
-    Lookup(#[source] Errno),
-    /// Only root can switch to another user.
-    #[error("only root can become {0}")]
-    NotRoot(Identity),
-    /// A system call failed.
-    #[error("cannot become {identity} ({call})")]
-    Call {
-        /// The user and group to switch to.
-        identity: Identity,
-        /// Name of the system call.
-        call: &'static str,
-        /// The error of the call.
-        #[source]
-        source: Errno,
-    },
-    /// All calls succeeded, but the process could become root again.
-    #[error("root's rights are not gone after becoming {0}")]
-    Reversible(Identity),
-}
-
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(user) = &self.user {
@@ -76,17 +42,20 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] for an unknown user or group.
-    pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Option<Self>, IdentityError> {
+    /// An unknown user or group, or the user database cannot be read.
+    pub fn find(user: Option<&str>, group: Option<&str>) -> anyhow::Result<Option<Self>> {
         let user = user.map(find_user).transpose()?;
         let group = group.map(find_group).transpose()?;
         let Some((account, primary_group)) = user else {
             return Ok(group.map(|gid| Self { user: None, gid }));
         };
-        let gid = group.or(primary_group);
+        let uid = account.uid;
+        let gid = group
+            .or(primary_group)
+            .with_context(|| format!("user {uid} has no account: name its group with --group"))?;
         Ok(Some(Self {
-            gid: gid.ok_or(IdentityError::GroupNeeded(account.uid))?,
             user: Some(account),
+            gid,
         }))
     }
 
@@ -97,21 +66,15 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// [`IdentityError`]. The process may then be partly switched, and must exit.
-    pub fn assume(&self) -> Result<(), IdentityError> {
+    /// Only root can switch to another user, or a system call failed. The process may then be
+    /// partly switched, and must exit.
+    pub fn assume(&self) -> anyhow::Result<()> {
         if !Uid::effective().is_root() {
-            return if self.is_current() {
-                Ok(())
-            } else {
-                Err(IdentityError::NotRoot(self.clone()))
-            };
+            ensure!(self.is_current(), "only root can become {self}");
+            return Ok(());
         }
         let call = |call, result: nix::Result<()>| {
-            result.map_err(|source| IdentityError::Call {
-                identity: self.clone(),
-                call,
-                source,
-            })
+            result.with_context(|| format!("cannot become {self} ({call})"))
         };
         // Switch groups first: only root may change them, and root is given up next.
         match self.user.as_ref().and_then(|user| user.name.as_ref()) {
@@ -122,11 +85,11 @@ impl Identity {
         if let Some(user) = &self.user {
             call("setresuid", setresuid(user.uid, user.uid, user.uid))?;
         }
-        if self.is_current() && !self.is_reversible() {
-            Ok(())
-        } else {
-            Err(IdentityError::Reversible(self.clone()))
-        }
+        ensure!(
+            self.is_current() && !self.is_reversible(),
+            "root's rights are not gone after becoming {self}"
+        );
+        Ok(())
     }
 
     /// Returns whether the real, effective and saved IDs are all those of this identity.
@@ -148,44 +111,45 @@ impl Identity {
     }
 }
 
+const CANNOT_LOOK_UP: &str = "cannot look up users and groups";
+
 /// Looks up a user, and the primary group if the user has an account.
-fn find_user(text: &str) -> Result<(Account, Option<Gid>), IdentityError> {
-    let by_name = User::from_name(text).map_err(IdentityError::Lookup)?;
+fn find_user(text: &str) -> anyhow::Result<(Account, Option<Gid>)> {
+    let by_name = User::from_name(text).context(CANNOT_LOOK_UP)?;
     let number = text.parse().ok().map(Uid::from_raw);
-    let by_number = || {
-        number
-            .map_or(Ok(None), User::from_uid)
-            .map_err(IdentityError::Lookup)
-    };
-    match by_name.map_or_else(by_number, |user| Ok(Some(user)))? {
+    let by_number = || number.map_or(Ok(None), User::from_uid);
+    let found = by_name.map_or_else(by_number, |user| Ok(Some(user)));
+    match found.context(CANNOT_LOOK_UP)? {
         Some(user) => {
             let (uid, name) = (user.uid, CString::new(user.name).ok());
             Ok((Account { uid, name }, Some(user.gid)))
         }
         None => match number.filter(|uid| uid.as_raw() != u32::MAX) {
             Some(uid) => Ok((Account { uid, name: None }, None)),
-            None => Err(IdentityError::NoUser(text.to_owned())),
+            None => bail!("there is no user {text:?}"),
         },
     }
 }
 
-fn find_group(text: &str) -> Result<Gid, IdentityError> {
-    if let Some(group) = Group::from_name(text).map_err(IdentityError::Lookup)? {
+fn find_group(text: &str) -> anyhow::Result<Gid> {
+    if let Some(group) = Group::from_name(text).context(CANNOT_LOOK_UP)? {
         return Ok(group.gid);
     }
     // The system calls interpret the maximum as "leave unchanged".
     let number = text.parse().ok().filter(|number| *number != u32::MAX);
     number
         .map(Gid::from_raw)
-        .ok_or_else(|| IdentityError::NoGroup(text.to_owned()))
+        .ok_or_else(|| anyhow!("there is no group {text:?}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn find(user: Option<&str>, group: Option<&str>) -> Result<String, IdentityError> {
-        Identity::find(user, group).map(|found| found.map_or_else(String::new, |id| id.to_string()))
+    fn find(user: Option<&str>, group: Option<&str>) -> Result<String, String> {
+        Identity::find(user, group)
+            .map(|found| found.map_or_else(String::new, |id| id.to_string()))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -205,24 +169,18 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_there() {
-        let nobody = "no-such-account";
-        assert_eq!(
-            find(Some(nobody), None),
-            Err(IdentityError::NoUser(nobody.to_owned()))
-        );
-        assert_eq!(
-            find(None, Some(nobody)),
-            Err(IdentityError::NoGroup(nobody.to_owned()))
-        );
-        assert_eq!(
-            find(Some("4294967295"), None),
-            Err(IdentityError::NoUser("4294967295".to_owned()))
-        );
-        let number = Uid::from_raw(4_000_000_000);
-        assert_eq!(
-            find(Some("4000000000"), None),
-            Err(IdentityError::GroupNeeded(number))
+    fn unknown_users_and_groups_are_errors() {
+        let check = |user, group, expected: &str| {
+            assert_eq!(find(user, group), Err(expected.to_owned()));
+        };
+        let unknown = "no-such-account";
+        check(Some(unknown), None, "there is no user \"no-such-account\"");
+        check(None, Some(unknown), "there is no group \"no-such-account\"");
+        check(Some("4294967295"), None, "there is no user \"4294967295\"");
+        check(
+            Some("4000000000"),
+            None,
+            "user 4000000000 has no account: name its group with --group",
         );
     }
 }

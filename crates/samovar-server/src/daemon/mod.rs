@@ -7,6 +7,6 @@ mod background;
 mod identity;
 mod pid_file;
 
-pub use background::{Background, DaemonError, Role, launch};
-pub use identity::{Identity, IdentityError};
-pub use pid_file::{PidFile, PidFileError};
+pub use background::{Background, Role, launch};
+pub use identity::Identity;
+pub use pid_file::PidFile;

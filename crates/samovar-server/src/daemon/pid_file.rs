@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, bail};
 use rustix::process::{Pid, test_kill_process};
 
 /// The PID file of this process; [`remove`](PidFile::remove) it at exit.
@@ -14,28 +15,6 @@ pub struct PidFile {
     content: String,
     /// Path of the file until [`put`](Self::put): a temporary name, removed on drop.
     beside: Option<PathBuf>,
-}
-
-/// Why the PID file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PidFileError {
-    /// The file names a running server.
-    #[error("the PID file {path:?} names process {pid}, a server that is running")]
-    Running {
-        /// Path of the PID file.
-        path: PathBuf,
-        /// PID of the running server.
-        pid: i32,
-    },
-    /// The file cannot be read or written.
-    #[error("cannot write the PID file {path:?}")]
-    Io {
-        /// Path of the PID file.
-        path: PathBuf,
-        /// The error of the system.
-        #[source]
-        source: io::Error,
-    },
 }
 
 impl PidFile {
@@ -48,14 +27,14 @@ impl PidFile {
     ///
     /// # Errors
     ///
-    /// [`PidFileError::Running`] if the file names a running nix-serve or starman. Any other
+    /// The file names a running nix-serve or starman, or cannot be written. Any other running
     /// process is ignored: it has that PID by chance, for example after a reboot.
     ///
     /// # Source
     ///
     /// `Net::Server` 2.014, `Net::Server::Daemonize::check_pid_file`. That refuses if the PID
     /// belongs to any process.
-    pub fn write(path: &Path) -> Result<Self, PidFileError> {
+    pub fn write(path: &Path) -> anyhow::Result<Self> {
         let _lock = lock_directory(path);
         let mut pid_file = Self::prepare(path, None)?;
         pid_file.put()?;
@@ -68,14 +47,11 @@ impl PidFile {
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub fn prepare(path: &Path, predecessor: Option<u32>) -> Result<Self, PidFileError> {
-        let other = running(path).map_err(|source| io_error(path, source))?;
+    pub fn prepare(path: &Path, predecessor: Option<u32>) -> anyhow::Result<Self> {
+        let other = running(path).with_context(|| cannot_write(path))?;
         let other = other.filter(|pid| u32::try_from(*pid).ok() != predecessor);
         if let Some(pid) = other {
-            return Err(PidFileError::Running {
-                path: path.to_owned(),
-                pid,
-            });
+            bail!("the PID file {path:?} names process {pid}, a server that is running");
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
@@ -88,7 +64,7 @@ impl PidFile {
         };
         fs::File::create_new(&beside)
             .and_then(|mut file| file.write_all(pid_file.content.as_bytes()))
-            .map_err(|source| io_error(path, source))?;
+            .with_context(|| cannot_write(path))?;
         Ok(pid_file)
     }
 
@@ -96,10 +72,10 @@ impl PidFile {
     ///
     /// # Errors
     ///
-    /// [`PidFileError::Io`]
-    pub fn put(&mut self) -> Result<(), PidFileError> {
+    /// The error of renaming it.
+    pub fn put(&mut self) -> anyhow::Result<()> {
         if let Some(beside) = &self.beside {
-            fs::rename(beside, &self.path).map_err(|source| io_error(&self.path, source))?;
+            fs::rename(beside, &self.path).with_context(|| cannot_write(&self.path))?;
             self.beside = None;
         }
         Ok(())
@@ -128,11 +104,8 @@ impl Drop for PidFile {
     }
 }
 
-fn io_error(path: &Path, source: io::Error) -> PidFileError {
-    PidFileError::Io {
-        path: path.to_owned(),
-        source,
-    }
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write the PID file {path:?}")
 }
 
 /// Maximum time to wait for the lock of the directory.

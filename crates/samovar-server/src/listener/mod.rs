@@ -10,4 +10,4 @@ mod spec;
 
 pub(crate) use inherited::{inherited, is_within};
 pub(crate) use resolve::{Bind, TcpAddress, family_missing};
-pub use spec::{ADMIN_PORT_DEFAULT, Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};
+pub use spec::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT, ParsedListen};

@@ -4,6 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
+use anyhow::{Context as _, ensure};
+
 use super::spec::{Host, ListenSpec};
 
 /// The socket addresses of one [`ListenSpec`].
@@ -30,20 +32,9 @@ pub(crate) struct TcpAddress {
     pub(crate) v6_only: bool,
 }
 
-/// A host name has no address.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot resolve {name}")]
-pub(crate) struct ResolveError {
-    /// The host name.
-    pub(crate) name: String,
-    /// The error of the resolver, if there is one.
-    #[source]
-    pub(crate) source: Option<io::Error>,
-}
-
 impl ListenSpec {
     /// Resolves host names.
-    pub(crate) fn resolve(&self) -> Result<Bind, ResolveError> {
+    pub(crate) fn resolve(&self) -> anyhow::Result<Bind> {
         match self {
             Self::Unix(path) => Ok(Bind::Unix(path.clone())),
             Self::Tcp { host, port } => host.resolve(*port),
@@ -52,7 +43,7 @@ impl ListenSpec {
 }
 
 impl Host {
-    fn resolve(&self, port: u16) -> Result<Bind, ResolveError> {
+    fn resolve(&self, port: u16) -> anyhow::Result<Bind> {
         let v4 = TcpAddress::new(Ipv4Addr::UNSPECIFIED.into(), port);
         let dual = TcpAddress::new(Ipv6Addr::UNSPECIFIED.into(), port);
         let v6 = TcpAddress {
@@ -80,14 +71,10 @@ impl TcpAddress {
     }
 }
 
-fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> {
-    let failed = |source| ResolveError {
-        name: name.to_owned(),
-        source,
-    };
-    let found = (name, port)
-        .to_socket_addrs()
-        .map_err(|source| failed(Some(source)))?;
+fn resolve_name(name: &str, port: u16) -> anyhow::Result<Vec<TcpAddress>> {
+    let cannot_resolve = || format!("cannot resolve {name}");
+    let found = (name, port).to_socket_addrs();
+    let found = found.with_context(cannot_resolve)?;
     let mut addresses: Vec<TcpAddress> = Vec::new();
     for address in found {
         // IPv6 only: the IPv4 addresses of a name are bound separately.
@@ -99,11 +86,8 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
             addresses.push(address);
         }
     }
-    if addresses.is_empty() {
-        Err(failed(None))
-    } else {
-        Ok(addresses)
-    }
+    ensure!(!addresses.is_empty(), cannot_resolve());
+    Ok(addresses)
 }
 
 /// Returns whether `error`, from creating or binding a socket, means that the machine lacks the
