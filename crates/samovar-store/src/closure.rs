@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
-use crate::error::StoreError;
+use crate::error::{LookupResult, StoreError};
 
 /// A path of a closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,20 @@ pub enum Closure {
     /// A path of the closure cannot be served: its NAR size is unknown, or it was collected
     /// meanwhile.
     Incomplete,
+}
+
+/// Looks up many hash parts one by one. A malformed row fails its own look-up only.
+pub(crate) fn lookup_each(
+    hash_parts: &[HashPart],
+    lookup: impl Fn(HashPart) -> LookupResult,
+) -> Result<Vec<LookupResult>, StoreError> {
+    hash_parts
+        .iter()
+        .map(|hash_part| match lookup(*hash_part) {
+            Err(error) if !error.is_about_one_path() => Err(error),
+            looked => Ok(looked),
+        })
+        .collect()
 }
 
 /// Finds a closure by one look-up per path.

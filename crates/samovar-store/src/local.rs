@@ -9,14 +9,14 @@ use rustix::fs::Access;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
-use crate::closure::{Closure, by_lookups};
+use crate::closure::{Closure, by_lookups, lookup_each};
 use crate::daemon::{Daemon, RemoteNar};
 use crate::database::{self, Database, SchemaWarning};
 use crate::error::{LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::{Store, lookup_each};
+use crate::store::Store;
 use crate::tree::Tree;
 
 /// A store that reads the database and the files directly where possible, and asks the daemon

@@ -2,9 +2,9 @@
 //!
 //! # Adding a backend
 //!
-//! `Store` separates the existing backend, [`LocalStore`](crate::LocalStore), from a server, but its
-//! methods return concrete types. So a backend that is neither a local database nor a daemon must
-//! also
+//! `Store` separates the existing backend, [`LocalStore`](crate::LocalStore), from a server, but
+//! its methods return concrete types. So a backend that is neither a local database nor a daemon
+//! must also
 //!
 //! * return a [`Tree`], a closed enum of local files and a daemon's NAR: another source of NARs
 //!   needs a variant in `tree/mod.rs`, `tree/nar_reader.rs` and `tree/listing_reader.rs`;
@@ -21,7 +21,7 @@
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
-use crate::closure::{Closure, by_lookups};
+use crate::closure::{Closure, by_lookups, lookup_each};
 use crate::daemon::Daemon;
 use crate::database::SchemaWarning;
 use crate::error::{LookupResult, StoreError};
@@ -154,18 +154,4 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn is_left_to_daemon(&self) -> bool {
         false
     }
-}
-
-/// Implements [`Store::lookup_many`] by single look-ups.
-pub(crate) fn lookup_each(
-    hash_parts: &[HashPart],
-    lookup: impl Fn(HashPart) -> LookupResult,
-) -> Result<Vec<LookupResult>, StoreError> {
-    hash_parts
-        .iter()
-        .map(|hash_part| match lookup(*hash_part) {
-            Err(error) if !error.is_about_one_path() => Err(error),
-            looked => Ok(looked),
-        })
-        .collect()
 }

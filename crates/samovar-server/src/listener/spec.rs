@@ -88,7 +88,7 @@ impl ListenSpec {
         }
     }
 
-    /// Parses the value of `--listen`. Returns `None` if it is empty, or its host or port is invalid.
+    /// Parses the value of `--listen`. Returns `None` if it is empty, or if host or port is invalid.
     ///
     /// # Examples
     ///

@@ -4,8 +4,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Transaction};
 use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath};
 
+use crate::closure::lookup_each;
 use crate::error::{Corruption, LookupResult, StoreError};
-use crate::store::lookup_each;
 
 /// Uses the unique index on `path`. It may return the row after the prefix, so the caller must
 /// check the path.
