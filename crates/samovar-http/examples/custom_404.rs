@@ -15,13 +15,12 @@ fn broken(_: &mut Request) -> Result<String, Error> {
     Ok(std::fs::read_to_string("/nonexistent/secret")?)
 }
 
-fn not_found(_: &mut Request) -> Response {
-    Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n")
-}
-
-/// Responds to all other errors. The message is meant for the client, the cause is not. If a
-/// message contained text from the client, it would have to be escaped.
+/// Responds to all errors. The message is meant for the client, the cause is not. If a message
+/// contained text from the client, it would have to be escaped.
 fn error_page(_: &mut Request, error: &Error) -> Response {
+    if error.status() == Status::NOT_FOUND {
+        return Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n");
+    }
     let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
     Response::html(error.status(), page)
 }
@@ -31,7 +30,6 @@ fn main() -> std::io::Result<()> {
     Router::new()
         .get("/", |_| "Hello\n")
         .get("/broken", broken)
-        .not_found(not_found)
         .on_error(error_page)
         .serve(addr)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
-use samovar_http::{Body, Next, Prepared, Request, Response, Route, Router, Server, with};
+use samovar_http::{Body, Error, Next, Prepared, Request, Response, Route, Router, Server, with};
 use support::{Answer, Reader, connect, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
@@ -146,14 +146,16 @@ fn a_405_names_what_is_allowed() {
 }
 
 #[test]
-fn misses_have_handlers() {
-    let router = Router::new()
-        .get("/a", tell("get"))
-        .not_found(|request: &mut Request| {
-            let path = String::from_utf8_lossy(request.head().path()).into_owned();
-            Response::html(Status::OK, format!("<h1>No {path}</h1>"))
-        })
-        .method_not_allowed(|_| (Status::NOT_IMPLEMENTED, "no"));
+fn the_error_handler_answers_misses() {
+    let on_error = |request: &mut Request, error: &Error| {
+        assert_eq!(request.pattern(), None);
+        let path = String::from_utf8_lossy(request.head().path()).into_owned();
+        match error.status() {
+            Status::NOT_FOUND => Response::html(Status::OK, format!("<h1>No {path}</h1>")),
+            _ => Response::text(Status::NOT_IMPLEMENTED, "no"),
+        }
+    };
+    let router = Router::new().get("/a", tell("get")).on_error(on_error);
     let (_server, addr) = start(router);
     let answer = ask(addr, "GET", "/b");
     assert_eq!((answer.status, text(&answer)), (404, "<h1>No /b</h1>"));

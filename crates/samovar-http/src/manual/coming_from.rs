@@ -22,7 +22,7 @@
 //! | response | return it | `request.respond(200, headers, body)` | return it | return it |
 //! | deferred response | [`Response::later`](crate::Response::later) | from another place in the handler | `.await` | `.await` |
 //! | error | `Result` with [`Error`](crate::Error), and `?` | exception: 500 | `Result` | `ResponseError` |
-//! | 404, 405, errors | [`not_found`](crate::Router::not_found), [`method_not_allowed`](crate::Router::method_not_allowed), [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
+//! | 404, 405, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |
 //! | streamed answer | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader), [`Response::push`](crate::Response::push) |  | `Body::from_stream` | `.streaming` |

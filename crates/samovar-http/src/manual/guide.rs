@@ -96,28 +96,8 @@
 //! [`Response::later`](crate::Response::later) returns at once; any thread completes the response
 //! with [`Responder::respond`](crate::Responder::respond).
 //! [`Body::channel`](crate::Body::channel) does the same for the pieces of a body, for example for
-//! server-sent events:
-//!
-//! ```
-//! use std::sync::Mutex;
-//! use samovar_http::http::Status;
-//! use samovar_http::{Body, Request, Response, Sender};
-//!
-//! static LISTENERS: Mutex<Vec<Sender>> = Mutex::new(Vec::new());
-//!
-//! fn events(_: &mut Request) -> Response {
-//!     let (sender, body) = Body::channel();
-//!     LISTENERS.lock().unwrap().push(sender);
-//!     Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
-//! }
-//!
-//! /// Called from any thread. Removes listeners that left or do not read.
-//! fn announce(text: &str) {
-//!     let event = format!("data: {text}\n\n");
-//!     LISTENERS.lock().unwrap().retain(|sender| sender.try_send(&*event).is_ok());
-//! }
-//! # announce("x");
-//! ```
+//! server-sent events. The example `sse` sends events from another thread, and removes listeners
+//! that left or do not read.
 //!
 //! # WebSockets
 //!
@@ -130,24 +110,8 @@
 //! [`Router::serve`](crate::Router::serve) serves until the process is killed. To end on a signal,
 //! start a [`Server`](crate::Server), wait for the signal (for example with the crate
 //! `signal-hook`), and [drain](crate::Server::drain) the server: it accepts no more connections,
-//! completes the responses in progress and closes WebSockets with 1001. The example `metrics` shows
-//! how handlers access the server's [load](crate::Server::load).
-//!
-//! ```no_run
-//! use std::time::Duration;
-//! use samovar_http::{Listener, Router, Server};
-//! # fn wait_for_signal() {}
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let router = Router::new().get("/", |_| "Hello\n");
-//! let server = Server::builder(router)
-//!     .listen(Listener::tcp("[::]:8080".parse()?, 1024)?)
-//!     .start()?;
-//! wait_for_signal();
-//! server.drain(Duration::from_secs(30));
-//! # Ok(())
-//! # }
-//! ```
+//! completes the responses in progress and closes WebSockets with 1001. The example `metrics` does
+//! so, and shows how handlers access the server's [load](crate::Server::load).
 //!
 //! # Inline responses
 //!

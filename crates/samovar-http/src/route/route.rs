@@ -20,9 +20,7 @@ pub(crate) type Handler = Box<dyn Fn(&mut Request) -> Result<Response, Error> + 
 pub(crate) type InlineHandler =
     Box<dyn for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync>;
 
-pub(crate) fn boxed<R: IntoResponse>(
-    handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
-) -> Handler {
+fn boxed<R: IntoResponse>(handler: impl Fn(&mut Request) -> R + Send + Sync + 'static) -> Handler {
     Box::new(move |request| handler(request).into_response())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::next::{Middleware, Next};
 use super::params::Template;
 use super::pattern::Pattern;
-use super::route::{Handler, Route, boxed};
+use super::route::Route;
 use super::trie::Trie;
 use crate::error::Error;
 use crate::http::Method;
@@ -84,8 +84,6 @@ pub struct Router {
     /// Routes by pattern: their methods, `None` for all, and their indexes in `routes`.
     pub(super) trie: Trie<Vec<(Option<Method>, usize)>>,
     pub(super) wraps: Vec<Middleware>,
-    pub(super) not_found: Option<Handler>,
-    pub(super) method_not_allowed: Option<Handler>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) on_refusal: Option<RefusalHandler>,
     pub(super) redirects_slashes: bool,
@@ -139,8 +137,6 @@ impl Router {
             routes: Vec::new(),
             trie: Trie::default(),
             wraps: Vec::new(),
-            not_found: None,
-            method_not_allowed: None,
             on_error: None,
             on_refusal: None,
             redirects_slashes: false,
@@ -196,9 +192,9 @@ impl Router {
     }
 
     /// Adds middleware: a function around all handlers, including those of routes added later and
-    /// those for missing routes. The function may read the
-    /// request, change its [extensions](Request::extensions_mut), respond itself, or change the
-    /// response. The first middleware added is the outermost.
+    /// the responses to requests without a route. The function may read the request, change its
+    /// [extensions](Request::extensions_mut), respond itself, or change the response. The first
+    /// middleware added is the outermost.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};
@@ -227,47 +223,25 @@ impl Router {
         self
     }
 
-    /// Sets the handler for paths without a route. If its response has status 200, it is sent as
-    /// 404.
+    /// Sets the handler for errors: those that route handlers return, and the router's own 400 for a
+    /// malformed path, 404 for a path without a route, and 405 for a path that only has routes for
+    /// other methods. [`Request::pattern`] is `None` if the request matched no route.
     ///
-    /// If the handler returns `None`, that is an error, which goes to [`on_error`](Self::on_error).
+    /// If the handler's response has status 200, it is sent with the error's status; a 405 gets
+    /// `Allow` if that is missing. Without a handler, the response is the error's status with
+    /// [`Error::message`] as plain text.
+    ///
+    /// The handler is not called for responses that the engine sends before a route handler gets
+    /// the request, or after one has panicked: these go through [`on_refusal`](Self::on_refusal)
+    /// and bypass middleware.
     ///
     /// ```
-    /// use samovar_http::{Response, Router, http::Status};
+    /// use samovar_http::{Response, Router};
     ///
     /// let router = Router::new()
     ///     .get("/", |_| "Hello\n")
-    ///     .not_found(|_| Response::html(Status::NOT_FOUND, "<h1>No such page</h1>\n"))
-    ///     .method_not_allowed(|_| "this page is read-only\n")
-    ///     .on_error(|_, error| Response::text(error.status(), format!("{}\n", error.message())));
+    ///     .on_error(|_, error| Response::html(error.status(), format!("<h1>{}</h1>\n", error.status())));
     /// ```
-    #[must_use]
-    pub fn not_found<R: IntoResponse>(
-        mut self,
-        handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
-    ) -> Self {
-        self.not_found = Some(boxed(handler));
-        self
-    }
-
-    /// Sets the handler for paths that only have routes for other methods. If its response has
-    /// status 200, it is sent as 405; `Allow` is added if it is missing.
-    #[must_use]
-    pub fn method_not_allowed<R: IntoResponse>(
-        mut self,
-        handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
-    ) -> Self {
-        self.method_not_allowed = Some(boxed(handler));
-        self
-    }
-
-    /// Sets the handler for errors that route handlers return, and for the router's own 400, 404
-    /// and 405 if no specific handler is set. It is not called for responses that the engine sends
-    /// before a route handler gets the request, or after one has panicked: these go through
-    /// [`on_refusal`](Self::on_refusal) and bypass middleware.
-    ///
-    /// If this handler's response has status 200, it is sent with the error's status. Without a
-    /// handler, the response is the error's status with [`Error::message`] as plain text.
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,

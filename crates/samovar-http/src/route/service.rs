@@ -96,26 +96,18 @@ impl Router {
     pub(super) fn answer(&self, target: &Result<&Entry, Miss>, request: &mut Request) -> Response {
         let answer = match target {
             Ok(entry) => (entry.route.handler)(request),
-            Err(miss) => self.answer_miss(miss, request),
+            Err(Miss::BadPath) => Err(Error::new(Status::BAD_REQUEST, "malformed path")),
+            Err(Miss::NotFound) => Err(Status::NOT_FOUND.into()),
+            Err(Miss::Methods(_)) => Err(Status::METHOD_NOT_ALLOWED.into()),
+            Err(Miss::Elsewhere(location)) => {
+                Ok(Response::redirect(Status::PERMANENT_REDIRECT, location))
+            }
         };
         let response = answer.unwrap_or_else(|error| self.answer_error(&error, request));
         match target {
             Err(Miss::Methods(allow)) => with_allow(response, allow),
             _ => response,
         }
-    }
-
-    fn answer_miss(&self, miss: &Miss, request: &mut Request) -> Result<Response, Error> {
-        let (status, handler) = match miss {
-            Miss::BadPath => return Err(Error::new(Status::BAD_REQUEST, "malformed path")),
-            Miss::Elsewhere(location) => {
-                return Ok(Response::redirect(Status::PERMANENT_REDIRECT, location));
-            }
-            Miss::NotFound => (Status::NOT_FOUND, &self.not_found),
-            Miss::Methods(_) => (Status::METHOD_NOT_ALLOWED, &self.method_not_allowed),
-        };
-        let handler = handler.as_ref().ok_or(status)?;
-        Ok(instead_of_ok(handler(request)?, status))
     }
 
     fn answer_error(&self, error: &Error, request: &mut Request) -> Response {
