@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::body::Blocks;
 use crate::body::BufferPool;
 use crate::budget::Budget;
-#[cfg(feature = "compression")]
-use crate::compress::Negotiator;
 use crate::exec::Queue;
 use crate::io::inbox::{Inbox, Message};
 use crate::io::key::Key;
@@ -54,7 +52,7 @@ pub(crate) struct Core {
     #[cfg(feature = "tls")]
     pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
-    pub(crate) compression: Option<Negotiator>,
+    pub(crate) compressed_streams: Option<Arc<Budget>>,
 }
 
 impl Core {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::body::BufferPool;
 use crate::budget::Budget;
 #[cfg(feature = "compression")]
-use crate::compress::Negotiator;
+use crate::compress;
 use crate::core::{Core, Shared};
 use crate::exec::{self, Queue};
 use crate::io::inbox::{Inbox, Message};
@@ -43,7 +43,7 @@ pub struct Builder<S> {
     workers: usize,
     name: String,
     #[cfg(feature = "compression")]
-    compression: Option<Negotiator>,
+    is_compressing: bool,
 }
 
 impl<S: Service> Builder<S> {
@@ -104,7 +104,7 @@ impl<S: Service> Builder<S> {
     #[cfg(feature = "compression")]
     #[must_use]
     pub fn compression(mut self) -> Self {
-        self.compression = Some(Negotiator::default());
+        self.is_compressing = true;
         self
     }
 
@@ -165,7 +165,7 @@ impl<S: Service> Builder<S> {
                 is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "compression")]
-                compression: self.compression,
+                compressed_streams: self.is_compressing.then(compress::streams),
             }),
         });
         let server = Server {
@@ -275,7 +275,7 @@ impl<S: Service> Server<S> {
             workers: 8 * cores,
             name: String::new(),
             #[cfg(feature = "compression")]
-            compression: None,
+            is_compressing: false,
         }
     }
 

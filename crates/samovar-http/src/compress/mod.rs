@@ -52,4 +52,4 @@ mod media_type;
 mod negotiate;
 mod source;
 
-pub(crate) use negotiate::{Negotiator, coding, negotiate};
+pub(crate) use negotiate::{coding, negotiate, streams};

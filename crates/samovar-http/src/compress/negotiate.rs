@@ -22,19 +22,9 @@ const LEN_MIN: u64 = 860;
 /// Maximum number of bodies that are compressed while they are sent.
 const STREAMS_MAX: usize = 64;
 
-/// Compression state of a server.
-#[derive(Debug)]
-pub(crate) struct Negotiator {
-    /// Bodies currently being compressed while they are sent.
-    streams: Arc<Budget>,
-}
-
-impl Default for Negotiator {
-    fn default() -> Self {
-        Self {
-            streams: Arc::new(Budget::new(STREAMS_MAX)),
-        }
-    }
+/// Creates the budget of bodies that are compressed while they are sent, for one server.
+pub(crate) fn streams() -> Arc<Budget> {
+    Arc::new(Budget::new(STREAMS_MAX))
 }
 
 /// Returns the coding for the response to a request; `None` for a plain response.
@@ -49,7 +39,7 @@ pub(crate) fn coding(request: Head<'_>) -> Option<Coding> {
 /// Compresses a response if it meets all conditions. `coding` is the result of
 /// [`coding`] for the request.
 pub(crate) fn negotiate(
-    negotiator: &Negotiator,
+    streams: &Arc<Budget>,
     coding: Option<Coding>,
     version: Version,
     mut response: Response,
@@ -79,7 +69,7 @@ pub(crate) fn negotiate(
         // In HTTP/1.0 such a body ends with the connection, so the client could not detect
         // truncation.
         _ if version == Version::Http10 => None,
-        _ => streamed(negotiator, coding, &mut response.body),
+        _ => streamed(streams, coding, &mut response.body),
     };
     if let Some(body) = compressed {
         response.fields = weakened(&response.fields);
@@ -123,8 +113,8 @@ fn whole(coding: Coding, bytes: &[u8]) -> Option<Body> {
 
 /// Wraps a body in a source that compresses it while it is sent. Returns `None` and leaves the body
 /// unchanged if a memory limit is reached.
-fn streamed(negotiator: &Negotiator, coding: Coding, body: &mut Body) -> Option<Body> {
-    let slot = negotiator.streams.take_one()?;
+fn streamed(streams: &Arc<Budget>, coding: Coding, body: &mut Body) -> Option<Body> {
+    let slot = streams.take_one()?;
     let encoder = Encoder::new(coding).ok()?;
     let inner = std::mem::replace(body, Body::Empty).into_source();
     let source = Compressed::new(inner, encoder, slot);

@@ -85,7 +85,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     let preferences = Preferences::of(
         request.head(),
         #[cfg(feature = "compression")]
-        shared.compression.is_some(),
+        shared.compressed_streams.is_some(),
     );
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
@@ -140,9 +140,9 @@ fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, mut response: 
 /// Compresses the response if the server and the client support it.
 fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Response {
     #[cfg(feature = "compression")]
-    if let Some(negotiator) = &core.compression {
+    if let Some(streams) = &core.compressed_streams {
         let (coding, version) = (preferences.coding, preferences.version);
-        return compress::negotiate(negotiator, coding, version, response);
+        return compress::negotiate(streams, coding, version, response);
     }
     let _unused = (core, preferences);
     response

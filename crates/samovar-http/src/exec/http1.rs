@@ -95,7 +95,7 @@ impl Carrier for Box<Conn> {
 /// complete yet.
 pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> bool {
     #[cfg(feature = "compression")]
-    if core.compression.is_some() {
+    if core.compressed_streams.is_some() {
         return false;
     }
     let fits = |response: &Response| {

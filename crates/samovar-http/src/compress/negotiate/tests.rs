@@ -6,17 +6,17 @@ fn text(len: usize) -> Response {
 }
 
 fn negotiated(coding: Option<Coding>, response: Response) -> Response {
-    let negotiator = Negotiator::default();
-    ask(&negotiator, coding, Version::Http11, response)
+    let streams = streams();
+    ask(&streams, coding, Version::Http11, response)
 }
 
 fn ask(
-    negotiator: &Negotiator,
+    streams: &Arc<Budget>,
     coding: Option<Coding>,
     version: Version,
     response: Response,
 ) -> Response {
-    let response = negotiate(negotiator, coding, version, response);
+    let response = negotiate(streams, coding, version, response);
     assert_eq!(response.body.len(), response.body_len);
     response
 }
@@ -142,12 +142,10 @@ fn a_304_has_the_fields_of_the_200() {
 
 #[test]
 fn concurrent_streams_are_limited() {
-    let negotiator = Negotiator {
-        streams: Arc::new(Budget::new(1)),
-    };
+    let streams = Arc::new(Budget::new(1));
     let again = || {
         let coding = Some(Coding::Gzip);
-        ask(&negotiator, coding, Version::Http11, text(100_000))
+        ask(&streams, coding, Version::Http11, text(100_000))
     };
     let first = again();
     assert!(is_compressed(&first));
@@ -161,10 +159,10 @@ fn concurrent_streams_are_limited() {
 
 #[test]
 fn a_stream_to_http_1_0_stays_plain() {
-    let negotiator = Negotiator::default();
+    let streams = streams();
     let coding = Some(Coding::Gzip);
-    let long = ask(&negotiator, coding, Version::Http10, text(100_000));
+    let long = ask(&streams, coding, Version::Http10, text(100_000));
     assert_eq!(long.body.len(), Some(100_000));
-    let short = ask(&negotiator, coding, Version::Http10, text(1000));
+    let short = ask(&streams, coding, Version::Http10, text(1000));
     assert!(is_compressed(&short));
 }
