@@ -17,7 +17,8 @@
 //! the memory of one piece.
 
 use std::cell::RefCell;
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -87,8 +88,7 @@ pub(crate) struct Stream {
     socket: OwnedFd,
     state: State,
     incoming: Vec<u8>,
-    plain: Vec<u8>,
-    plain_at: usize,
+    plain: VecDeque<u8>,
     outgoing: Vec<u8>,
     outgoing_at: usize,
     /// Whether `incoming` may contain complete records whose plaintext did not fit into the
@@ -114,8 +114,7 @@ impl Stream {
             socket,
             state: State::Fresh(config),
             incoming: Vec::new(),
-            plain: Vec::new(),
-            plain_at: 0,
+            plain: VecDeque::new(),
             outgoing: Vec::new(),
             outgoing_at: 0,
             has_records: false,
@@ -201,8 +200,11 @@ impl Stream {
         }
         let mut vain_len = 0;
         loop {
-            let len = self.take_plain(buffer);
-            if len > 0 {
+            if !self.plain.is_empty() {
+                let len = self.plain.read(buffer)?;
+                if self.plain.is_empty() {
+                    self.plain = VecDeque::new();
+                }
                 return Ok(Some(len));
             }
             if self.is_ended {
@@ -350,20 +352,6 @@ impl Stream {
 
     // Receiving.
 
-    fn take_plain(&mut self, buffer: &mut [u8]) -> usize {
-        let rest = self.plain.get(self.plain_at..).unwrap_or_default();
-        let len = rest.len().min(buffer.len());
-        if let (Some(from), Some(to)) = (rest.get(..len), buffer.get_mut(..len)) {
-            to.copy_from_slice(from);
-        }
-        self.plain_at += len;
-        if self.plain_at == self.plain.len() {
-            self.plain = Vec::new();
-            self.plain_at = 0;
-        }
-        len
-    }
-
     /// Decrypts stored records if any may be complete; otherwise reads from the socket once.
     fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -476,7 +464,7 @@ type Room<'a> = Option<(&'a mut [u8], &'a mut usize)>;
 /// Destination of plaintext: the caller's buffer first, then `plain`.
 struct Sink<'a, 'b> {
     room: Room<'b>,
-    left: &'a mut Vec<u8>,
+    left: &'a mut VecDeque<u8>,
 }
 
 impl Sink<'_, '_> {
@@ -492,7 +480,7 @@ impl Sink<'_, '_> {
             **filled += now.len();
             bytes = later;
         }
-        self.left.extend_from_slice(bytes);
+        self.left.extend(bytes);
     }
 
     fn is_full(&self) -> bool {
