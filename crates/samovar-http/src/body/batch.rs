@@ -24,7 +24,7 @@ pub struct Batch {
     /// yet.
     filled: usize,
     sent: usize,
-    /// Number of bytes at the end of the buffer that are reserved for framing.
+    /// Number of bytes at the end of the buffer that must stay free.
     reserved_len: usize,
     files: VecDeque<FilePart>,
     /// Number of bytes added since the last [`clear`](Self::clear), including file ranges.
@@ -73,13 +73,13 @@ impl Batch {
     /// Returns the free part of the buffer. Write from its start, then call
     /// [`advance`](Self::advance) with the number of bytes written.
     pub fn room(&mut self) -> &mut [u8] {
-        let end = self.buffer.len() - self.reserved_len;
-        &mut self.buffer[self.filled..end]
+        let end = self.buffer.bytes.len() - self.reserved_len;
+        &mut self.buffer.bytes[self.filled..end]
     }
 
     /// Returns the length of the free part of the buffer, in bytes.
     pub fn room_len(&self) -> usize {
-        self.buffer.len() - self.reserved_len - self.filled
+        self.buffer.bytes.len() - self.reserved_len - self.filled
     }
 
     /// Adds the first `len` bytes of [`room`](Self::room) to the batch.
@@ -141,18 +141,12 @@ impl Batch {
 
     /// Overwrites filled bytes. For a chunk size, which is known only after the chunk's data.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
-        self.buffer[at..at + bytes.len()].copy_from_slice(bytes);
+        self.buffer.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Reserves `len` bytes at the end of the buffer, excluded from [`room`](Self::room).
     pub(crate) fn reserve(&mut self, len: usize) {
         self.reserved_len = len;
-    }
-
-    /// Limits [`room`](Self::room) of an empty batch to `len` bytes.
-    #[cfg(feature = "http2")]
-    pub(crate) fn limit_room(&mut self, len: usize) {
-        self.reserved_len = self.buffer.len().saturating_sub(len);
     }
 
     /// Frees the buffer if only file ranges remain to be sent.
@@ -184,7 +178,7 @@ impl Batch {
         while !self.is_sent() {
             let memory_end = self.files.front().map_or(self.filled, |part| part.at);
             let taken = if self.sent < memory_end {
-                let bytes = &self.buffer[self.sent..memory_end];
+                let bytes = &self.buffer.bytes[self.sent..memory_end];
                 let taken = transport.send(bytes, !self.files.is_empty())?;
                 self.sent += taken.unwrap_or(0);
                 taken.map(|len| len as u64)
@@ -232,7 +226,7 @@ impl Batch {
             return Ok(0);
         }
         let memory_end = self.files.front().map_or(self.filled, |part| part.at);
-        let memory = &self.buffer[self.sent..memory_end];
+        let memory = &self.buffer.bytes[self.sent..memory_end];
         if !memory.is_empty() {
             let len = memory.len().min(buffer.len());
             buffer[..len].copy_from_slice(&memory[..len]);

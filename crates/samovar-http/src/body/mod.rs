@@ -13,6 +13,7 @@ mod pool;
 pub(crate) mod sources;
 mod transfer;
 
+use std::fmt;
 use std::io;
 
 pub use batch::Batch;
@@ -67,5 +68,11 @@ pub trait Source: Send {
     /// client accepts trailers; see [`Response::trailers`](crate::Response::trailers).
     fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
         Vec::new()
+    }
+}
+
+impl fmt::Debug for dyn Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
     }
 }

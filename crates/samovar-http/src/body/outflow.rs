@@ -16,6 +16,7 @@ pub(crate) struct Piece {
 
 /// A body whose pieces an I/O thread sends. Between two pieces it may keep files open, but it holds
 /// no memory.
+#[derive(Debug)]
 pub(crate) struct Outflow {
     source: Box<dyn Source>,
     /// File ranges from the source that no piece contains yet.
@@ -63,7 +64,7 @@ impl Outflow {
                 return Ok(Piece { block, progress });
             }
             let mut batch = Batch::new(waker.clone());
-            batch.limit_room(block.room().len());
+            batch.reserve(batch.room_len().saturating_sub(block.room().len()));
             self.progress = self.source.pull(&mut batch)?;
             account(&mut self.left, self.progress, batch.added_len())?;
             self.batch = Some(batch);
@@ -88,13 +89,5 @@ fn take(batch: &mut Batch, block: &mut Block) -> io::Result<()> {
             return Ok(());
         }
         block.advance(taken);
-    }
-}
-
-impl std::fmt::Debug for Outflow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outflow")
-            .field("left", &self.left)
-            .finish_non_exhaustive()
     }
 }

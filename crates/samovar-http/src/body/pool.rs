@@ -1,6 +1,5 @@
 //! Buffers for response bodies, within a memory budget.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +25,7 @@ pub(crate) struct BufferPool {
 /// would limit all later bodies to small buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    bytes: Box<[u8]>,
+    pub(super) bytes: Box<[u8]>,
     pool: Arc<BufferPool>,
 }
 
@@ -83,20 +82,6 @@ impl Drop for Buffer {
     }
 }
 
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,11 +90,14 @@ mod tests {
     fn past_the_budget_buffers_are_small() {
         let pool = Arc::new(BufferPool::new(2 * LARGE_LEN, 1));
         let (first, second) = (pool.take(), pool.take());
-        assert_eq!((first.len(), second.len()), (LARGE_LEN, LARGE_LEN));
+        assert_eq!(
+            (first.bytes.len(), second.bytes.len()),
+            (LARGE_LEN, LARGE_LEN)
+        );
         let third = pool.take();
-        assert_eq!(third.len(), SMALL_LEN);
+        assert_eq!(third.bytes.len(), SMALL_LEN);
         drop((third, first));
-        assert_eq!(pool.take().len(), LARGE_LEN);
+        assert_eq!(pool.take().bytes.len(), LARGE_LEN);
         drop(second);
         assert_eq!(pool.free.locked().len(), 1);
         assert_eq!(pool.used_len.load(Ordering::Relaxed), 0);

@@ -40,6 +40,7 @@ pub(crate) enum Framing {
 }
 
 /// A response body in progress.
+#[derive(Debug)]
 pub(crate) struct Transfer {
     source: Box<dyn Source>,
     batch: Option<Batch>,
@@ -273,12 +274,4 @@ fn wrong_length(how: &str) -> io::Error {
         io::ErrorKind::InvalidData,
         format!("body is {how} than announced"),
     )
-}
-
-impl std::fmt::Debug for Transfer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transfer")
-            .field("left", &self.left)
-            .finish_non_exhaustive()
-    }
 }
