@@ -85,6 +85,7 @@ impl Client {
 }
 
 const CALM: u8 = 11;
+const PROTOCOL_ERROR: u8 = 1;
 
 #[test]
 fn a_request_and_its_answer() {
@@ -368,4 +369,36 @@ fn any_split_gives_the_same_events() {
     }
     let singly: Vec<_> = (0..bytes.len()).collect();
     assert_eq!(run(&singly), whole);
+}
+
+/// RFC 9113, 8.4: "A client cannot push. Thus, servers MUST treat the receipt of a `PUSH_PROMISE`
+/// frame as a connection error (Section 5.4.1) of type `PROTOCOL_ERROR`."
+#[test]
+fn a_push_promise_ends_the_connection() {
+    let mut client = Client::new();
+    client.send(&frame(1, 4, 1, POST));
+    assert_eq!(client.events().len(), 1);
+    let promise = [&2_u32.to_be_bytes()[..], GET].concat();
+    client.send(&frame(5, 4, 1, &promise));
+    client.events();
+    assert_eq!(client.expect_gone(), PROTOCOL_ERROR);
+}
+
+/// RFC 9113, 6.5.2: a value of `SETTINGS_ENABLE_PUSH` other than 0 or 1 is a connection error of
+/// type `PROTOCOL_ERROR`.
+#[test]
+fn enable_push_is_acknowledged_or_refused() {
+    let enable_push = |value: u8| frame(4, 0, 0, &[0, 2, 0, 0, 0, value]);
+    let mut client = Client::new();
+    for value in [0, 1] {
+        client.send(&enable_push(value));
+        assert_eq!(client.events(), []);
+        let [answer] = client.frames()[..] else {
+            panic!("one frame for {value}");
+        };
+        assert!(answer.kind == frames::SETTINGS && answer.is_ack());
+    }
+    client.send(&enable_push(2));
+    assert_eq!(client.events(), []);
+    assert_eq!(client.expect_gone(), PROTOCOL_ERROR);
 }
