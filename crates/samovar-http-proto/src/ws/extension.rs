@@ -28,72 +28,54 @@ pub struct Extension<'a> {
 }
 
 /// Parses the value of one header field; returns `None` if it is malformed.
+///
+/// A quoted value must be a token, so it contains neither `,` nor `;`, and the value can be split at
+/// these characters.
 pub fn parse(value: &[u8]) -> Option<Vec<Extension<'_>>> {
-    let mut rest = std::str::from_utf8(value).ok()?;
-    let mut extensions = Vec::new();
-    loop {
-        rest = rest.trim_start_matches([' ', '\t', ',']);
-        if rest.is_empty() {
-            return Some(extensions);
-        }
-        let name = token(&mut rest)?;
-        let mut params = Vec::new();
-        while separator(&mut rest, ';') {
-            params.push(param(&mut rest)?);
-            if params.len() > LIST_LEN_MAX {
-                return None;
-            }
-        }
-        extensions.push(Extension { name, params });
-        let is_end = rest.trim_start_matches([' ', '\t']).is_empty();
-        if extensions.len() > LIST_LEN_MAX || !(is_end || separator(&mut rest, ',')) {
-            return None;
-        }
-    }
+    let value = std::str::from_utf8(value).ok()?;
+    let elements = value.split(',').map(trim).filter(|text| !text.is_empty());
+    let extensions: Vec<_> = elements
+        .take(LIST_LEN_MAX.saturating_add(1))
+        .map(extension)
+        .collect::<Option<_>>()?;
+    (extensions.len() <= LIST_LEN_MAX).then_some(extensions)
 }
 
-fn separator(rest: &mut &str, separator: char) -> bool {
-    let trimmed = rest.trim_start_matches([' ', '\t']);
-    let Some(behind) = trimmed.strip_prefix(separator) else {
-        return false;
+fn extension(text: &str) -> Option<Extension<'_>> {
+    let mut parts = text.split(';').map(trim);
+    let name = parts.next().filter(|name| encode::is_field_name(name))?;
+    let params: Vec<_> = parts
+        .take(LIST_LEN_MAX.saturating_add(1))
+        .map(param)
+        .collect::<Option<_>>()?;
+    (params.len() <= LIST_LEN_MAX).then_some(Extension { name, params })
+}
+
+fn param(text: &str) -> Option<(&str, Option<String>)> {
+    let (name, value) = match text.split_once('=') {
+        None => (text, None),
+        Some((name, value)) => (trim(name), Some(unquoted(trim(value))?)),
     };
-    *rest = behind;
-    true
+    // A token has the same grammar as a field name (RFC 9110, 5.6.2).
+    let is_sound = encode::is_field_name(name) && value.iter().all(encode::is_field_name);
+    is_sound.then_some((name, value))
 }
 
-fn param<'a>(rest: &mut &'a str) -> Option<(&'a str, Option<String>)> {
-    *rest = rest.trim_start_matches([' ', '\t']);
-    let name = token(rest)?;
-    if !separator(rest, '=') {
-        return Some((name, None));
-    }
-    *rest = rest.trim_start_matches([' ', '\t']);
-    let value = match rest.strip_prefix('"') {
-        None => token(rest)?.to_owned(),
-        Some(behind) => {
-            let mut value = String::new();
-            let mut chars = behind.chars();
-            loop {
-                match chars.next()? {
-                    '"' => break,
-                    '\\' => value.push(chars.next()?),
-                    other => value.push(other),
-                }
-            }
-            *rest = chars.as_str();
-            encode::is_field_name(&value).then_some(value)?
-        }
+/// Returns a value without quotes and escapes.
+fn unquoted(value: &str) -> Option<String> {
+    let Some(quoted) = value.strip_prefix('"') else {
+        return Some(value.to_owned());
     };
-    Some((name, Some(value)))
+    let mut chars = quoted.strip_suffix('"')?.chars();
+    let mut value = String::new();
+    while let Some(c) = chars.next() {
+        value.push(if c == '\\' { chars.next()? } else { c });
+    }
+    Some(value)
 }
 
-/// Consumes a token; field names have the same grammar (RFC 9110, 5.6.2).
-fn token<'a>(rest: &mut &'a str) -> Option<&'a str> {
-    let is_part = |c: char| encode::is_field_name(c.encode_utf8(&mut [0; 4]));
-    let len = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
-    let (token, behind) = rest.split_at_checked(len)?;
-    *rest = behind;
-    (!token.is_empty()).then_some(token)
+fn trim(text: &str) -> &str {
+    text.trim_matches([' ', '\t'])
 }
 
 /// The negotiated parameters of permessage-deflate.
