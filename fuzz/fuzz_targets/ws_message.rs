@@ -4,12 +4,10 @@
 
 use samovar_http_proto::ws::Failure;
 use samovar_http_proto::ws::deflate::Inflater;
-use samovar_http_proto::ws::message::{Assembler, Event, FrameLimits};
+use samovar_http_proto::ws::message::{Assembler, Event};
 
-const LIMITS: FrameLimits = FrameLimits {
-    frame_len_max: 1 << 12,
-    message_len_max: 1 << 13,
-};
+/// Limit of a message, in bytes.
+const LEN_MAX: usize = 1 << 13;
 
 type Trace = (Vec<(char, Vec<u8>)>, Option<Failure>);
 
@@ -20,7 +18,7 @@ fn trace(input: &[u8], cut: usize, is_compressed: bool) -> Trace {
     let mut at = 0;
     for end in [cut.min(input.len()), input.len()] {
         while at < end {
-            match assembler.step(&mut input[at..end], &LIMITS, inflater.as_mut()) {
+            match assembler.step(&mut input[at..end], LEN_MAX, inflater.as_mut()) {
                 Err(failure) => return (events, Some(failure)),
                 Ok((taken, event)) => {
                     assert!(taken > 0);
@@ -33,7 +31,7 @@ fn trace(input: &[u8], cut: usize, is_compressed: bool) -> Trace {
                         Event::Close(said) => ('c', format!("{said:?}").into_bytes()),
                     }));
                     if let Some((kind, data)) = events.last() {
-                        assert!(*kind == 'c' || data.len() <= LIMITS.message_len_max);
+                        assert!(*kind == 'c' || data.len() <= LEN_MAX);
                     }
                 }
             }

@@ -11,7 +11,6 @@ use samovar_http::{Listener, Request, Response, Server, Service};
 
 /// Large limits, which conformance tests need.
 const LIMITS: Limits = Limits {
-    frame_len_max: 32 << 20,
     message_len_max: 32 << 20,
     inbound_len_max: 1 << 20,
     outbound_len_max: 64 << 20,

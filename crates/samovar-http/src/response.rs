@@ -13,7 +13,7 @@ use crate::exec::Lane;
 use crate::fields::{self, is_settable};
 use crate::http::Status;
 use crate::later::{Later, Responder};
-use crate::ws::Upgraded;
+use crate::ws::Accepted;
 
 /// The body of a response.
 #[non_exhaustive]
@@ -181,7 +181,7 @@ pub struct Response {
     /// Set for a deferred response, for which all other fields are ignored.
     pub(crate) later: Option<Arc<Later>>,
     /// The WebSocket that takes over the connection once the head is sent.
-    pub(crate) upgrade: Option<Box<Upgraded>>,
+    pub(crate) upgrade: Option<Box<Accepted>>,
     /// Function that writes the body once the head is sent.
     pub(crate) producer: Option<Producer>,
     /// Set if the handler must be called again, in this lane; all other fields are then ignored.

@@ -25,7 +25,6 @@ impl Service for Echo {
 
     fn handle(&self, request: &mut Request) -> Response {
         let limits = Limits {
-            frame_len_max: LARGE_LEN as u64,
             message_len_max: LARGE_LEN,
             ..Limits::default()
         };

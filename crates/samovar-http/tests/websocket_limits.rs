@@ -54,7 +54,6 @@ fn a_panic_closes_its_socket_alone() {
 fn limits_hold_at_the_limit_and_one_past_it() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
-            frame_len_max: 100,
             message_len_max: 150,
             ..Limits::default()
         })
@@ -67,7 +66,7 @@ fn limits_hold_at_the_limit_and_one_past_it() {
     client.send([frame(0x01, [b'x'; 100]), frame(0x80, [b'x'; 51])].concat());
     client.expect_close(1009);
     let mut client = Client::open(fixture.addr, "/");
-    client.send(frame(TEXT, [b'x'; 101]));
+    client.send(frame(TEXT, [b'x'; 151]));
     client.expect_close(1009);
 }
 

@@ -19,7 +19,6 @@ use crate::time::Time;
 
 /// Limits of a message's length.
 const LIMITS: Limits = Limits {
-    frame_len_max: 4096,
     message_len_max: 4096,
     inbound_len_max: 16 * 1024,
     outbound_len_max: 64 * 1024,

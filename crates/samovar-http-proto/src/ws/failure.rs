@@ -33,9 +33,6 @@ pub enum Failure {
     /// A new message before the previous one was complete.
     #[error("message inside a fragmented message")]
     ExpectedContinuation,
-    /// A frame longer than the limit.
-    #[error("frame is too long")]
-    FrameTooLong,
     /// A message longer than the limit, after decompression.
     #[error("message is too long")]
     MessageTooLong,
@@ -68,7 +65,7 @@ impl Failure {
             | Self::ExpectedContinuation
             | Self::ClosePayload
             | Self::CloseCode => CloseCode::PROTOCOL_ERROR,
-            Self::FrameTooLong | Self::MessageTooLong => CloseCode::TOO_BIG,
+            Self::MessageTooLong => CloseCode::TOO_BIG,
             Self::Utf8 | Self::Deflate => CloseCode::INVALID_DATA,
         }
     }

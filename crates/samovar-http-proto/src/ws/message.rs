@@ -20,15 +20,6 @@ use super::deflate::Inflater;
 use super::frame::{self, FrameHeader, HEADER_LEN_MAX, OpCode};
 use super::{CloseCode, Failure, close};
 
-/// Limits of frames and messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameLimits {
-    /// Maximum payload length of a frame, as sent, in bytes.
-    pub frame_len_max: u64,
-    /// Maximum length of a message after decompression, in bytes.
-    pub message_len_max: usize,
-}
-
 /// A complete message or control frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
@@ -80,7 +71,8 @@ impl Assembler {
     /// Processes `input`, which must not be empty. Returns the number of consumed bytes, at least
     /// one, and the event that they complete, if any. Call again while bytes remain.
     ///
-    /// `inflater`: the decompressor, if permessage-deflate was negotiated.
+    /// `len_max`: maximum length of a message after decompression, in bytes. `inflater`: the
+    /// decompressor, if permessage-deflate was negotiated.
     ///
     /// # Errors
     ///
@@ -88,7 +80,7 @@ impl Assembler {
     pub fn step<'a>(
         &mut self,
         input: &'a mut [u8],
-        limits: &FrameLimits,
+        len_max: usize,
         mut inflater: Option<&mut Inflater>,
     ) -> Result<(usize, Option<Event<'a>>), Failure> {
         if self.is_closed {
@@ -100,12 +92,12 @@ impl Assembler {
             let Some(header) = header else {
                 return Ok((taken, None));
             };
-            self.begin(&header, limits, inflater.as_deref_mut())?;
+            self.begin(&header, len_max, inflater.as_deref_mut())?;
             let rest = input.get_mut(taken..).unwrap_or_default();
-            let (payload_taken, event) = self.payload(header, 0, rest, limits, inflater)?;
+            let (payload_taken, event) = self.payload(header, 0, rest, len_max, inflater)?;
             return Ok((taken.saturating_add(payload_taken), event));
         };
-        self.payload(header, seen_len, input, limits, inflater)
+        self.payload(header, seen_len, input, len_max, inflater)
     }
 
     /// Parses a header whose first bytes may have arrived in earlier input.
@@ -139,7 +131,7 @@ impl Assembler {
     fn begin(
         &mut self,
         header: &FrameHeader,
-        limits: &FrameLimits,
+        len_max: usize,
         inflater: Option<&mut Inflater>,
     ) -> Result<(), Failure> {
         let starts = matches!(header.op_code, OpCode::Text | OpCode::Binary);
@@ -164,11 +156,8 @@ impl Assembler {
                 }
             }
         };
-        if header.payload_len > limits.frame_len_max {
-            return Err(Failure::FrameTooLong);
-        }
         let wire_len = begun.wire_len.saturating_add(header.payload_len);
-        let mut wire_len_max = limits.message_len_max as u64;
+        let mut wire_len_max = len_max as u64;
         if begun.is_compressed {
             // DEFLATE increases the size of incompressible data only slightly.
             wire_len_max = wire_len_max
@@ -188,7 +177,7 @@ impl Assembler {
         header: FrameHeader,
         seen_len: u64,
         input: &'a mut [u8],
-        limits: &FrameLimits,
+        len_max: usize,
         inflater: Option<&mut Inflater>,
     ) -> Result<(usize, Option<Event<'a>>), Failure> {
         let left = header.payload_len.saturating_sub(seen_len);
@@ -204,7 +193,7 @@ impl Assembler {
             self.control(header.op_code, piece, is_whole, is_end)?
         } else {
             let ends = is_end && header.is_final;
-            self.data(piece, is_whole, ends, limits, inflater)?
+            self.data(piece, is_whole, ends, len_max, inflater)?
         };
         Ok((taken, event))
     }
@@ -241,7 +230,7 @@ impl Assembler {
         piece: &'a [u8],
         is_whole: bool,
         ends: bool,
-        limits: &FrameLimits,
+        len_max: usize,
         inflater: Option<&mut Inflater>,
     ) -> Result<Option<Event<'a>>, Failure> {
         let Some(begun) = self.begun else {
@@ -250,10 +239,9 @@ impl Assembler {
         if begun.is_compressed
             && let Some(inflater) = inflater
         {
-            let (message, len_max) = (&mut self.message, limits.message_len_max);
-            inflater.feed(piece, message, len_max)?;
+            inflater.feed(piece, &mut self.message, len_max)?;
             if ends {
-                inflater.end(message, len_max)?;
+                inflater.end(&mut self.message, len_max)?;
             }
         } else if is_whole && ends && self.message.is_empty() {
             self.begun = None;

@@ -7,8 +7,7 @@
 //!
 //! | limit | where | reason |
 //! |---|---|---|
-//! | [`FrameLimits::frame_len_max`](message::FrameLimits) | frame payload, checked before it is read | memory |
-//! | [`FrameLimits::message_len_max`](message::FrameLimits) | message, after decompression | memory; compression bombs |
+//! | `len_max` of [`Assembler::step`](message::Assembler::step) | message, after decompression; checked at each frame header and while bytes are decompressed | memory; compression bombs |
 //! | [`CONTROL_LEN_MAX`](frame::CONTROL_LEN_MAX) | 125 bytes | RFC 6455, 5.5 |
 //! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | processing time |
 

@@ -37,7 +37,6 @@ impl Room {
     fn enter(room: &Arc<Self>, request: &mut Request) -> Response {
         let name = name(&request.query());
         let limits = Limits {
-            frame_len_max: MESSAGE_LEN_MAX as u64,
             message_len_max: MESSAGE_LEN_MAX,
             ..Limits::default()
         };

@@ -18,7 +18,7 @@ use crate::http::Status;
 use crate::later::Later;
 use crate::proto;
 use crate::request::Request;
-use crate::ws::Upgraded;
+use crate::ws::Accepted;
 
 /// Capacity of `output` that an idle connection keeps for its next response head, in bytes.
 const IDLE_OUTPUT_LEN: usize = 256;
@@ -55,7 +55,7 @@ pub(crate) struct Conn {
     #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Held>,
     /// The WebSocket that takes over the connection once the response is sent.
-    pub(crate) upgrade: Option<Box<Upgraded>>,
+    pub(crate) upgrade: Option<Box<Accepted>>,
     /// Whether a read may return bytes or the end of the stream.
     pub(crate) readable: bool,
     /// Whether the client has shut down its sending side.

@@ -112,7 +112,7 @@ impl<S: Service> Context<S> {
     /// Handles bytes that were read; `conn.input` keeps those that must wait. Returns `None` if
     /// more may be read.
     fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
-        let limits = conn.socket.limits().frame_limits();
+        let len_max = conn.socket.limits().message_len_max;
         if conn.inline.is_some() {
             conn.socket.outbound().is_corked = true;
         }
@@ -120,7 +120,7 @@ impl<S: Service> Context<S> {
         let mut is_paused = false;
         while conn.stage == Stage::Open && !is_paused && at < bytes.len() {
             let rest = &mut bytes[at..];
-            match conn.assembler.step(rest, &limits, conn.inflater.as_mut()) {
+            match conn.assembler.step(rest, len_max, conn.inflater.as_mut()) {
                 Ok((taken, None)) => at += taken,
                 Ok((taken, Some(event))) => {
                     at += taken;

@@ -72,12 +72,6 @@ impl Frame {
     }
 }
 
-impl<'a> From<Message<'a>> for Frame {
-    fn from(message: Message<'a>) -> Self {
-        Self::new(message)
-    }
-}
-
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} bytes", self.0.op_code, self.payload().len())

@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use crate::proto::ws::message::FrameLimits;
-
 /// Limits of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum payload length of a frame as sent, in bytes; a longer frame ends the socket with
-    /// 1009. Default: 1 MiB.
-    pub frame_len_max: u64,
     /// Maximum length of a decompressed message, in bytes; a longer message ends the socket with
     /// 1009. Default: 1 MiB.
     pub message_len_max: usize,
@@ -33,22 +28,12 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            frame_len_max: 1 << 20,
             message_len_max: 1 << 20,
             inbound_len_max: 256 << 10,
             outbound_len_max: 1 << 20,
             ping_time: Duration::from_secs(30),
             pong_time: Duration::from_secs(20),
             close_time: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Limits {
-    pub(crate) fn frame_limits(&self) -> FrameLimits {
-        FrameLimits {
-            frame_len_max: self.frame_len_max,
-            message_len_max: self.message_len_max,
         }
     }
 }

@@ -50,7 +50,7 @@ mod outbound;
 mod socket;
 mod upgrade;
 
-pub(crate) use accepted::Accepted as Upgraded;
+pub(crate) use accepted::Accepted;
 pub use frame::Frame;
 pub use handler::{Closed, Handler};
 pub(crate) use inbound::{End, Event, Owed};

@@ -119,8 +119,8 @@ impl Socket {
     fn encode_and_put(&self, message: Message<'_>, scratch: &mut Vec<u8>) -> Result<(), SendError> {
         let payload = message.as_bytes();
         let shared = &*self.0;
-        // The header's length depends on the payload, so the header is written directly before the
-        // payload.
+        // The header's length depends on the payload, so there is space for the longest header
+        // before the payload.
         scratch.resize(HEADER_LEN_MAX, 0);
         let is_deflated = payload.len() >= DEFLATED_LEN_MIN
             && shared
@@ -129,13 +129,11 @@ impl Socket {
         if !is_deflated {
             scratch.extend_from_slice(payload);
         }
-        let mut header = Vec::with_capacity(HEADER_LEN_MAX);
-        let payload_len = scratch.len() - HEADER_LEN_MAX;
-        frame::encode(&mut header, op_code(message), is_deflated, payload_len);
-        let start = HEADER_LEN_MAX - header.len();
-        if let Some(place) = scratch.get_mut(start..HEADER_LEN_MAX) {
-            place.copy_from_slice(&header);
-        }
+        let end = scratch.len();
+        frame::encode(scratch, op_code(message), is_deflated, end - HEADER_LEN_MAX);
+        let start = HEADER_LEN_MAX - (scratch.len() - end);
+        scratch.copy_within(end.., start);
+        scratch.truncate(end);
         let mut outbound = self.outbound();
         outbound.check_room(payload.len(), shared.limits.outbound_len_max)?;
         outbound.put(scratch.get(start..).unwrap_or_default(), None);

@@ -1,9 +1,7 @@
 use super::*;
 
-const LIMITS: FrameLimits = FrameLimits {
-    frame_len_max: 1000,
-    message_len_max: 2000,
-};
+/// Limit of a message, in bytes.
+const LEN_MAX: usize = 2000;
 
 /// Builds a masked frame.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
@@ -48,7 +46,7 @@ fn feed(bytes: &[u8], piece_len: usize) -> (Vec<Event<'static>>, Option<(Failure
         seen += piece.len();
         let mut rest = &mut piece[..];
         while !rest.is_empty() {
-            let taken = match assembler.step(rest, &LIMITS, None) {
+            let taken = match assembler.step(rest, LEN_MAX, None) {
                 Ok((taken, event)) => {
                     events.extend(event.map(own));
                     taken
@@ -122,12 +120,13 @@ fn the_compression_bit_needs_compression() {
 
 #[test]
 fn limits_hold_at_the_limit_and_one_past_it() {
-    let (max, over) = (vec![b'x'; 1000], vec![b'x'; 1001]);
-    let longest = "x".repeat(1000);
-    check(&frame(0x81, &max), &[text(&longest)], None);
-    check(&frame(0x81, &over), &[], Some(Failure::FrameTooLong));
+    let longest = "x".repeat(2000);
+    check(&frame(0x81, longest.as_bytes()), &[text(&longest)], None);
+    let over = frame(0x81, &[b'x'; 2001]);
+    check(&over, &[], Some(Failure::MessageTooLong));
+    let max = [b'x'; 1000];
     let two = [frame(0x01, &max), frame(0x80, &max)].concat();
-    check(&two, &[text(&"x".repeat(2000))], None);
+    check(&two, &[text(&longest)], None);
     let three = [frame(0x01, &max), frame(0x00, &max), frame(0x80, b"x")].concat();
     check(&three, &[], Some(Failure::MessageTooLong));
 }
@@ -135,7 +134,7 @@ fn limits_hold_at_the_limit_and_one_past_it() {
 #[test]
 fn a_length_past_the_limit_is_refused_before_its_payload() {
     let header = b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x01\x02\x03\x04";
-    assert_eq!(feed(header, 1).1, Some((Failure::FrameTooLong, 14)));
+    assert_eq!(feed(header, 1).1, Some((Failure::MessageTooLong, 14)));
 }
 
 #[test]
@@ -195,7 +194,7 @@ fn no_memory_is_held_between_messages() {
     let mut at = 0;
     while at < bytes.len() {
         let end = (at + 100).min(bytes.len());
-        let (taken, _) = assembler.step(&mut bytes[at..end], &LIMITS, None).unwrap();
+        let (taken, _) = assembler.step(&mut bytes[at..end], LEN_MAX, None).unwrap();
         at += taken;
     }
     assert!(!assembler.is_partial());
