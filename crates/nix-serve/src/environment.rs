@@ -133,17 +133,10 @@ const OPTIONS: [Variable; 8] = [
         Some(())
     }),
     ("NIX_SERVE_ADMIN", "HOST:PORT, :PORT or the path of a unix socket", |config, text| {
-        config.admin.listeners = vec![admin_address(text)?];
+        config.admin.listeners = vec![ListenSpec::parse_strict(text)?];
         Some(())
     }),
 ];
-
-/// Parses an address for metrics and status. They are plain HTTP, so `:ssl` is refused.
-pub fn admin_address(text: &OsStr) -> Option<ListenSpec> {
-    let parsed = ListenSpec::parse(text)?;
-    let is_plain = !parsed.bare_name && parsed.ignored_suffix.is_none() && !parsed.tls;
-    is_plain.then_some(parsed.spec)
-}
 
 #[cfg(test)]
 mod tests {

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use samovar_server::config::{BACKLOG_MAX, PRIORITY_MAX, Pages, WORKERS_MAX, value};
-use samovar_server::listener::{Host, PORT_DEFAULT};
+use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 use super::draft::{Draft, LogFormat};
-use crate::environment::admin_address;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -96,7 +95,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.access_log = Some(path.into());
     })),
     row(&["admin"], Value(LISTEN, |draft, given| {
-        draft.config.admin.listeners = vec![admin_address(given.text)?];
+        draft.config.admin.listeners = vec![ListenSpec::parse_strict(given.text)?];
         Some(())
     })),
     row(&["app", "a"], Perl(is_nix_serve)),

@@ -21,34 +21,18 @@ pub(super) struct ServerDraft {
 }
 
 /// One cache's part of a configuration.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CacheDraft {
     pub(super) cache: CacheSettings,
     pub(super) prefix: Option<String>,
     pub(super) secret_key_files: Option<Vec<PathBuf>>,
     pub(super) rate: Option<u32>,
     pub(super) burst: Option<u32>,
-    /// Value of `signing.sign`.
+    /// Value of `signing.sign`; empty if it is not set.
     pub(super) sign: String,
     pub(super) trusted_keys: Vec<PublicKey>,
-    pub(super) has_pages: bool,
+    pub(super) is_without_pages: bool,
     pub(super) pages: Pages,
-}
-
-impl Default for CacheDraft {
-    fn default() -> Self {
-        Self {
-            cache: CacheSettings::default(),
-            prefix: None,
-            secret_key_files: None,
-            rate: None,
-            burst: None,
-            sign: "all".to_owned(),
-            trusted_keys: Vec::new(),
-            has_pages: true,
-            pages: Pages::default(),
-        }
-    }
 }
 
 impl ServerDraft {
@@ -122,7 +106,7 @@ impl CacheDraft {
         if self.pages.title.is_empty() {
             self.pages.title = name.to_owned();
         }
-        self.cache.pages = self.has_pages.then_some(self.pages);
+        self.cache.pages = (!self.is_without_pages).then_some(self.pages);
         Ok(self.cache)
     }
 }
@@ -136,13 +120,9 @@ pub(super) fn requires(option: &str, other: &str) -> ConfigError {
 pub(super) fn listen(values: &[Value]) -> Option<Vec<ListenSpec>> {
     let mut specs = Vec::new();
     for value in values {
-        let parsed = ListenSpec::parse(value.as_text()?.as_ref())?;
-        // A value without a slash was meant to be a port or a host, not a socket path.
-        if parsed.bare_name || parsed.ignored_suffix.is_some() || parsed.tls {
-            return None;
-        }
-        if !specs.contains(&parsed.spec) {
-            specs.push(parsed.spec);
+        let spec = ListenSpec::parse_strict(value.as_text()?.as_ref())?;
+        if !specs.contains(&spec) {
+            specs.push(spec);
         }
     }
     Some(specs)

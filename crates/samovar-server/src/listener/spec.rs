@@ -88,7 +88,7 @@ impl ListenSpec {
         }
     }
 
-    /// Parses the value of `--listen`. Returns `None` if it is empty, or if host or port is invalid.
+    /// Parses the value of `--listen`. Returns `None` if it is empty or has an invalid host or port.
     ///
     /// # Examples
     ///
@@ -113,6 +113,14 @@ impl ListenSpec {
             return Some(unix(bytes, !bytes.contains(&b'/')));
         }
         parse_tcp(text.to_str()?)
+    }
+
+    /// Parses an address without the quirks of `--listen`: refuses TLS, other suffixes, and a
+    /// socket path without a slash, which was probably meant as a port or host.
+    pub fn parse_strict(text: &OsStr) -> Option<Self> {
+        let parsed = Self::parse(text)?;
+        let is_plain = !parsed.bare_name && parsed.ignored_suffix.is_none() && !parsed.tls;
+        is_plain.then_some(parsed.spec)
     }
 }
 

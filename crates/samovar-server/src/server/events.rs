@@ -9,6 +9,8 @@ use samovar_cache::Site;
 use samovar_http::Server;
 
 use super::observer::Logs;
+use super::reload::Again;
+use super::start::Serving;
 use super::upgrade::Successor;
 use crate::log::ErrorLog;
 use crate::notify;
@@ -37,29 +39,17 @@ pub(super) enum Ended {
     TakenOver,
 }
 
-/// Callbacks for events.
-pub(super) struct Handlers<'a> {
-    pub(super) reload: &'a dyn Fn(),
-    /// Starts the new process of an upgrade.
-    pub(super) upgrade: &'a dyn Fn() -> anyhow::Result<Successor>,
-    /// Called once the new process serves requests.
-    pub(super) taken_over: &'a dyn Fn(),
-}
-
 /// Handles events until the server must end, then drains it.
-pub(super) fn wait(
-    server: &Arc<Server<Site>>,
-    events: &Receiver<Event>,
-    handlers: &Handlers<'_>,
-    logs: &Logs,
-) -> Ended {
+pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
+    let (server, events) = (&serving.server, &serving.events);
+    let logs = &*serving.bound.prepared.logs;
     let errors = &logs.errors;
     let mut successor = None;
     let (time, ended) = loop {
         match events.recv() {
             Ok(Event::Signal(Signal::Reload)) => {
                 notify::reloading();
-                (handlers.reload)();
+                serving.reload(again);
                 notify::ready();
             }
             Ok(Event::Signal(Signal::ReopenLogs)) => {
@@ -71,14 +61,17 @@ pub(super) fn wait(
             }
             Ok(Event::Signal(Signal::Upgrade)) => {
                 if successor.is_none() {
-                    successor = begin_upgrade(handlers, errors);
+                    successor = begin_upgrade(serving, errors);
                 }
             }
             Ok(Event::Successor(outcome)) => {
                 if let Some(new) = successor.take()
                     && has_taken_over(new, outcome, errors)
                 {
-                    (handlers.taken_over)();
+                    // The new process needs the listeners of the admin server now.
+                    if let Some(admin) = &serving.admin {
+                        admin.leave();
+                    }
                     break (DRAIN_TIME, Ended::TakenOver);
                 }
             }
@@ -101,8 +94,8 @@ pub(super) fn wait(
     ended
 }
 
-fn begin_upgrade(handlers: &Handlers<'_>, errors: &ErrorLog) -> Option<Successor> {
-    match (handlers.upgrade)() {
+fn begin_upgrade(serving: &Serving<'_>, errors: &ErrorLog) -> Option<Successor> {
+    match Successor::start(&serving.server, &serving.kinds, serving.sender.clone()) {
         Ok(new) => {
             errors.info(format_args!("upgrade: starting process {}", new.pid()));
             Some(new)

@@ -70,7 +70,7 @@ fn serve(
     let bound = Prepared::read(config, errors)?.bind(predecessor)?;
     let mut serving = bound.start()?;
     serving.announce(background)?;
-    if serving.wait(again) == Ended::TakenOver {
+    if events::wait(&serving, again) == Ended::TakenOver {
         serving.leave_socket_files();
     }
     serving.exit();

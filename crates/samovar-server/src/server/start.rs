@@ -20,10 +20,10 @@ use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
 use super::bind::{self, Secure, SocketFiles};
-use super::events::{self, Ended, Event, Handlers};
+use super::events::Event;
 use super::observer::Logs;
 use super::reload::{self, Again};
-use super::upgrade::{Kind, Predecessor, Successor};
+use super::upgrade::{Kind, Predecessor};
 use super::{caches, nar_cache};
 use crate::config::{Configuration, GC_LEASE_TIME_DEFAULT};
 use crate::daemon::{Background, Identity, PidFile};
@@ -40,7 +40,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Logs, keys, accounts and certificate are read; no socket is bound.
 pub(super) struct Prepared<'a> {
     config: &'a Configuration,
-    logs: Arc<Logs>,
+    pub(super) logs: Arc<Logs>,
     caches: Vec<CacheConfig>,
     identity: Option<Identity>,
     tls: Option<Secure<'a>>,
@@ -48,7 +48,7 @@ pub(super) struct Prepared<'a> {
 
 /// Sockets are bound and the PID file is written.
 pub(super) struct Bound<'a> {
-    prepared: Prepared<'a>,
+    pub(super) prepared: Prepared<'a>,
     listeners: Vec<Listener>,
     socket_files: SocketFiles,
     admin: Option<Planned>,
@@ -60,16 +60,16 @@ pub(super) struct Bound<'a> {
 
 /// The process runs as the configured user, and the server answers requests.
 pub(super) struct Serving<'a> {
-    bound: Bound<'a>,
-    server: Arc<Server<Site>>,
+    pub(super) bound: Bound<'a>,
+    pub(super) server: Arc<Server<Site>>,
     /// Kind of each listener, to be passed to a successor.
-    kinds: Vec<Kind>,
+    pub(super) kinds: Vec<Kind>,
     /// URLs of the listeners.
     urls: Vec<String>,
     /// `None` before [`announce`](Self::announce).
-    admin: Option<Admin>,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
+    pub(super) admin: Option<Admin>,
+    pub(super) sender: Sender<Event>,
+    pub(super) events: Receiver<Event>,
     /// Threads that run until this value is dropped.
     _threads: (SignalThread, Option<Watchdog>),
 }
@@ -271,26 +271,15 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Handles signals until one of them stops the server.
-    pub(super) fn wait(&self, again: &Again<'_>) -> Ended {
+    /// Reloads the caches and the certificate.
+    pub(super) fn reload(&self, again: &Again<'_>) {
         let Prepared {
             config, logs, tls, ..
         } = &self.bound.prepared;
-        let handlers = Handlers {
-            reload: &|| {
-                reload::reload(self.server.service(), config, again, logs);
-                if let Some(tls) = tls {
-                    reload::reload_certificate(tls.options, &tls.config, &logs.errors);
-                }
-            },
-            upgrade: &|| Successor::start(&self.server, &self.kinds, self.sender.clone()),
-            taken_over: &|| {
-                if let Some(admin) = &self.admin {
-                    admin.leave();
-                }
-            },
-        };
-        events::wait(&self.server, &self.events, &handlers, logs)
+        reload::reload(self.server.service(), config, again, logs);
+        if let Some(tls) = tls {
+            reload::reload_certificate(tls.options, &tls.config, &logs.errors);
+        }
     }
 
     /// Leaves the files of Unix sockets to the successor.

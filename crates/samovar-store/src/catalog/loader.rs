@@ -10,7 +10,7 @@ use samovar_nix::StoreDir;
 use super::base::{Advance, Base, History, Reader};
 use super::set::Set;
 use super::{Shared, Snapshot};
-use crate::database::{Database, Session, Token};
+use crate::database::Session;
 use crate::error::{StoreError, Unavailable};
 use crate::sync::Locked;
 
@@ -129,37 +129,21 @@ impl Loader {
         }
     }
 
+    /// Publishes the current set, with a token read before it if one is available.
     fn publish(
         &mut self,
         shared: &Shared,
         session: &Arc<Session>,
     ) -> Result<Step<Arc<Snapshot>>, StoreError> {
         let (started, is_first) = (Instant::now(), self.base.is_none());
-        Ok(match self.step(&shared.database, session)? {
-            Step::Done((token, set)) => {
-                if is_first {
-                    shared.record_load_time(started);
-                }
-                Step::Done(shared.publish(session, token, set))
-            }
-            Step::TooMuch(extent) => Step::TooMuch(extent),
-        })
-    }
-
-    /// Returns the current set, with a token read before it if one is available.
-    fn step(
-        &mut self,
-        database: &Database,
-        session: &Arc<Session>,
-    ) -> Result<Step<(Option<Token>, Set)>, StoreError> {
         let connection = session.connection()?;
         let source = session.source();
         let mut attempt = 1;
-        loop {
+        let (token, set) = loop {
             let token = source.read();
             // Also ends the transaction when an error returns early.
             let transaction = connection.unchecked_transaction()?;
-            let history = History::of(database, session, &transaction)?;
+            let history = History::of(&shared.database, session, &transaction)?;
             let set = match self.advance(history, &transaction)? {
                 Step::Done(set) => set,
                 Step::TooMuch(extent) => return Ok(Step::TooMuch(extent)),
@@ -171,13 +155,17 @@ impl Loader {
                 return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
             }
             if !source.needs_confirmation() || source.read() == token {
-                return Ok(Step::Done((token, set)));
+                break (token, set);
             }
             if attempt == ATTEMPT_COUNT_MAX {
-                return Ok(Step::Done((None, set)));
+                break (None, set);
             }
             attempt += 1;
+        };
+        if is_first {
+            shared.record_load_time(started);
         }
+        Ok(Step::Done(shared.publish(session, token, set)))
     }
 
     fn advance(

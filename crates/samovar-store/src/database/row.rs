@@ -72,7 +72,7 @@ pub(crate) fn path_info(
         return Ok(None);
     };
     // Check the type: this may be the next row after the prefix, and its path may not be text.
-    match column(row, 1)? {
+    match row.get_ref(1)? {
         ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
         _ => return Ok(None),
     }
@@ -118,7 +118,7 @@ fn read(
     let Some(nar_size) = nar_size(row)? else {
         return Ok(None);
     };
-    let id = match column(row, 0)? {
+    let id = match row.get_ref(0)? {
         ValueRef::Integer(id) => id,
         _ => return Err(StoreError::Corrupt(Corruption::Schema)),
     };
@@ -176,7 +176,7 @@ fn nar_hash(text: Option<&str>) -> Result<NarHash, StoreError> {
 }
 
 fn nar_size(row: &Row<'_>) -> Result<Option<u64>, StoreError> {
-    match column(row, 5)? {
+    match row.get_ref(5)? {
         ValueRef::Null | ValueRef::Integer(0) => Ok(None),
         ValueRef::Integer(size) => u64::try_from(size)
             .map(Some)
@@ -186,7 +186,7 @@ fn nar_size(row: &Row<'_>) -> Result<Option<u64>, StoreError> {
 }
 
 fn integer(row: &Row<'_>, index: usize) -> Result<Option<i64>, StoreError> {
-    match column(row, index)? {
+    match row.get_ref(index)? {
         ValueRef::Integer(number) => Ok(Some(number)),
         _ => Ok(None),
     }
@@ -197,15 +197,11 @@ pub(super) fn text<'row>(
     row: &'row Row<'_>,
     index: usize,
 ) -> Result<Option<&'row str>, StoreError> {
-    match column(row, index)? {
+    match row.get_ref(index)? {
         ValueRef::Null => Ok(None),
         ValueRef::Text(bytes) => std::str::from_utf8(bytes)
             .map(|text| Some(text).filter(|text| !text.is_empty()))
             .map_err(|_error| StoreError::Corrupt(Corruption::Value)),
         _ => Err(StoreError::Corrupt(Corruption::Value)),
     }
-}
-
-fn column<'row>(row: &'row Row<'_>, index: usize) -> Result<ValueRef<'row>, StoreError> {
-    Ok(row.get_ref(index)?)
 }

@@ -23,8 +23,6 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Log directory; build logs are in `drvs` below it.
     pub log_dir: PathBuf,
-    /// The directory of `nix.conf`.
-    pub conf_dir: PathBuf,
     /// The daemon's socket, if the environment names one.
     pub daemon_socket: Option<PathBuf>,
     /// The default store URI: `NIX_REMOTE`, else `store` in `nix.conf`.
@@ -101,7 +99,6 @@ impl Settings {
             data_home: env
                 .path("XDG_DATA_HOME")
                 .or_else(|| env.path("HOME").map(|home| home.join(".local/share"))),
-            conf_dir,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -60,11 +60,7 @@ struct Nodes {
 
 impl Nodes {
     fn walk(&mut self, root: &Path) -> Result<(), TreeError> {
-        let directory = open_directory(CWD, root)?;
-        let mut entries = Entries::default();
-        entries.read(directory.as_fd(), &mut self.dents)?;
-        self.descent.enter(directory)?;
-        self.levels.push((entries, 0));
+        self.enter(open_directory(CWD, root)?)?;
         while let Some((entries, next)) = self.levels.last_mut() {
             if *next == entries.count() && entries.has_more() {
                 // The memory budget did not suffice for the whole directory: read its next part.
@@ -88,12 +84,17 @@ impl Nodes {
             };
             note(&mut self.hash, name.to_bytes_with_nul(), &stat);
             if let Some(directory) = inner {
-                let mut entries = Entries::default();
-                entries.read(directory.as_fd(), &mut self.dents)?;
-                self.descent.enter(directory)?;
-                self.levels.push((entries, 0));
+                self.enter(directory)?;
             }
         }
+        Ok(())
+    }
+
+    fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
+        let mut entries = Entries::default();
+        entries.read(directory.as_fd(), &mut self.dents)?;
+        self.descent.enter(directory)?;
+        self.levels.push((entries, 0));
         Ok(())
     }
 }

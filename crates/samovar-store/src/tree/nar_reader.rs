@@ -107,28 +107,23 @@ struct FileSource {
 }
 
 /// Estimates whether contents are in the page cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Temperature {
     /// Number of files without a wait after which read-ahead ends; 0 while it is off.
     cold_count: u32,
     /// Number of next files in which another wait starts read-ahead.
     suspect_count: u32,
-    /// Whether the file system supports `RWF_NOWAIT`.
-    can_ask: bool,
+    /// Whether the file system is known not to support `RWF_NOWAIT`.
+    cannot_ask: bool,
 }
 
 impl NarReader {
     /// Creates a reader for `steps`, from the start or from the state of a resumed encoder.
     pub(super) fn of_steps(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let position = bookmark.as_ref().map_or(0, Encoder::offset);
-        let temperature = Temperature {
-            cold_count: 0,
-            suspect_count: 0,
-            can_ask: true,
-        };
         let files = FileSource {
             segments: Segments::new(steps, bookmark)?,
-            temperature,
+            temperature: Temperature::default(),
             reservation: None,
             file_count: 0,
         };
@@ -268,7 +263,9 @@ impl FileSource {
                         if *start == 0 {
                             self.temperature.probe(file)?;
                         }
-                        self.range(sink, range_len)?;
+                        let shared = self.segments.shared_front();
+                        let (file, offset) = shared.ok_or(TreeError::Changed)?;
+                        sink.range(file, offset, range_len);
                         range_len
                     } else if pulled > 0 && room_len < REST_LEN_MAX && (room_len as u64) < left {
                         break;
@@ -297,12 +294,6 @@ impl FileSource {
             pulled += len;
         }
         Ok(pulled)
-    }
-
-    fn range(&mut self, sink: &mut impl NarSink, len: u64) -> Result<(), TreeError> {
-        let (file, offset) = self.segments.shared_front().ok_or(TreeError::Changed)?;
-        sink.range(file, offset, len);
-        Ok(())
     }
 
     fn read_ahead(&mut self) -> Result<(), TreeError> {
@@ -370,7 +361,7 @@ impl Temperature {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<Option<usize>, TreeError> {
-        if !self.can_ask {
+        if self.cannot_ask {
             return Ok(None);
         }
         let mut slices = [IoSliceMut::new(buffer)];
@@ -378,7 +369,7 @@ impl Temperature {
             Ok(len) => return Ok(Some(len)),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => self.note_wait(),
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.can_ask = false,
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.cannot_ask = true,
             Err(error) => return Err(error.into()),
         }
         Ok(None)

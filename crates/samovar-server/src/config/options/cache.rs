@@ -219,7 +219,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Words("no paths")),
     cache(
         "pages",
-        Switch(|draft, is_on| draft.has_pages = is_on),
+        Switch(|draft, is_on| draft.is_without_pages = !is_on),
         "Whether the cache has a web interface: how to use it, and for each path its metadata and \
          files.",
     )
