@@ -1,7 +1,6 @@
 //! Parses the paths on a command line.
 
 use std::io::BufRead;
-use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use samovar_nix::{HashPart, StoreDir, StorePath};
@@ -49,28 +48,18 @@ fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
             hash_part,
         });
     }
-    if let Ok(path) = StorePath::from_base_name(text) {
-        return Ok(of(&path, dir));
-    }
-    if let Some(path) = below(text, dir) {
-        return Ok(of(&path, dir));
-    }
-    let target = std::fs::canonicalize(Path::new(text)).ok();
-    let path = target
-        .as_deref()
-        .and_then(Path::to_str)
-        .and_then(|target| below(target, dir));
-    match path {
-        Some(path) => Ok(of(&path, dir)),
-        None => bail!("{text:?} is not a path in {dir}, a base name, a hash part or a link to one"),
-    }
-}
-
-fn of(path: &StorePath, dir: &StoreDir) -> Root {
-    Root {
+    let path = StorePath::from_base_name(text).ok();
+    let path = path.or_else(|| below(text, dir)).or_else(|| {
+        let target = std::fs::canonicalize(text).ok()?;
+        below(target.to_str()?, dir)
+    });
+    let path = path.with_context(|| {
+        format!("{text:?} is not a path in {dir}, a base name, a hash part or a link to one")
+    })?;
+    Ok(Root {
         text: path.full(dir),
         hash_part: path.hash_part(),
-    }
+    })
 }
 
 /// Returns the store path that contains the file.

@@ -109,9 +109,10 @@ impl<'a> Prepared<'a> {
         let pid = predecessor.as_ref().map(Predecessor::pid);
         let (mut listeners, socket_files, predecessor) = match predecessor {
             Some(predecessor) => {
-                let taken = predecessor.take(self.tls.as_ref().map(|tls| &tls.config))?;
-                let (listeners, files) = bind::taken(taken.listeners);
-                (listeners, files, Some(taken.release))
+                let tls = self.tls.as_ref().map(|tls| &tls.config);
+                let (taken, release) = predecessor.take(tls)?;
+                let (listeners, files) = bind::taken(taken);
+                (listeners, files, Some(release))
             }
             None => {
                 let (listeners, files) = bind::listeners(config, self.tls.as_ref(), errors)?;

@@ -7,7 +7,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -102,7 +101,11 @@ impl Predecessor {
     }
 
     /// Receives the predecessor's sockets, and sets `tls` on those that use TLS.
-    pub(super) fn take(self, tls: Option<&TlsConfig>) -> anyhow::Result<Taken> {
+    /// The predecessor continues to serve until it is released.
+    pub(super) fn take(
+        self,
+        tls: Option<&TlsConfig>,
+    ) -> anyhow::Result<(Vec<(Listener, Kind)>, handover::Predecessor)> {
         let (listeners, release) = handover::take(self.stream)
             .context("cannot receive the sockets of the running server")?;
         let kinds: Option<Vec<Kind>> = self.kinds.chars().map(Kind::of_letter).collect();
@@ -121,17 +124,8 @@ impl Predecessor {
             };
             secured.push((listener, kind));
         }
-        Ok(Taken {
-            listeners: secured,
-            release,
-        })
+        Ok((secured, release))
     }
-}
-
-/// The sockets of a predecessor, which continues to serve until it is released.
-pub(super) struct Taken {
-    pub(super) listeners: Vec<(Listener, Kind)>,
-    pub(super) release: handover::Predecessor,
 }
 
 /// Takes the socket from standard input, and replaces standard input by `/dev/null`.
@@ -196,35 +190,25 @@ impl Successor {
     }
 
     /// Kills the process; returns how it ended.
-    pub(super) fn end(&mut self) -> Ended {
+    pub(super) fn end(&mut self) -> String {
         // Fails if the process has already exited.
         self.0.kill().ok();
-        Ended(self.0.wait().ok())
+        match self.0.wait().ok().and_then(|status| status.code()) {
+            Some(code) => format!("it ended with exit code {code}"),
+            None => {
+                let seconds = START_TIME.as_secs();
+                format!("it was not ready within {seconds} seconds, or was killed")
+            }
+        }
     }
 
     /// Waits for the process to exit, and kills it if it does not; returns how it ended.
-    pub(super) fn fail(&mut self) -> Ended {
+    pub(super) fn fail(&mut self) -> String {
         let start = Instant::now();
         while start.elapsed() < LAST_WORDS_TIME && matches!(self.0.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.end()
-    }
-}
-
-/// How a process ended.
-pub(super) struct Ended(Option<std::process::ExitStatus>);
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.and_then(|status| status.code()) {
-            Some(code) => write!(f, "it ended with exit code {code}"),
-            None => write!(
-                f,
-                "it was not ready within {} seconds, or was killed",
-                START_TIME.as_secs()
-            ),
-        }
     }
 }
 

@@ -7,7 +7,6 @@ use crate::cache::{Cache, Private};
 const SUBJECT: &str = "round trip";
 
 /// Requests the newest path of the store from the server at `url`.
-// Long: a list of checks, each of which returns if it fails.
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,
@@ -30,57 +29,49 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
             return;
         }
     };
+    match check(&cache, examined) {
+        Ok(text) => findings.ok(SUBJECT, text),
+        Err((text, fix)) => findings.error(SUBJECT, text, fix),
+    }
+}
+
+/// Returns what works, or a problem and its fix.
+fn check(cache: &Cache, examined: &Examined) -> Result<String, (String, &'static str)> {
     let url = cache.url();
+    let is_cache = format!("{url} is a binary cache");
     let Some(store) = &examined.store else {
-        findings.ok(SUBJECT, format!("{url} is a binary cache"));
-        return;
+        return Ok(is_cache);
     };
-    if cache.store_dir() != store.store_dir() {
-        findings.error(
-            SUBJECT,
-            format!(
-                "{url} serves {}, but the configured store is {}",
-                cache.store_dir(),
-                store.store_dir()
-            ),
-            "give the server's URL with --url, or the server's store with --store",
-        );
-        return;
+    let (theirs, ours) = (cache.store_dir(), store.store_dir());
+    if theirs != ours {
+        let text = format!("{url} serves {theirs}, but the configured store is {ours}");
+        let fix = "give the server's URL with --url, or the server's store with --store";
+        return Err((text, fix));
     }
     let newest = store.newest(None, 1).unwrap_or_default();
     let Some(path) = newest.first().map(|info| &info.path) else {
-        findings.ok(SUBJECT, format!("{url} is a binary cache"));
-        return;
+        return Ok(is_cache);
     };
-    let shown = path.display(store.store_dir());
-    let narinfo = match cache.narinfos(&[path.hash_part()]) {
-        Ok(answers) => answers.into_iter().next().flatten(),
-        Err(error) => {
-            let fix = "see the message and the server's log";
-            findings.error(SUBJECT, format!("{error:#}"), fix);
-            return;
-        }
+    let shown = path.display(ours);
+    let narinfos = cache.narinfos(&[path.hash_part()]);
+    let narinfos =
+        narinfos.map_err(|error| (format!("{error:#}"), "see the message and the server's log"))?;
+    let Some(narinfo) = narinfos.into_iter().next().flatten() else {
+        let text = format!("{url} does not have {shown}, the newest path of the store");
+        let fix = "check that it serves this store and that its policy allows the path";
+        return Err((text, fix));
     };
-    let Some(narinfo) = narinfo else {
-        findings.error(
-            SUBJECT,
-            format!("{url} does not have {shown}, the newest path of the store"),
-            "check that it serves this store and that its policy allows the path",
-        );
-        return;
-    };
-    let fingerprint = narinfo.fingerprint(store.store_dir());
+    let fingerprint = narinfo.fingerprint(ours);
     let is_signed = |key: &samovar_nix::PublicKey| {
         let mut signatures = narinfo.signatures.iter();
         signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
     };
     match examined.keys.iter().find(|key| !is_signed(key)) {
-        Some(key) => findings.error(
-            SUBJECT,
+        Some(key) => Err((
             format!("{url} does not sign {shown} with {}", key.name()),
             "send HUP to the server to reload its keys, and check that it runs with this \
              configuration",
-        ),
-        None => findings.ok(SUBJECT, format!("{url} serves {shown}")),
+        )),
+        None => Ok(format!("{url} serves {shown}")),
     }
 }

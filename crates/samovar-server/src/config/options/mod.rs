@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use samovar_cache::Rule;
-use samovar_http::Limits;
 
 use super::draft::{CacheDraft, ServerDraft};
 use super::toml::Value;
@@ -309,10 +308,6 @@ fn seconds(time: Duration) -> String {
         minutes if minutes >= 120 && minutes % 60 == 0 => format!("{} min", minutes / 60),
         seconds => format!("{seconds} s"),
     }
-}
-
-fn limit(config: &Configuration) -> &Limits {
-    &config.limits
 }
 
 #[cfg(test)]

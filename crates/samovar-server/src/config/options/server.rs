@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Word};
 use super::Shown::{Value, ValueOr, Words};
-use super::{Row, limit, seconds, server};
+use super::{Row, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
 use crate::config::{
     BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GC_LEASE_TIME_DEFAULT, GC_LEASE_TIME_MIN,
@@ -109,7 +109,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Requests that may wait for a worker thread. Further requests are answered with 503.",
     )
-    .defaults_to(Value(|config| limit(config).queue_len_max.to_string())),
+    .defaults_to(Value(|config| config.limits.queue_len_max.to_string())),
     server(
         "connections.max",
         Count(1, CONNECTIONS_MAX, |draft, count| {
@@ -119,7 +119,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          there is none, the new one is answered with 503.",
     )
     .defaults_to(ValueOr(
-        |config| limit(config).connections_max.to_string(),
+        |config| config.limits.connections_max.to_string(),
         "or fewer if the limit of open files requires it",
     )),
     server(
@@ -130,7 +130,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "Size of a request head. Longer heads are answered with 431.",
     )
     .defaults_to(Value(|config| {
-        format!("{} KiB", limit(config).head.head_len_max / 1024)
+        format!("{} KiB", config.limits.head.head_len_max / 1024)
     })),
     server(
         "connections.streams",
@@ -139,7 +139,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Concurrent streams of an HTTP/2 connection. Further ones are refused with REFUSED_STREAM.",
     )
-    .defaults_to(Value(|config| limit(config).streams_max.to_string())),
+    .defaults_to(Value(|config| config.limits.streams_max.to_string())),
     server(
         "connections.requests",
         Count(0, u64::MAX, |draft, count| {
@@ -155,7 +155,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "Keep-alive time: how long a connection may be idle between requests; 0 closes it after \
          each response.",
     )
-    .defaults_to(Value(|config| seconds(limit(config).idle_time)))
+    .defaults_to(Value(|config| seconds(config.limits.idle_time)))
     .nix_serve("--keepalive-timeout"),
     server(
         "connections.head-time",
@@ -163,7 +163,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "Time within which a request head must be complete, from its first byte or from accepting \
          the connection; 0 for no limit.",
     )
-    .defaults_to(Value(|config| seconds(limit(config).head_time)))
+    .defaults_to(Value(|config| seconds(config.limits.head_time)))
     .nix_serve("--read-timeout"),
     server(
         "connections.stall-time",
@@ -171,7 +171,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "Time without progress of a request or response body after which the connection is closed; \
          0 for no limit.",
     )
-    .defaults_to(Value(|config| seconds(limit(config).stall_time)))
+    .defaults_to(Value(|config| seconds(config.limits.stall_time)))
     .nix_serve("--timeout"),
     server(
         "nar-cache.directory",
