@@ -28,8 +28,6 @@ pub(super) struct CacheDraft {
     pub(super) secret_key_files: Option<Vec<PathBuf>>,
     pub(super) rate: Option<u32>,
     pub(super) burst: Option<u32>,
-    /// Value of `signing.sign`; empty if it is not set.
-    pub(super) sign: String,
     pub(super) trusted_keys: Vec<PublicKey>,
     pub(super) is_without_pages: bool,
     pub(super) pages: Pages,
@@ -93,16 +91,13 @@ impl CacheDraft {
                 burst: burst.unwrap_or(per_second.saturating_mul(60)),
             }),
         };
-        self.cache.sign = match &*self.sign {
-            "trusted" if self.trusted_keys.is_empty() => {
+        if let Sign::TrustedBy(keys) = &mut self.cache.sign {
+            if self.trusted_keys.is_empty() {
                 let option = "signing.sign = \"trusted\"";
                 return Err(requires(option, "signing.trusted-keys"));
             }
-            "trusted" => Sign::TrustedBy(self.trusted_keys),
-            "ultimate" => Sign::Ultimate,
-            "none" => Sign::None,
-            _ => Sign::All,
-        };
+            *keys = self.trusted_keys;
+        }
         if self.pages.title.is_empty() {
             self.pages.title = name.to_owned();
         }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use samovar_cache::access::{Forwarded, RefuseWith};
-use samovar_cache::{PublicKey, Stored};
+use samovar_cache::{PublicKey, Sign, Stored};
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Switch, Text, Texts, Word};
 use super::Shown::{Value, Words};
@@ -162,7 +162,12 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "signing.sign",
         Word(&["all", "ultimate", "trusted", "none"], |draft, word| {
-            draft.sign = word.to_owned();
+            draft.cache.sign = match word {
+                "ultimate" => Sign::Ultimate,
+                "trusted" => Sign::TrustedBy(Vec::new()),
+                "none" => Sign::None,
+                _ => Sign::All,
+            };
         }),
         "Which paths the secret keys sign: all, ultimate (built on this machine), trusted (signed \
          by one of signing.trusted-keys), or none.",
