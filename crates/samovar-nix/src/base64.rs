@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn lenient_where_nix_is() {
+    fn accepts_what_nix_accepts() {
         check_read("Zg", b"f");
         check_read("Zg=", b"f");
         check_read("Z\ng=\n=", b"f");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_where_nix_is() {
+    fn refuses_what_nix_refuses() {
         check_refused("Zg== ", 2, Base64Error::Length);
         check_refused(" Zg==", 1, Base64Error::Character);
         check_refused("Zg\r\n==", 1, Base64Error::Character);

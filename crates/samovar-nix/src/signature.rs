@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_only_some_clients_read() {
+    fn signatures_that_only_some_clients_accept_are_refused() {
         let length = SignatureError::Base64(Base64Error::Length);
         check_refused(&format!("a:{}", BASE64.trim_end_matches('=')), length);
         check_refused(&format!("a:{}", BASE64.strip_suffix('=').unwrap()), length);

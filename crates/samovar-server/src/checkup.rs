@@ -24,8 +24,8 @@ use crate::listener::{Bind, ListenSpec};
 /// descriptor.
 const DESCRIPTORS_MIN: u64 = 4096;
 
-/// Warning time for certificates: one that expires within this time should have been renewed
-/// already.
+/// A certificate that expires within this time gets a warning: automatic renewal should have
+/// replaced it by now.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// The result of a check.

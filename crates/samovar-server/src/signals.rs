@@ -5,8 +5,8 @@
 //! | HUP | [`Signal::Reload`] | replaces its workers; keys stay, as the application is preloaded |
 //! | USR1 | [`Signal::ReopenLogs`] | ends (as in nginx and Apache here, for log rotation) |
 //! | USR2 | [`Signal::Upgrade`] | ends (as in nginx here) |
-//! | QUIT | [`Signal::Drain`] | the same |
-//! | TERM, INT | [`Signal::Stop`] | the same |
+//! | QUIT | [`Signal::Drain`] | as here |
+//! | TERM, INT | [`Signal::Stop`] | as here |
 //! | TTIN, TTOU | [`Signal::ChangeWorkers`] | one worker more, or less |
 //!
 //! Two signals keep their dispositions: Rust's runtime ignores PIPE before `main`, and the system

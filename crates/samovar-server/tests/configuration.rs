@@ -29,12 +29,12 @@ fn refused(file: &str, message: &str) {
 }
 
 #[test]
-fn nothing_is_a_configuration() {
+fn an_empty_file_gives_the_defaults() {
     assert_eq!(configuration("").unwrap(), Configuration::default());
 }
 
 #[test]
-fn everything_is_understood() {
+fn all_settings_of_a_file_are_read() {
     let config = configuration(
         r#"
         listen = [":5001", "/run/samovar/socket"]
@@ -339,7 +339,7 @@ fn credentials_are_files_of_the_service_manager() {
 
 /// The command line overrides the environment, which overrides the file.
 #[test]
-fn the_nearest_wins() {
+fn the_command_line_overrides_variables_and_these_the_file() {
     let mut settings = settings("priority = 1\nbacklog = 1\nworkers = 1").unwrap();
     let variables = [
         ("SAMOVAR_PRIORITY", "2"),

@@ -87,7 +87,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn the_reference_is_what_the_declarations_say() {
+fn the_reference_matches_the_declarations() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/reference.md");
     let made = page();
     if env::var_os("UPDATE").is_some() {

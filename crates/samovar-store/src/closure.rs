@@ -26,7 +26,7 @@ pub enum Closure {
     /// The closure has more paths than the caller's limit.
     TooLarge,
     /// A path of the closure cannot be served: its NAR size is unknown, or it was collected
-    /// meanwhile.
+    /// during the query.
     Incomplete,
 }
 

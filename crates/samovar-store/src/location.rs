@@ -28,7 +28,8 @@ pub struct Location {
     pub socket: PathBuf,
     /// Whether the store is never written to.
     pub read_only: bool,
-    /// Whether Nix runs without WAL mode (`use-sqlite-wal = false`), and so with dot-file locks.
+    /// Whether Nix locks the database by a file beside it, as it does without WAL mode
+    /// (`use-sqlite-wal = false`).
     pub dotfile_locks: bool,
 }
 
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_place() {
+    fn default_directories() {
         let location = location("local");
         assert_eq!(location.real_dir, Path::new("/nix/store"));
         assert_eq!(
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn another_logical_store_is_where_it_says() {
+    fn files_are_in_the_logical_store_directory_by_default() {
         assert_eq!(
             location("local?store=/my/store").real_dir,
             Path::new("/my/store")

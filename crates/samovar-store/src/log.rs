@@ -2,8 +2,8 @@
 //!
 //! # Location
 //!
-//! `<log dir>/drvs/<first two characters of the base name>/<the rest>`, plain or with `.bz2`; in
-//! very old stores `<log dir>/drvs/<base name>`, likewise.
+//! `<log dir>/drvs/<first two characters of the base name>/<the rest>`; in very old stores
+//! `<log dir>/drvs/<base name>`. Both are plain text, or compressed with the suffix `.bz2`.
 //!
 //! # Quirks
 //!

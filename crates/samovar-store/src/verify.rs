@@ -20,7 +20,7 @@ pub enum Verdict {
     /// The files make the registered NAR. Holds the identity of the root that was read, for local
     /// files.
     Right(Option<Identity>),
-    /// The files do not make the registered NAR, and the registration did not change meanwhile.
+    /// The files do not make the registered NAR, and the registration has not changed since.
     Damaged(Damage),
     /// The path was collected, or registered again, during the verification.
     Gone,

@@ -215,7 +215,7 @@ impl Cache {
         };
         let mut seen = HashSet::new();
         let mut narinfos = Vec::new();
-        // After an error, such as a path collected meanwhile, single requests will find the cause.
+        // After an error, the caller requests each narinfo alone, and so finds the cause.
         loop {
             let (hash_part, text) = match records.read() {
                 Ok(None) => break,

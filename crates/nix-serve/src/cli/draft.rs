@@ -41,7 +41,7 @@ pub(super) struct Draft {
     warnings: Vec<String>,
 }
 
-/// nix-serve-ng's log formats. Except JSON, all that log requests use the same line format here.
+/// nix-serve-ng's log formats. Here, all of them log requests in one line format, except `json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogFormat {
     /// No access log.

@@ -264,7 +264,7 @@ impl Given<'_> {
 /// for a prefix `enable-`, `disable-` or `no-` of the name.
 ///
 /// Names are exact and case-sensitive, as in `Getopt::Long` with `no_auto_abbrev` and
-/// `no_ignore_case`. Underscores stand for dashes, as in Plack's pass-through keys.
+/// `no_ignore_case`. Underscores count as dashes, as in Plack's pass-through keys.
 pub(super) fn find(name: &str) -> Option<(&'static KnownOption, Option<bool>)> {
     let name = name.replace('_', "-");
     if let Some(option) = find_exact(&name) {

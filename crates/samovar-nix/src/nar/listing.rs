@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf_8_becomes_the_replacement_character() {
+    fn invalid_utf_8_becomes_the_replacement_character() {
         check_name(b"latin1-\xe9", "\"latin1-\u{fffd}\"");
         check_name(b"\xff\xfe", "\"\u{fffd}\u{fffd}\"");
         check_name(b"\xf0\x9f\x92-cut", "\"\u{fffd}-cut\"");

@@ -22,7 +22,7 @@
 //!   NUL. Names of a directory ascend strictly, compared as unsigned bytes, the shorter first.
 //! * A target has 1 to 4095 bytes ([`TARGET_LEN_MAX`]) and no NUL: longer ones exist on no Linux.
 //! * A reader refuses paths of 64 components and more ([`DEPTH_MAX`]), as every recent Nix does.
-//!   A writer has no such limit: older stores hold deeper trees, and older clients take them.
+//!   A writer has no such limit: older stores hold deeper trees, and older clients accept them.
 //! * No contents end beyond 2^62 bytes ([`CONTENTS_END_MAX`]): so no offset overflows, and the
 //!   length fits the signed number in which a store's database holds it.
 //!

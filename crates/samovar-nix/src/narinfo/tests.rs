@@ -420,7 +420,7 @@ fn known_values_must_be_utf_8() {
 }
 
 #[test]
-fn nothing_is_written_that_would_start_a_field_of_its_own() {
+fn values_that_would_start_another_field_are_refused() {
     let write = |info: NarInfo| {
         let mut out = Vec::new();
         let result = info.write(&StoreDir::default(), &mut out);

@@ -79,7 +79,7 @@ fn leading_dots_are_accepted() {
 }
 
 #[test]
-fn refuses_what_has_no_hash_part() {
+fn base_names_without_a_hash_part_are_refused() {
     check_refused("", StorePathError::NoHashPart);
     check_refused(HASH, StorePathError::NoHashPart);
     check_refused(&HASH[1..], StorePathError::NoHashPart);

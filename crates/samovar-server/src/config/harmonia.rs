@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_it() {
+    fn a_whole_configuration_is_translated() {
         let theirs = r#"
 bind = "unix:/run/harmonia/socket"
 workers = 8
@@ -236,7 +236,7 @@ level = 3
     }
 
     #[test]
-    fn places_of_any_name_are_kept() {
+    fn paths_are_percent_encoded() {
         let theirs = "real_nix_store = \"/a b&state=/c%2f\"";
         let ours = translate(Path::new("h.toml"), theirs).expect("is understood");
         assert_eq!(ours, "store = \"local?real=/a%20b%26state%3D/c%252f\"\n");

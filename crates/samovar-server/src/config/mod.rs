@@ -93,7 +93,7 @@ pub struct Configuration {
     pub scrub_rate: Option<NonZeroU64>,
     /// Directory for uploaded paths. Default: none; uploads are then refused.
     pub storage: Option<PathBuf>,
-    /// The caches, each with a URL path of its own; never empty.
+    /// The caches, which have different URL paths; never empty.
     pub caches: Vec<CacheSettings>,
     /// Warnings about the configuration, one line each, to be logged once.
     pub remarks: Vec<String>,

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_as_they_are_written() {
+    fn rules_are_parsed() {
         let text = format!(
             "[{{ roots = \"/nix/var/nix/profiles/team\", signed-by = [\"{KEY}\"], \
              names = [\"a-*\"] }}, \
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_more_than_was_meant_is_refused() {
+    fn rules_that_would_match_too_much_are_refused() {
         for (text, part) in [
             ("[]", "at least one table"),
             ("\"*\"", "at least one table"),

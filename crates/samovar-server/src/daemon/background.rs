@@ -33,8 +33,8 @@ pub enum Role {
     Background(Background),
 }
 
-/// Environment variable of the child: the PID of the launcher. If it is not the PID of the parent
-/// process, the variable was inherited from another process and is ignored.
+/// Environment variable of the child, with the PID of the launcher. The variable is ignored unless
+/// that is the parent process: it was then inherited from elsewhere.
 const VARIABLE: &str = "NIX_SERVE_LAUNCHER";
 
 /// The line on standard output by which the child reports to the launcher that it is ready.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_stays() {
+    fn a_file_that_another_process_replaced_stays() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pid");
         let pid_file = PidFile::write(&path).expect("writes");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_left_is_replaced() {
+    fn stale_files_are_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pid");
         // A PID that is not in use, text that is not a number, and the PID of another program.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_put_in_its_place_leaves_nothing() {
+    fn a_file_that_is_never_put_is_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         drop(PidFile::prepare(&directory.path().join("pid"), None).expect("writes"));
         assert_eq!(fs::read_dir(directory.path()).expect("lists").count(), 0);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_known_by_their_command() {
+    fn servers_are_recognised_by_their_command_line() {
         assert!(is_server_command(
             b"/nix/store/x-nix-serve/bin/nix-serve\0--listen\0:5000\0"
         ));

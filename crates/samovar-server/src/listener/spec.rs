@@ -6,7 +6,8 @@
 //! | --- | --- |
 //! | `HOST:PORT`, `[IPV6]:PORT`, `IPV6:PORT` | TCP; the last colon stands before the port |
 //! | `:PORT`, `*:PORT` | TCP on every address, IPv6 and IPv4 |
-//! | `*4:PORT` `*6:PORT` `!4:PORT` `!6:PORT` | the same, one family preferred or alone |
+//! | `*4:PORT`, `*6:PORT` | TCP on every address, IPv4 or IPv6 preferred |
+//! | `!4:PORT`, `!6:PORT` | TCP on every IPv4 address, or on every IPv6 address |
 //! | `…:ssl` | TCP with TLS; other words after a second colon mean nothing, as in starman |
 //! | `unix:PATH`, a text without a colon, or one that begins with `/` or `.` | a Unix socket |
 //!
@@ -88,7 +89,8 @@ impl ListenSpec {
         }
     }
 
-    /// Parses the value of `--listen`. Returns `None` if it is empty or has an invalid host or port.
+    /// Parses the value of `--listen`. Returns `None` if it is empty, or its host or port is
+    /// invalid.
     ///
     /// # Examples
     ///
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn third_parts() {
+    fn suffixes_after_a_second_colon() {
         check("127.0.0.1:5000:ssl", Some("127.0.0.1:5000 tls"));
         check(":5000:SSL", Some("*:5000 tls"));
         check("[::1]:5000:ssl", Some("[::1]:5000 tls"));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_an_event() {
+    fn each_event_is_one_line() {
         check(
             Level::Error,
             "no \"store\"",

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_said() {
+    fn an_entry_with_all_fields() {
         let expected = serde_json::json!({
             "time": "2000-10-10T20:55:36.007Z", "client": "192.0.2.7", "user": null,
             "method": "GET", "target": "/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_none_is_replaced() {
+    fn an_invalid_request_id_is_replaced() {
         let ids: Vec<String> = [None, Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 65])]
             .into_iter()
             .map(|id| request_id(id).into_owned())

@@ -18,8 +18,8 @@ macro_rules! counts {
 }
 
 counts! {
-    /// A download or listing was aborted, because its path was meanwhile collected or registered
-    /// again.
+    /// A download or listing was aborted, because its path was collected or registered again
+    /// during the transfer.
     PathCollected = "path_collected",
     /// A narinfo, or one part of a bulk response, was sent without a lease.
     NarinfoUnleased = "narinfo_unleased",
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_own_number_and_name() {
+    fn counters_have_numbers_and_names() {
         for (index, (count, _)) in Count::ALL.iter().enumerate() {
             assert_eq!(index, *count as usize);
         }

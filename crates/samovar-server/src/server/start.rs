@@ -34,7 +34,7 @@ use crate::signals::{SignalThread, listen};
 /// Maximum time for writing the last log lines.
 pub(super) const FLUSH_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum response time of an I/O thread; one that takes longer is stuck.
+/// Time in which each I/O thread must answer the watchdog. A thread that does not counts as stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// Logs, keys, accounts and certificate are read; no socket is bound.

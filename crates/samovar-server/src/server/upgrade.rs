@@ -175,7 +175,7 @@ impl Successor {
             if matches!(outcome, Ok(false)) {
                 storage.inspect(|storage| storage.set_shared(false));
             }
-            // Ignore an error: the receiver is gone if the server ends meanwhile.
+            // Ignore an error: the receiver is gone if the server has ended.
             events.send(Event::Successor(outcome)).ok();
         });
         if let Err(error) = waits {

@@ -15,8 +15,8 @@ use crate::error::StoreError;
 /// check that it reads the same database.
 const TAIL_COUNT: usize = 128;
 
-/// Number of these rows that must still exist for the database to count as the same. A restored
-/// database assigns its row ids anew, so a few rows may match by chance.
+/// Minimum number of remembered rows that still exist if the database is the same one. A restored
+/// database assigns new row ids, so a few of its rows may match by chance.
 const KNOWN_COUNT_MIN: usize = 32;
 
 /// Maximum number of rows read while a caller waits: they take milliseconds.
@@ -114,10 +114,10 @@ impl Reader {
             .then(|| Base::new(history, keys, tail, last_id)))
     }
 
-    /// Reads all hash parts, with one transaction per chunk. Rows added meanwhile have ids above
-    /// `last_id`; a later [`Base::advance`] reads them.
+    /// Reads all hash parts, with one transaction per chunk. Rows added during the load have
+    /// ids above `last_id`; the next [`Base::advance`] reads them.
     ///
-    /// Returns `None` if cancelled, or if the database was replaced meanwhile.
+    /// Returns `None` if cancelled, or if the database was replaced during the load.
     pub(super) fn read_all(
         &self,
         database: &Database,

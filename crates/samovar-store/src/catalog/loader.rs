@@ -191,7 +191,8 @@ impl Loader {
     }
 
     fn start(&mut self, shared: &Arc<Shared>, extent: Extent) -> Result<(), StoreError> {
-        // A recent failure goes to waiters only; other callers query the database themselves.
+        // After a recent failure, start no other load. Only callers that wait for a load get its
+        // error; the others query the database.
         if self.is_loading() != Ok(false) {
             return Ok(());
         }

@@ -26,10 +26,9 @@
 //!
 //! No request waits for a background load. Until it ends no snapshot is current, and every look-up
 //! queries the database: slower, and equally correct. The load reads in chunks, each a short
-//! transaction, so that writers in rollback mode and checkpoints in WAL mode can proceed; rows
-//! committed meanwhile are added afterwards. The same thread adds new rows when they are many, and
-//! reloads everything, while snapshots continue to be updated, when deleted paths may dominate the
-//! set.
+//! transaction, so that writers in rollback mode and checkpoints in WAL mode can proceed; it adds
+//! the rows that were committed during the load last. A background load also adds new rows if they
+//! are many, and replaces a set of mostly deleted paths.
 //!
 //! A file that replaces the database has tokens of its own. A second thread checks the path ten
 //! times per second and retires the snapshots of a replaced file. `refresh` and all look-ups check
@@ -43,8 +42,8 @@
 //! | memory during a full load | twice that | the previous set serves until the end |
 //! | rows read while a caller waits | 4096 | milliseconds |
 //! | delay until `check` notices a replaced file | 100 ms | `stat` costs more than `check` |
-//! | delay until a copy over the file is noticed, in rollback mode | 100 ms | likewise |
-//! | loaded and deleted paths | as many as were loaded | then everything is reloaded |
+//! | delay until a copy over the file is noticed, in rollback mode | 100 ms | so does this check |
+//! | deleted paths in the set | about half of the set | then everything is reloaded |
 
 mod base;
 mod keeper;
@@ -166,11 +165,11 @@ impl Catalog {
         local.is_truth(&read)
     }
 
-    /// Updates the shared snapshot and returns it. May block on SQL and on other threads that do
-    /// the same; milliseconds, unless the database is locked.
+    /// Updates the shared snapshot and returns it. May block on SQL, or on another thread that
+    /// updates it: for milliseconds, unless the database is locked.
     ///
-    /// Returns `None` if there is too much to read: then a background load is running, and look-ups
-    /// query the store meanwhile.
+    /// Returns `None` if there is too much to read. A background load is then running, and until
+    /// it ends look-ups must query the store.
     ///
     /// # Errors
     ///

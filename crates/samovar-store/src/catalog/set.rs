@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_set_before_is_unchanged() {
+    fn adding_keys_leaves_the_earlier_set_unchanged() {
         let before = Set::build(vec![key(1)]);
         let after = before.with(vec![key(2)]);
         assert!(!before.contains(&HashPart::from_bytes(key(2))));

@@ -9,8 +9,8 @@
 //! reads three or four slots on average, usually in one or two cache lines, although only one slot
 //! in seven is empty.
 //!
-//! An empty slot is twenty zero bytes. The key of twenty zero bytes is legal, so a flag stands for
-//! it.
+//! An empty slot holds twenty zero bytes. A key of twenty zero bytes is valid too, so a flag
+//! records whether the table has it.
 //!
 //! The seed prevents clients from choosing hash parts that collide.
 

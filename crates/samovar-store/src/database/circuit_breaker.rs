@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_waits_for_a_lock() {
+    fn one_query_at_a_time_waits_for_a_lock() {
         let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
         let first = breaker.begin(start).unwrap();
         let second = breaker.begin(start).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_tries_again() {
+    fn one_query_at_a_time_retries_after_a_failure() {
         let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
         let error = StoreError::Unavailable(Unavailable::DatabaseMissing);
         let number = breaker.begin(start).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_question_tells() {
+    fn a_query_without_an_answer_fails_all_others() {
         let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
         let old = breaker.begin(start).unwrap();
         let late = start + STALL_TIME + Duration::from_millis(1);

@@ -64,7 +64,7 @@ mod tests {
     use super::is_more;
 
     #[test]
-    fn counts_of_commits() {
+    fn change_counters_wrap_around() {
         assert!(is_more(8, 7));
         assert!(!is_more(7, 7));
         assert!(!is_more(6, 7));

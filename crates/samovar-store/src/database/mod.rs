@@ -227,11 +227,11 @@ impl Database {
 
     /// Waits until no queries run on another file, then returns the state of the current one.
     ///
-    /// SQLite finds the WAL index by the database's path. Of two files at this path it would map
-    /// the same index twice, and the second opening would not see the locks of the first, which
-    /// belong to this process: it considers itself the first user and truncates the index. A
-    /// concurrent reader then gets SIGBUS. Closing either connection drops the locks of both, after
-    /// which Nix may truncate it.
+    /// SQLite finds the WAL index by the database's path. If this process had connections to an old
+    /// and a new file at the path, SQLite would map one index twice. The second connection would
+    /// not see the locks of the first, because POSIX locks belong to the process: it would truncate
+    /// the index as if it were the first user, and a concurrent reader would get SIGBUS. Closing
+    /// either connection would drop the locks of both, and Nix might then truncate the index.
     fn wait_for_retired(&self) -> Result<FileState, StoreError> {
         let start = Instant::now();
         loop {

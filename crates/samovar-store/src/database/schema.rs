@@ -101,7 +101,7 @@ impl Schema {
     }
 
     /// Checks that all tables and columns in use exist and mean the same as in schema 10. The
-    /// caller holds a transaction, so that a migration cannot change them meanwhile.
+    /// caller holds a transaction, so that no migration changes them during the checks.
     pub(crate) fn check(self, connection: &Connection, dir: &StoreDir) -> Result<(), StoreError> {
         for (table, column, missing) in COLUMNS {
             require(connection, HAS_COLUMN, &[table, column], missing)?;

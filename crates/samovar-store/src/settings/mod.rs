@@ -48,8 +48,8 @@ pub enum SettingsError {
 impl Settings {
     /// Reads the settings from an environment given as a look-up, and from the `nix.conf` it names.
     ///
-    /// An unreadable `nix.conf` counts as empty, as in Nix: an unprivileged server must start all
-    /// the same.
+    /// An unreadable `nix.conf` counts as empty, as in Nix, so that a server without access to it
+    /// can start.
     ///
     /// # Errors
     ///

@@ -191,8 +191,8 @@ impl Tree {
                 return planner.finish(None);
             }
         };
-        // Read the identity before the walk: if the root is replaced meanwhile, the plan matches
-        // neither the old root nor the new one.
+        // Read the identity before the walk: if the root is replaced during the walk, the plan
+        // matches neither the old root nor the new one.
         let root = self.identity()?;
         let mut walk = Walk::new(path);
         while let Some(step) = walk.next(Contents::SizesOnly)? {

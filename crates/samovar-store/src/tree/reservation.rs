@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_the_limit_and_past_it() {
+    fn shares_are_granted_up_to_the_limit() {
         static RESERVED: AtomicUsize = AtomicUsize::new(0);
         let mut shares = [(); 3].map(|()| Reservation::empty(&RESERVED));
         assert!(shares[0].try_grow(64, 128) && shares[1].try_grow(64, 128));

@@ -1,4 +1,4 @@
-//! [`Steps`]: a traversal of the files, or the replay of a plan.
+//! [`Steps`]: a walk that reads directories, or one that a plan replaces.
 
 use rustix::fd::OwnedFd;
 

@@ -24,7 +24,7 @@ pub(crate) use verify::verify_paths;
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let mut findings = Findings::default();
-    // Read before the process switches to the server's user, who may not read this file.
+    // Read this file first: `examine` switches to the server's user, who may not be able to.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
     let examined = examine(&config, &mut findings);

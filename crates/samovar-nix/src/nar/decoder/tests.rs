@@ -244,7 +244,7 @@ fn huge_lengths_are_refused_before_memory_is_set_aside() {
 }
 
 #[test]
-fn every_prefix_is_cut_short_and_nothing_else() {
+fn every_prefix_is_truncated() {
     let nar = words(
         "nix-archive-1 ( type directory entry ( name a node ( type regular contents hello ) ) )",
     );

@@ -146,7 +146,7 @@ fn contents_may_end_at_the_limit_and_not_after() {
 }
 
 #[test]
-fn depth_is_free() {
+fn a_deep_tree_needs_no_recursion() {
     let mut nar = Encoder::begun();
     for _ in 0..100_000 {
         nar.begin_directory(&mut Discard).unwrap();

@@ -58,8 +58,8 @@ pub enum Kind {
     Switch,
     /// One of these words; the first is the default.
     Word(&'static [&'static str]),
-    /// List of texts; a single text stands for a list of one. In the environment, elements are
-    /// separated by white space; on the command line, the option is repeated for each.
+    /// List of texts, or a single text. In the environment, the texts are separated by white space;
+    /// on the command line, the option is repeated for each text.
     List,
     /// List of tables. In the environment and on the command line it is written as in the file.
     Tables,

@@ -118,7 +118,7 @@ fn ill_formed_answers_leave_the_connection_out_of_step() {
 }
 
 #[test]
-fn bytes_nobody_asked_for_leave_the_connection_out_of_step() {
+fn unrequested_bytes_leave_the_connection_out_of_step() {
     let dir = StoreDir::default();
     let path = StorePath::from_base_name(NAME).unwrap();
     let (result, _) = play(34, last().integer(0).integer(0), |connection| {

@@ -83,7 +83,7 @@ impl Replay {
         Ok(next.map(|next| self.step(next, None)))
     }
 
-    /// Takes the next step in the form that borrows nothing.
+    /// Takes the next step as a [`Move`].
     pub(super) fn advance(&mut self) -> Result<Option<Move>, TreeError> {
         Ok(Some(match self.state {
             State::Node => self.node()?,
