@@ -11,7 +11,7 @@ use samovar_http::Server;
 use super::observer::Logs;
 use super::reload::Again;
 use super::start::Serving;
-use super::upgrade::Successor;
+use super::upgrade::{Event, Successor};
 use crate::log::ErrorLog;
 use crate::notify;
 use crate::signals::Signal;
@@ -21,14 +21,6 @@ pub const STOP_TIME: Duration = Duration::from_secs(10);
 
 /// Time that requests in progress get after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// An event that the main thread waits for.
-#[derive(Debug)]
-pub(super) enum Event {
-    Signal(Signal),
-    /// The outcome of an upgrade: whether the new process serves.
-    Successor(io::Result<bool>),
-}
 
 /// Why a server has ended.
 #[derive(Debug, PartialEq, Eq)]

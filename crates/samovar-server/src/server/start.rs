@@ -20,10 +20,9 @@ use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
 use super::bind::{self, Secure, SocketFiles};
-use super::events::Event;
 use super::observer::Logs;
 use super::reload::{self, Again};
-use super::upgrade::{Kind, Predecessor};
+use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
 use crate::config::{Configuration, GC_LEASE_TIME_DEFAULT};
 use crate::daemon::{Background, Identity, PidFile};

@@ -21,7 +21,7 @@ use samovar_cache::Site;
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Listener, Server, handover};
 
-use super::events::Event;
+use crate::signals::Signal;
 
 /// Maximum time until the new process must serve.
 pub const START_TIME: Duration = Duration::from_secs(10);
@@ -35,6 +35,14 @@ const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
 /// Variables that are not passed on: they apply to one process only, by its PID or its open files.
 const NOT_INHERITED: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
+
+/// An event that the main thread waits for.
+#[derive(Debug)]
+pub(super) enum Event {
+    Signal(Signal),
+    /// The outcome of an upgrade: whether the new process serves.
+    Successor(io::Result<bool>),
+}
 
 /// The kind of a listener, which cannot be determined from its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
