@@ -145,7 +145,7 @@ proptest! {
     })]
 
     #[test]
-    fn as_the_reference(text in body(), cuts in vec(any::<Index>(), 0..8)) {
+    fn bodies_decode_as_by_the_reference(text in body(), cuts in vec(any::<Index>(), 0..8)) {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         ends.sort_unstable();
         ends.push(text.len());

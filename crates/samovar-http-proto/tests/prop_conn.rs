@@ -92,7 +92,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_split_gives_the_same(
+    fn any_split_gives_the_same_events(
         input in stream(),
         cuts in vec(any::<Index>(), 0..20),
         is_early in any::<bool>(),

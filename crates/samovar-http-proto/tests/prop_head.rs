@@ -99,7 +99,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_split_gives_the_same(text in head(), cuts in vec(any::<Index>(), 0..8)) {
+    fn any_split_gives_the_same_head(text in head(), cuts in vec(any::<Index>(), 0..8)) {
         let whole = reading(&text, &LIMITS);
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         ends.sort_unstable();
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn byte_by_byte_gives_the_same(text in head()) {
+    fn bytes_one_at_a_time_give_the_same_head(text in head()) {
         let first = (0..=text.len())
             .map(|end| reading(&text[..end], &LIMITS))
             .find(|reading| *reading != Ok(None));

@@ -186,7 +186,7 @@ impl Drop for Browser {
 }
 
 #[test]
-fn two_pages_talk() {
+fn two_pages_exchange_messages() {
     let (_server, addr) = serve(chat::router(), |builder| builder);
     let profile = tempfile::tempdir().unwrap();
     let browser = Browser::start(profile.path());

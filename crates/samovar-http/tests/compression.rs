@@ -118,7 +118,7 @@ fn decode(coding: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_decoded_is_what_was_given() {
+fn a_compressed_body_decodes_to_the_bytes_of_the_handler() {
     let (_server, addr) = start();
     for coding in ["gzip", "br", "zstd"] {
         for (path, len) in [
@@ -138,7 +138,7 @@ fn what_is_decoded_is_what_was_given() {
 }
 
 #[test]
-fn who_does_not_ask_gets_the_bytes() {
+fn clients_without_accept_encoding_get_plain_bytes() {
     let (_server, addr) = start();
     for path in ["/short", "/long", "/file"] {
         let answer = ask(addr, "GET", path, "identity");
@@ -152,7 +152,7 @@ fn who_does_not_ask_gets_the_bytes() {
 }
 
 #[test]
-fn a_server_without_the_wish_never_compresses() {
+fn a_server_without_compression_never_compresses() {
     let texts = Texts {
         events: Mutex::default(),
     };
@@ -181,7 +181,7 @@ fn head_has_the_fields_of_get() {
 }
 
 #[test]
-fn a_body_that_fails_is_cut_and_not_ended() {
+fn a_compressed_body_that_fails_has_no_last_chunk() {
     let (_server, addr) = start();
     for coding in ["gzip", "br", "zstd"] {
         let mut stream = connect(addr);
@@ -195,7 +195,7 @@ fn a_body_that_fails_is_cut_and_not_ended() {
 }
 
 #[test]
-fn an_event_arrives_when_it_happens() {
+fn compressed_events_arrive_without_delay() {
     let (server, addr) = start();
     for coding in ["gzip", "br", "zstd"] {
         let mut stream = connect(addr);
@@ -264,7 +264,7 @@ fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn curl_agrees() {
+fn curl_decodes_compressed_bodies() {
     let (_server, addr) = start();
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         for path in ["short", "long", "push", "file", "later"] {

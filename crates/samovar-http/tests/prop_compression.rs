@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn decoded_is_given(steps in proptest::collection::vec(step(), 0..12)) {
+    fn compressed_bodies_decode_to_the_bytes_of_their_source(steps in proptest::collection::vec(step(), 0..12)) {
         let (server, addr) = server();
         let expected: Vec<u8> = steps.iter().flat_map(|step| match step {
             Step::Give(bytes) | Step::Wait(bytes) => bytes.clone(),

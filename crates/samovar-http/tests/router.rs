@@ -172,7 +172,7 @@ fn the_error_handler_answers_misses() {
 }
 
 #[test]
-fn slashes_are_redirected_by_choice() {
+fn trailing_slashes_are_redirected_if_enabled() {
     let router = || {
         Router::new()
             .get("/a", tell("a"))
@@ -244,7 +244,7 @@ fn middleware_encloses_routes_and_misses() {
 }
 
 #[test]
-fn middleware_may_keep_a_request_from_its_handler() {
+fn middleware_can_respond_without_calling_the_handler() {
     let count = Arc::new(AtomicUsize::new(0));
     let handler = with(&count, |count: &AtomicUsize, _: &mut Request| {
         count.fetch_add(1, Ordering::SeqCst);
@@ -282,7 +282,7 @@ fn inline_routes_answer_or_decline() {
 }
 
 #[test]
-fn inline_routes_answer_with_what_is_in_memory() {
+fn inline_routes_send_responses_from_memory() {
     let route = Route::get("/{what}", tell("worker")).inline(|_, params, reply| {
         let response = match params.get("what") {
             Some("text") => Response::text(Status::OK, "text"),
@@ -317,7 +317,7 @@ fn inline_routes_answer_with_what_is_in_memory() {
 }
 
 #[test]
-fn a_path_of_files_leads_below_its_folder() {
+fn param_path_stays_below_its_directory() {
     let file = |request: &mut Request| {
         request
             .param_path("path")

@@ -150,7 +150,7 @@ fn get(path: &str) -> String {
 }
 
 #[test]
-fn both_versions_serve_everything() {
+fn tls_1_2_and_1_3_send_all_kinds_of_responses() {
     let (authority, _server, addr) = site();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let client = authority.client().only(version);
@@ -197,7 +197,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 /// RFC 8446, 6.1: each side sends `close_notify` before it closes its write side.
 #[test]
-fn the_end_is_told() {
+fn each_side_sends_close_notify() {
     let (authority, server, addr) = site();
     let mut client = authority.client().open(addr);
     client
@@ -218,7 +218,7 @@ fn the_end_is_told() {
 }
 
 #[test]
-fn a_client_that_has_said_all_is_answered() {
+fn a_client_that_has_sent_close_notify_gets_its_response() {
     let (authority, _server, addr) = site();
     let mut client = authority.client().connect(addr).unwrap();
     client.write_all(get("/worker").as_bytes()).unwrap();
@@ -231,7 +231,7 @@ fn a_client_that_has_said_all_is_answered() {
 }
 
 #[test]
-fn names_choose_the_certificate() {
+fn the_server_name_selects_the_certificate() {
     let authority = Authority::new("test");
     let [a, b, wild] = [&["a.test"], &["b.test"], &["*.c.test"]].map(|names| authority.sign(names));
     let builder = wild.add_to(b.add_to(a.builder()));
@@ -250,7 +250,7 @@ fn names_choose_the_certificate() {
 }
 
 #[test]
-fn the_protocol_is_agreed_on() {
+fn alpn_selects_the_protocol() {
     let (authority, _server, addr) = site();
     let client = authority.client().speaking(&["http/1.1"]);
     let client = client.connect(addr).unwrap();
@@ -266,7 +266,7 @@ fn the_protocol_is_agreed_on() {
 }
 
 #[test]
-fn clients_show_who_they_are() {
+fn client_certificates_are_verified() {
     let authority = Authority::new("test");
     let stranger = Authority::new("stranger");
     let users = Authority::new("users");
@@ -316,7 +316,7 @@ fn clients_show_who_they_are() {
 }
 
 #[test]
-fn a_renewed_certificate_drops_nobody() {
+fn a_renewed_certificate_closes_no_connection() {
     let authority = Authority::new("test");
     let (old, new) = (authority.sign(&["a.test"]), authority.sign(&["a.test"]));
     let config = old.builder().build().unwrap();
@@ -354,7 +354,7 @@ fn sessions_are_resumed() {
 }
 
 #[test]
-fn http_in_the_clear_is_told_where_it_is() {
+fn plain_http_on_a_tls_port_gets_a_readable_400() {
     let (_authority, _server, addr) = site();
     let mut reader = Reader::new(connect(addr));
     reader.send(get("/"));
@@ -365,7 +365,7 @@ fn http_in_the_clear_is_told_where_it_is() {
 }
 
 #[test]
-fn what_is_not_tls_is_closed() {
+fn connections_with_other_protocols_are_closed() {
     let (_authority, server, addr) = site();
     for bytes in [
         &b"\x00\x01\x02"[..],
@@ -383,7 +383,7 @@ fn what_is_not_tls_is_closed() {
 }
 
 #[test]
-fn a_handshake_that_takes_too_long_is_cut() {
+fn slow_handshakes_are_closed_after_their_time_limit() {
     let authority = Authority::new("test");
     let config = authority.sign(&["a.test"]).builder().build().unwrap();
     let (_server, addr) = start_with(config, |builder| {
@@ -410,7 +410,7 @@ fn a_handshake_that_takes_too_long_is_cut() {
 }
 
 #[test]
-fn handshakes_at_once_are_bounded() {
+fn concurrent_handshakes_are_limited() {
     let authority = Authority::new("test");
     let config = authority.sign(&["a.test"]).builder().build().unwrap();
     let (server, addr) = start_with(config, |builder| {
@@ -466,7 +466,7 @@ fn s_client(addr: SocketAddr, arguments: &[&str], input: &str) -> (String, Strin
 }
 
 #[test]
-fn openssl_agrees() {
+fn openssl_can_connect() {
     let (_authority, _server, addr) = site();
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     for (version, name) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
@@ -492,7 +492,7 @@ fn renegotiation_is_refused() {
 }
 
 #[test]
-fn curl_agrees() {
+fn curl_can_connect() {
     let (authority, _server, addr) = site();
     let dir = tempfile::TempDir::new().unwrap();
     let roots = dir.path().join("roots.pem");

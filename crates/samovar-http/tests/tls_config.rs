@@ -58,7 +58,7 @@ fn refused(chain: &Path, key: &Path) -> String {
 }
 
 #[test]
-fn a_pair_is_taken_and_described() {
+fn a_certificate_with_its_key_is_loaded() {
     let files = Files::new();
     let (certificate, key) = files.pair("a.test");
     let config = TlsConfig::files(certificate, key).unwrap();
@@ -68,7 +68,7 @@ fn a_pair_is_taken_and_described() {
 }
 
 #[test]
-fn each_mistake_is_named_with_its_file() {
+fn errors_name_the_file_and_the_problem() {
     let files = Files::new();
     let (certificate, key) = files.pair("a.test");
     let (other, _) = files.pair("b.test");
@@ -117,7 +117,7 @@ fn each_mistake_is_named_with_its_file() {
 }
 
 #[test]
-fn authorities_are_read_too() {
+fn the_file_of_authorities_is_checked() {
     let files = Files::new();
     let (certificate, key) = files.pair("a.test");
     let builder = TlsConfig::builder().certificate_files(&certificate, &key);
@@ -134,7 +134,7 @@ fn authorities_are_read_too() {
 }
 
 #[test]
-fn an_expired_certificate_is_taken_and_shows() {
+fn an_expired_certificate_is_accepted_and_reported() {
     let mut params = rcgen::CertificateParams::new(vec!["a.test".into()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2001, 9, 9);
     let key = rcgen::KeyPair::generate().unwrap();
@@ -146,7 +146,7 @@ fn an_expired_certificate_is_taken_and_shows() {
 }
 
 #[test]
-fn a_bad_renewal_leaves_the_old_one() {
+fn a_failed_reload_keeps_the_old_certificate() {
     let files = Files::new();
     let (certificate, key) = files.pair("a.test");
     let config = TlsConfig::files(&certificate, &key).unwrap();

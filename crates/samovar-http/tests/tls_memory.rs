@@ -33,7 +33,7 @@ impl Service for Large {
 }
 
 #[test]
-fn an_idle_connection_holds_its_keys_and_no_buffer() {
+fn an_idle_tls_connection_keeps_no_buffer() {
     let authority = Authority::new("test");
     let config = authority.sign(&["a.test"]).builder().build().unwrap();
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();

@@ -61,7 +61,7 @@ fn payload(client: &mut Client) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_all_sizes_come_back() {
+fn messages_of_all_sizes_are_echoed() {
     let authority = Authority::new("test");
     let config = authority.sign(&["a.test"]).builder().build().unwrap();
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();

@@ -14,7 +14,7 @@ use support::serve;
 use support::ws::{BINARY, CLOSE, Client, PING, PONG, TEXT, close, frame, handshake};
 
 #[test]
-fn messages_come_back_and_events_are_in_order() {
+fn messages_are_echoed_and_events_are_in_order() {
     for path in ["/worker", "/inline"] {
         let fixture = record(Duration::ZERO, plain);
         let mut client = Client::open(fixture.addr, path);
@@ -42,7 +42,7 @@ fn messages_come_back_and_events_are_in_order() {
 }
 
 #[test]
-fn frames_may_come_with_the_request_and_in_any_pieces() {
+fn frames_may_follow_the_request_at_once_and_in_any_pieces() {
     let fixture = record(Duration::ZERO, plain);
     let mut bytes = handshake("/", "").into_bytes();
     bytes.extend(frame(TEXT, b"early"));
@@ -103,7 +103,7 @@ fn different_sockets_run_in_parallel() {
 }
 
 #[test]
-fn what_is_sent_before_the_handshake_is_out_follows_it() {
+fn messages_sent_before_the_handshake_response_follow_it() {
     let app = |request: &mut Request| {
         let handler = |_: &Socket, _: Message<'_>| {};
         let (socket, response) = Upgrade::new(handler).try_accept(request).unwrap();
@@ -123,7 +123,7 @@ fn what_is_sent_before_the_handshake_is_out_follows_it() {
 }
 
 #[test]
-fn a_socket_whose_answer_is_not_sent_never_opens() {
+fn a_socket_whose_response_is_dropped_never_opens() {
     let (sender, receiver) = channel();
     let sender = Mutex::new(sender);
     let app = move |request: &mut Request| {
@@ -141,7 +141,7 @@ fn a_socket_whose_answer_is_not_sent_never_opens() {
 }
 
 #[test]
-fn any_thread_sends_pings_and_closes() {
+fn any_thread_can_send_and_close() {
     let fixture = record(Duration::ZERO, plain);
     let mut client = Client::open(fixture.addr, "/");
     let socket = fixture.socket();
@@ -183,7 +183,7 @@ fn any_thread_sends_pings_and_closes() {
 }
 
 #[test]
-fn a_broadcast_reaches_everybody_in_order() {
+fn a_broadcast_reaches_all_sockets_in_order() {
     let sockets: Arc<Mutex<Vec<Socket>>> = Arc::default();
     let open = Arc::clone(&sockets);
     let app = move |request: &mut Request| {
@@ -237,7 +237,7 @@ fn pages_of_other_origins_are_refused() {
 }
 
 #[test]
-fn the_clients_favourite_subprotocol_is_chosen() {
+fn the_subprotocol_that_the_client_prefers_is_chosen() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.protocol("chat").protocol("superchat")
     });

@@ -16,7 +16,7 @@ use support::serve;
 use support::ws::{CLOSE, Client, PING, PONG, TEXT, close, frame};
 
 #[test]
-fn a_lost_connection_is_told_once() {
+fn a_lost_connection_is_reported_once() {
     for path in ["/worker", "/inline"] {
         let fixture = record(Duration::ZERO, plain);
         let client = Client::open(fixture.addr, path);
@@ -33,7 +33,7 @@ fn a_lost_connection_is_told_once() {
 }
 
 #[test]
-fn a_panic_closes_its_socket_alone() {
+fn a_panic_closes_only_its_own_socket() {
     for path in ["/worker", "/inline"] {
         let fixture = record(Duration::ZERO, plain);
         let mut other = Client::open(fixture.addr, path);
@@ -71,7 +71,7 @@ fn limits_hold_at_the_limit_and_one_past_it() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_refused_and_then_closed() {
+fn a_full_queue_refuses_messages_and_then_closes_the_socket() {
     const LEN_MAX: usize = 100_000;
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
@@ -130,7 +130,7 @@ fn a_pong_follows_the_frame_in_progress_and_only_the_latest_is_sent() {
 }
 
 #[test]
-fn a_peer_that_never_reads_is_cut_off() {
+fn a_peer_that_never_reads_is_disconnected() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
             close_time: Duration::from_millis(1),
@@ -147,7 +147,7 @@ fn a_peer_that_never_reads_is_cut_off() {
 }
 
 #[test]
-fn a_handler_that_is_behind_stops_the_reading() {
+fn a_slow_handler_pauses_reading() {
     const MESSAGES: usize = 3000;
     let fixture = record(Duration::from_micros(100), |upgrade| {
         upgrade.limits(Limits {
@@ -169,7 +169,7 @@ fn a_handler_that_is_behind_stops_the_reading() {
 }
 
 #[test]
-fn a_silent_peer_is_asked_and_then_cut_off() {
+fn a_silent_peer_gets_a_ping_and_is_then_disconnected() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
             ping_time: Duration::from_millis(100),
@@ -198,7 +198,7 @@ fn a_silent_peer_is_asked_and_then_cut_off() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_a_close_is_cut_off() {
+fn a_peer_that_does_not_reply_to_a_close_frame_is_disconnected() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
             close_time: Duration::from_millis(200),
@@ -215,7 +215,7 @@ fn a_peer_that_does_not_answer_a_close_is_cut_off() {
 }
 
 #[test]
-fn an_incomplete_message_has_a_least_throughput() {
+fn incomplete_messages_need_a_minimum_throughput() {
     let app = |request: &mut Request| Upgrade::new(|_: &Socket, _: Message<'_>| {}).accept(request);
     let (_server, addr) = serve(App(app), |builder| {
         builder.limits(samovar_http::Limits {
@@ -243,7 +243,7 @@ fn both_sides_may_close_at_once() {
 }
 
 #[test]
-fn a_drain_says_goodbye() {
+fn a_drain_closes_sockets_with_1001() {
     let (sender, closed) = channel();
     let sender = Mutex::new(sender);
     struct Last(Sender<u16>);
@@ -277,7 +277,7 @@ fn a_drain_says_goodbye() {
 }
 
 #[test]
-fn a_half_closed_peer_is_gone() {
+fn a_half_closed_connection_counts_as_lost() {
     let fixture = record(Duration::ZERO, plain);
     let mut client = Client::open(fixture.addr, "/");
     client.text("last words");

@@ -61,7 +61,7 @@ fn echo(request: &mut Request) -> samovar_http::Response {
 }
 
 #[test]
-fn over_plain_text() {
+fn tungstenite_works_without_tls() {
     let (_server, addr) = serve(App(echo), |builder| builder);
     converse(connect(addr));
 }
