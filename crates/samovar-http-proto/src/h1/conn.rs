@@ -27,13 +27,14 @@ use super::Refusal;
 use super::chunk::{ChunkDecoder, ChunkEvent};
 use super::head::{self, Framing, HeadIndex, HeadLimits};
 
-/// The HTTP/2 connection preface (RFC 9113, section 3.4). Read as an HTTP/1 request line it has an
-/// unsupported version, so other requests do not pay for its detection.
+/// The HTTP/2 connection preface (RFC 9113, section 3.4). It looks like an HTTP/1 request line with
+/// an unsupported version, so it is looked for only after that error, at no cost for other
+/// requests.
 #[cfg(feature = "http2")]
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Maximum length of an unread body that is read and discarded, in bytes. Closing the connection is
-/// cheaper than reading more.
+/// Maximum length of the rest of a request body that is read and discarded after an early response,
+/// in bytes. If the rest is longer, closing the connection is cheaper.
 pub const DISCARD_LEN_MAX: u64 = 64 * 1024;
 
 /// Outcome of [`Conn::advance`].
@@ -45,7 +46,7 @@ pub enum Step {
     Head,
     /// The consumed bytes are body data.
     Data,
-    /// Body framing was consumed: call again.
+    /// The consumed bytes are framing of the body, such as a chunk size: call again.
     Framing,
     /// End of the body; the request is complete. Not reported for a request without a body.
     BodyEnd,
@@ -192,8 +193,8 @@ impl Conn {
         matches!(self.state, State::Discard { .. })
     }
 
-    /// Returns the number of contiguous body bytes expected next, as far as known; 0 if framing
-    /// precedes them.
+    /// Returns the number of body bytes that follow without framing between them; 0 if the next
+    /// bytes are framing, such as a chunk size.
     pub fn data_len(&self) -> u64 {
         match &self.state {
             State::Body(Body::Length { left }) => *left,
@@ -202,7 +203,7 @@ impl Conn {
         }
     }
 
-    /// Returns whether the peer waits for `100 Continue`, and resets that state.
+    /// Returns whether the peer waits for `100 Continue`; `false` from the second call on.
     pub fn take_expect_continue(&mut self) -> bool {
         std::mem::take(&mut self.expect_continue)
     }

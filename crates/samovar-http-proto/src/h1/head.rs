@@ -129,14 +129,14 @@ pub fn parse(
     index: &mut HeadIndex,
 ) -> Result<Option<usize>, Refusal> {
     // RFC 9112, 2.2: "a server that is expecting to receive and parse a request-line SHOULD ignore
-    // at least one empty line (CRLF) received prior to the request-line." One, not any number.
-    let lead_len = match input {
+    // at least one empty line (CRLF) received prior to the request-line." This parser ignores one.
+    let empty_line_len = match input {
         [b'\r', b'\n', ..] => 2,
         [b'\r'] => return Ok(None),
         [b'\r' | b'\n' | b' ', ..] => return Err(Refusal::RequestLine),
         _ => 0,
     };
-    let head = input.get(lead_len..).unwrap_or_default();
+    let head = input.get(empty_line_len..).unwrap_or_default();
     // Ignore bytes beyond the limit, so that the result does not depend on how the input is split.
     let head = head.get(..limits.head_len_max).unwrap_or(head);
     if matches!(head, [b'\r' | b'\n' | b' ', ..]) {
@@ -173,7 +173,7 @@ pub fn parse(
     index.path = Span::locate(input, parts.path);
     index.query = parts.query.map(|query| Span::locate(input, query));
     read_fields(input, request.headers, parts.authority, index)?;
-    Ok(Some(lead_len.saturating_add(head_len)))
+    Ok(Some(empty_line_len.saturating_add(head_len)))
 }
 
 /// Handles an incomplete head: asks for more input unless the head already exceeds a limit.
@@ -224,7 +224,7 @@ fn refused(
 }
 
 /// Returns whether a head has an error before the byte at which its target exceeds the limit. The
-/// first error wins, so that the result is the same if bytes arrive one at a time.
+/// first error is reported, so that the result is the same if bytes arrive one at a time.
 fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
     let end = target_start(head)
         .unwrap_or_default()
@@ -268,7 +268,7 @@ struct Target<'a> {
 /// Splits a request target (RFC 9112, section 3.2).
 fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
     // Clients must not send a fragment (RFC 9110, 7.1), and servers disagree about the end of such
-    // a path. No early exit, so that the compiler can vectorize the loop.
+    // a path. The loop has no early exit, so that the compiler can vectorize it.
     let is_sound = target.iter().fold(true, |is_sound, byte| {
         is_sound & byte.is_ascii_graphic() & (*byte != b'#')
     });
@@ -419,7 +419,7 @@ fn framing(
     }
 }
 
-/// State while the codings of all `Transfer-Encoding` lines are read in order.
+/// Transfer codings found so far; the `Transfer-Encoding` lines are read in order.
 #[derive(Default)]
 struct Codings {
     present: bool,

@@ -16,7 +16,7 @@ pub enum Refusal {
     /// A protocol version other than 1.0 and 1.1.
     #[error("unsupported HTTP version")]
     HttpVersion,
-    /// The request target is not of a form its method allows.
+    /// The form of the request target is not allowed for the method.
     #[error("malformed request target")]
     Target,
     /// The request target is longer than the limit.

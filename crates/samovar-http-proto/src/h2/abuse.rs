@@ -44,9 +44,9 @@ pub enum Abuse {
     /// Too many window updates.
     #[error("too many HTTP/2 window updates")]
     Windows,
-    /// A limit of the `h2` crate: header blocks, small DATA frames, resets of streams not accepted
-    /// yet.
-    #[error("HTTP/2 peer told to calm down")]
+    /// A limit of the `h2` crate was exceeded: the length of header blocks, the number of small
+    /// DATA frames, or the number of streams that were reset before the session reported them.
+    #[error("HTTP/2 connection exceeded a limit of the library h2")]
     Excess,
     /// A violation of RFC 9113.
     #[error("HTTP/2 protocol error")]

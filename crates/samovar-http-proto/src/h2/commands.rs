@@ -53,7 +53,8 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Returns `len` bytes of flow-control window to the peer, after the caller has processed them.
+    /// Returns `len` bytes of flow-control window to the peer, after the caller has processed as
+    /// many bytes of the request body.
     pub fn release(&mut self, stream: u32, len: usize) {
         if let Some(body) = self
             .streams

@@ -68,10 +68,10 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// Creates a scanner; `lead_len` bytes precede the first frame.
-    pub(super) fn new(lead_len: usize) -> Self {
+    /// Creates a scanner; the first frame follows after `preface_len` bytes.
+    pub(super) fn new(preface_len: usize) -> Self {
         Self {
-            skip_len: lead_len,
+            skip_len: preface_len,
             header: [0; HEADER_LEN],
             header_len: 0,
             is_block_open: false,
@@ -87,7 +87,7 @@ impl Scanner {
         self.header_len > 0 || self.is_block_open || (self.skip_len > 0 && !is_body)
     }
 
-    /// Returns the number of headers found.
+    /// Returns the number of frame headers found.
     pub(super) fn frame_count(&self) -> u64 {
         self.frame_count
     }
@@ -97,7 +97,8 @@ impl Scanner {
         self.frame.filter(|_| self.skip_len > 0)
     }
 
-    /// Calls `found` for each header that these bytes complete; its payload may be incomplete.
+    /// Calls `found` for each frame whose header these bytes complete; its payload may be
+    /// incomplete.
     pub(super) fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             if self.skip_len > 0 {
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_open_until_its_last_frame_has_come() {
+    fn a_header_block_is_open_until_its_last_frame_arrives() {
         let mut scanner = Scanner::new(0);
         let mut feed = |bytes: &[u8]| {
             scanner.scan(bytes, |_| {});

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Size of buffered output, in bytes, above which `h2` must wait. One more frame may exceed it.
 pub(super) const OUTPUT_LEN_MAX: usize = 64 * 1024;
-/// Capacity that an empty buffer keeps, in bytes; the rest is freed.
+/// Maximum capacity that an empty buffer keeps, in bytes.
 const KEPT_LEN: usize = 8 * 1024;
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Buffers {
             out.append(&mut self.output);
         }
         self.seen_len = 0;
-        relax(&mut self.output);
+        empty(&mut self.output);
     }
 
     fn read(&mut self, room: &mut ReadBuf<'_>) {
@@ -63,12 +63,13 @@ impl Buffers {
         self.read_len += len;
         if self.read_len == self.input.len() {
             self.read_len = 0;
-            relax(&mut self.input);
+            empty(&mut self.input);
         }
     }
 }
 
-fn relax(bytes: &mut Vec<u8>) {
+/// Empties a buffer, and frees its memory if that is more than [`KEPT_LEN`].
+fn empty(bytes: &mut Vec<u8>) {
     bytes.clear();
     if bytes.capacity() > KEPT_LEN {
         *bytes = Vec::new();

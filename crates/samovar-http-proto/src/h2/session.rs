@@ -64,7 +64,8 @@ pub enum Event {
     Data(u32, Bytes),
     /// End of a request body; the request is complete.
     End(u32),
-    /// `h2` has taken the whole piece: the next piece of the response body can be sent.
+    /// `h2` has taken all bytes of the latest [`Session::send`]; the caller can send the next
+    /// piece.
     Drained(u32),
     /// The last frame of a response is in the output. The next call of `poll` removes the stream.
     Sent(u32),
@@ -139,10 +140,10 @@ pub struct Session<T> {
     pub(super) changes: Changes,
     /// Whether `h2` must write before the next event can be reported.
     pub(super) must_write: bool,
-    /// Table index at which the next poll of the streams continues.
+    /// Slot of `streams` at which the next poll of the streams continues.
     cursor: usize,
     pub(super) events: VecDeque<Event>,
-    /// Finished stream, which the next `poll` removes.
+    /// Number of a finished stream, which the next `poll` removes.
     done: Option<u32>,
     text: Vec<u8>,
     index: HeadIndex,
@@ -187,7 +188,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    // Input and output bytes.
+    // Methods for the bytes of the connection.
 
     /// Processes bytes from the peer.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {
@@ -258,7 +259,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    // Events.
+    // Methods for events.
 
     /// Returns the next event, or `None` if there is none and all output is complete.
     pub fn poll(&mut self) -> Option<Event> {

@@ -99,8 +99,8 @@ impl AcceptEncoding {
     }
 
     /// Returns the acceptable coding with the highest weight; among equals, the first of
-    /// [`Coding::ALL`]. `None`: send the body without a coding, even if the client refuses `identity`: such a
-    /// response is more useful than 406, and RFC 9110, 12.5.3 permits both.
+    /// [`Coding::ALL`]. `None`: send the body without a coding, even if the client refuses
+    /// `identity`: such a response is more useful than 406, and RFC 9110, 12.5.3 permits both.
     pub fn choose(&self) -> Option<Coding> {
         let mut best = None;
         // `identity` loses ties: it wins only if the client gives it a higher weight.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_the_clients_then_ours() {
+    fn weights_of_the_client_precede_the_order_of_the_server() {
         use Coding::{Brotli, Gzip, Zstd};
         check("gzip, deflate, br, zstd", Some(Zstd));
         check("gzip, deflate, br", Some(Brotli));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_as_they_are() {
+    fn responses_without_an_acceptable_coding_stay_plain() {
         check("", None);
         check("identity", None);
         check("deflate, compress", None);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weight_is_no_wish() {
+    fn members_with_malformed_weights_are_ignored() {
         for weight in [
             "q=1.1",
             "q=2",

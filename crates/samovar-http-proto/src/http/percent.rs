@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_hexadecimal() {
+    fn malformed_escapes_are_refused() {
         check("%", None);
         check("%4", None);
         check("a%4x", None);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end() {
+    fn ranges_beyond_the_end_are_unsatisfiable() {
         check("bytes=10-", 10, Unsatisfiable);
         check("bytes=10-12", 10, Unsatisfiable);
         check("bytes=-0", 10, Unsatisfiable);

@@ -29,8 +29,8 @@ pub struct Extension<'a> {
 
 /// Parses the value of one header field; returns `None` if it is malformed.
 ///
-/// A quoted value must be a token, so it contains neither `,` nor `;`, and the value can be split at
-/// these characters.
+/// A quoted value must be a token, so it contains neither `,` nor `;`, and the value can be split
+/// at these characters.
 pub fn parse(value: &[u8]) -> Option<Vec<Extension<'_>>> {
     let value = std::str::from_utf8(value).ok()?;
     let elements = value.split(',').map(trim).filter(|text| !text.is_empty());
@@ -98,8 +98,8 @@ pub fn accept_deflate(offers: &[Extension<'_>]) -> Option<Agreement> {
 
 fn accept(offer: &Extension<'_>) -> Option<Agreement> {
     let (mut server_forgets, mut client_forgets) = (false, false);
-    // Outer: whether the parameter is present. Inner: whether it has a value.
     let mut server_bits: Option<u8> = None;
+    // The outer option states whether the parameter is present, the inner whether it has a value.
     let mut client_bits: Option<Option<u8>> = None;
     for (name, value) in &offer.params {
         // RFC 7692, 7.1: decline an offer with an unknown parameter, an invalid value or a repeated

@@ -76,8 +76,8 @@ pub struct FrameHeader {
 ///
 /// # Errors
 ///
-/// A [`Failure`], at the first byte that proves it. The caller checks whether compression (RSV1)
-/// was negotiated.
+/// A [`Failure`], at the first byte that violates the protocol. The caller checks whether
+/// compression (RSV1) was negotiated.
 pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     let [first, rest @ ..] = input else {
         return Ok(None);

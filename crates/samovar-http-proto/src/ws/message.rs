@@ -7,8 +7,8 @@
 //! appended to the message. An assembler stores only header fields and the current message, so
 //! between messages it stores nothing.
 //!
-//! Errors are reported at the first byte that proves them: an excessive length when the header
-//! arrives, invalid UTF-8 at the invalid byte.
+//! An error is reported as soon as the bytes received so far prove it: an excessive length when the
+//! header arrives, invalid UTF-8 at the invalid byte.
 //!
 //! # Source
 //!

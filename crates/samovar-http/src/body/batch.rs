@@ -16,7 +16,7 @@ use crate::io::wake::Waker;
 /// Number of file bytes copied at once if the kernel cannot send the file directly.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// A piece of a body.
+/// A piece of a response body, as a source yields it: bytes in memory and file ranges.
 #[derive(Debug)]
 pub struct Batch {
     buffer: Buffer,
@@ -139,7 +139,7 @@ impl Batch {
         (self.filled, self.sent, self.added_len) = (0, 0, 0);
     }
 
-    /// Overwrites filled bytes. For a chunk size, which is known only after the chunk's data.
+    /// Overwrites filled bytes with the size of a chunk, which is known only after its data.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         self.buffer.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_back_and_are_not_hoarded() {
+    fn dropped_blocks_are_reused_up_to_the_limit() {
         let blocks = Arc::new(Blocks::default());
         let mut block = blocks.take(10_000);
         assert_eq!(block.room().len(), 16_384);

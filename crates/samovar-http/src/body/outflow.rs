@@ -6,7 +6,7 @@ use super::transfer::{account, trailer_fields};
 use super::{Batch, Block, Progress, Source};
 use crate::io::wake::Waker;
 
-/// A piece of a body.
+/// A piece of a response body in one memory block.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) block: Block,
@@ -14,8 +14,8 @@ pub(crate) struct Piece {
     pub(crate) progress: Progress,
 }
 
-/// A body whose pieces an I/O thread sends. Between two pieces it may keep files open, but it holds
-/// no memory.
+/// A response body in progress whose pieces an I/O thread sends. Between two pieces it may keep
+/// files open, but it holds no memory.
 #[derive(Debug)]
 pub(crate) struct Outflow {
     source: Box<dyn Source>,

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn past_the_budget_buffers_are_small() {
+    fn buffers_beyond_the_budget_are_small() {
         let pool = Arc::new(BufferPool::new(2 * LARGE_LEN, 1));
         let (first, second) = (pool.take(), pool.take());
         assert_eq!(

@@ -9,13 +9,13 @@ use crate::io::wake::Waker;
 use crate::proto::encode;
 
 /// Number of bytes that a transfer sends before it yields to other jobs.
-const TURN_LEN: u64 = 4 << 20;
+const YIELD_LEN: u64 = 4 << 20;
 /// Length of the size line before a chunk, in bytes: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
 const CHUNK_LAST: &[u8] = b"0\r\n";
 
-/// State of a transfer after one call of [`Transfer::turn`].
+/// State of a transfer after one call of [`Transfer::run`].
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The kernel has accepted all bytes.
@@ -63,7 +63,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Creates a transfer. `before_len` is the number of bytes of earlier responses in `lead`.
+    /// Creates a transfer. `before_len` is the number of bytes of earlier responses in `preceding`.
     pub(crate) fn new(source: Box<dyn Source>, framing: Framing, before_len: usize) -> Self {
         Self {
             source,
@@ -94,20 +94,20 @@ impl Transfer {
     }
 
     /// Pulls and sends until the body is complete, the socket buffer is full, or other jobs must
-    /// run. `lead` holds the bytes before the body, such as the head; the first write sends and
-    /// empties it.
+    /// run. `preceding` holds the bytes before the body, such as the head; the first write sends
+    /// and empties it.
     ///
     /// # Errors
     ///
     /// Errors of the source and the socket, and a source that yields more or fewer bytes than
     /// announced. The connection must then be reset, unless [`recall`](Self::recall) succeeds.
-    pub(crate) fn turn(
+    pub(crate) fn run(
         &mut self,
         transport: &mut Transport,
-        lead: &mut Vec<u8>,
+        preceding: &mut Vec<u8>,
         waker: &Waker,
     ) -> io::Result<Outcome> {
-        let mut turn_len = 0;
+        let mut run_len = 0;
         self.is_waiting = false;
         loop {
             if let Some(batch) = &mut self.batch {
@@ -118,7 +118,7 @@ impl Transfer {
                     }
                 })?;
                 self.sent_len += sent_len;
-                turn_len += sent_len;
+                run_len += sent_len;
                 if !batch.is_sent() {
                     return Ok(Outcome::Blocked);
                 }
@@ -136,17 +136,17 @@ impl Transfer {
                     Outcome::Done
                 });
             }
-            if turn_len >= TURN_LEN {
+            if run_len >= YIELD_LEN {
                 return Ok(Outcome::Yield);
             }
-            self.refill(transport, lead, waker)?;
+            self.refill(transport, preceding, waker)?;
         }
     }
 
     fn refill(
         &mut self,
         transport: &Transport,
-        lead: &mut Vec<u8>,
+        preceding: &mut Vec<u8>,
         waker: &Waker,
     ) -> io::Result<()> {
         let new = || match transport.prefers_files() {
@@ -156,17 +156,17 @@ impl Transfer {
         let mut batch = self.batch.take().unwrap_or_else(new);
         // Assume failure before the call, because the source may panic.
         self.is_source_failed = true;
-        self.fill(&mut batch, lead)?;
+        self.fill(&mut batch, preceding)?;
         self.is_source_failed = false;
         self.batch = Some(batch);
         Ok(())
     }
 
-    /// Fills a batch. `lead` stays complete until the source has succeeded; see
+    /// Fills a batch. `preceding` stays complete until the source has succeeded; see
     /// [`recall`](Self::recall).
-    fn fill(&mut self, batch: &mut Batch, lead: &mut Vec<u8>) -> io::Result<()> {
-        let lead_len = batch.put(lead);
-        let has_room = lead_len == lead.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
+    fn fill(&mut self, batch: &mut Batch, preceding: &mut Vec<u8>) -> io::Result<()> {
+        let preceding_len = batch.put(preceding);
+        let has_room = preceding_len == preceding.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
         if has_room && !self.is_ended {
             match self.framing {
                 Framing::Chunked { has_trailers } => self.fill_chunk(batch, has_trailers)?,
@@ -176,20 +176,20 @@ impl Transfer {
         let tail_len = batch.put(&self.tail);
         self.tail.drain(..tail_len);
         self.framing_len += tail_len as u64;
-        lead.drain(..lead_len);
-        self.framing_len += lead_len as u64;
+        preceding.drain(..preceding_len);
+        self.framing_len += preceding_len as u64;
         Ok(())
     }
 
-    /// Removes the head of this response from `lead` after the source has failed, so that an error
-    /// response can replace it. Returns `false` if part of the head was sent, or if the socket has
-    /// failed.
-    pub(crate) fn recall(&self, lead: &mut Vec<u8>) -> bool {
+    /// Removes the head of this response from `preceding` after the source has failed, so that an
+    /// error response can replace it. Returns `false` if part of the head was sent, or if the
+    /// socket has failed.
+    pub(crate) fn recall(&self, preceding: &mut Vec<u8>) -> bool {
         let Some(before_len) = self.before_len.checked_sub(self.sent_len) else {
             return false;
         };
         if self.is_source_failed {
-            lead.truncate(usize::try_from(before_len).unwrap_or(usize::MAX));
+            preceding.truncate(usize::try_from(before_len).unwrap_or(usize::MAX));
         }
         self.is_source_failed
     }

@@ -36,8 +36,8 @@ pub(crate) fn coding(request: Head<'_>) -> Option<Coding> {
     AcceptEncoding::parse(values).choose()
 }
 
-/// Compresses a response if it meets all conditions. `coding` is the result of
-/// [`coding`] for the request.
+/// Compresses a response if it meets the conditions listed in [`compress`](super). `coding` is the
+/// result of [`coding`] for the request.
 pub(crate) fn negotiate(
     streams: &Arc<Budget>,
     coding: Option<Coding>,

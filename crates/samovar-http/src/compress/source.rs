@@ -93,8 +93,7 @@ impl Source for Compressed {
 
     fn pull(&mut self, out: &mut Batch) -> io::Result<Progress> {
         let before = out.added_len();
-        // Whether this call has pulled the inner source.
-        let mut has_asked = false;
+        let mut has_pulled = false;
         loop {
             if !self.put_ready(out) || out.room_len() == 0 {
                 return Ok(Progress::More);
@@ -112,7 +111,7 @@ impl Source for Compressed {
                     self.batch = None;
                     self.ready = encoder.finish()?;
                 }
-                Progress::Wait if has_asked => {
+                Progress::Wait if has_pulled => {
                     self.batch = None;
                     if std::mem::take(&mut self.has_unflushed) {
                         encoder.flush()?;
@@ -128,12 +127,12 @@ impl Source for Compressed {
                         Progress::More
                     });
                 }
-                Progress::More if out.added_len() > before && has_asked => {
+                Progress::More if out.added_len() > before && has_pulled => {
                     self.encoder = Some(encoder);
                     return Ok(Progress::More);
                 }
                 Progress::More | Progress::Wait => {
-                    has_asked = true;
+                    has_pulled = true;
                     self.encoder = Some(encoder);
                     self.pull_inner(out)?;
                 }

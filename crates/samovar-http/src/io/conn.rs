@@ -253,7 +253,7 @@ impl Conn {
             });
         };
         let before = transfer.sent_len();
-        let outcome = transfer.turn(&mut self.transport, &mut self.output, &waker());
+        let outcome = transfer.run(&mut self.transport, &mut self.output, &waker());
         self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
     }

@@ -20,7 +20,7 @@ use crate::observer::Incident;
 use crate::proto::ws::message::{Assembler, Event as Received};
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
-use crate::ws::{Closed, End, Event, Flushed, Owed};
+use crate::ws::{CloseReply, Closed, End, Event, Flushed};
 
 impl<S: Service> Context<S> {
     /// Converts a connection to a WebSocket once the kernel has accepted the 101 response. Returns
@@ -164,7 +164,7 @@ impl<S: Service> Context<S> {
                     reason: frame.map_or(String::new(), |(_, reason)| reason.into_owned()),
                     is_clean: true,
                 };
-                self.deliver_end(conn, closed, Some(Owed::Answer(code)));
+                self.deliver_end(conn, closed, Some(CloseReply::Echo(code)));
             }
         }
     }
@@ -183,9 +183,9 @@ impl<S: Service> Context<S> {
         }
     }
 
-    fn deliver_end(&mut self, conn: &mut SocketConn, closed: Closed, owed: Option<Owed>) {
+    fn deliver_end(&mut self, conn: &mut SocketConn, closed: Closed, reply: Option<CloseReply>) {
         if !std::mem::replace(&mut conn.is_end_delivered, true) {
-            self.deliver(conn, Event::Close(Box::new(End { closed, owed })));
+            self.deliver(conn, Event::Close(Box::new(End { closed, reply })));
         }
     }
 
@@ -200,7 +200,7 @@ impl<S: Service> Context<S> {
             reason: failure.to_string(),
             is_clean: false,
         };
-        self.deliver_end(conn, closed, Some(Owed::Failure(code)));
+        self.deliver_end(conn, closed, Some(CloseReply::Failure(code)));
     }
 
     /// Ends a connection that was lost.

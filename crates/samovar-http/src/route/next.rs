@@ -10,8 +10,7 @@ use crate::response::Response;
 /// A function around a handler.
 pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
-/// The rest of the chain for a function passed to [`Router::wrap`]: the inner middleware and the
-/// handler.
+/// The inner middleware and the handler, as an argument of a function passed to [`Router::wrap`].
 ///
 /// If the function does not call [`run`](Self::run), the handler does not run.
 pub struct Next<'a> {

@@ -14,7 +14,7 @@ pub(super) struct Template {
     pub(super) names: Vec<Option<Box<str>>>,
 }
 
-/// The route match of a request, stored in the request.
+/// The pattern that a request matches, and the positions of its parameters in the path.
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(super) template: Arc<Template>,

@@ -107,7 +107,8 @@ pub(super) enum Miss {
     NotFound,
     /// The path only has routes for other methods. Contains the value of `Allow`.
     Methods(String),
-    /// Only the path with its trailing slash added or removed has a route. Contains that path.
+    /// The path has no route, but would have one with its trailing slash added or removed. Contains
+    /// that path.
     Elsewhere(String),
 }
 
@@ -223,9 +224,9 @@ impl Router {
         self
     }
 
-    /// Sets the handler for errors: those that route handlers return, and the router's own 400 for a
-    /// malformed path, 404 for a path without a route, and 405 for a path that only has routes for
-    /// other methods. [`Request::pattern`] is `None` if the request matched no route.
+    /// Sets the handler for errors: those that route handlers return, and the router's own 400 for
+    /// a malformed path, 404 for a path without a route, and 405 for a path that only has routes
+    /// for other methods. [`Request::pattern`] is `None` if the request matched no route.
     ///
     /// If the handler's response has status 200, it is sent with the error's status; a 405 gets
     /// `Allow` if that is missing. Without a handler, the response is the error's status with
@@ -238,9 +239,10 @@ impl Router {
     /// ```
     /// use samovar_http::{Response, Router};
     ///
-    /// let router = Router::new()
-    ///     .get("/", |_| "Hello\n")
-    ///     .on_error(|_, error| Response::html(error.status(), format!("<h1>{}</h1>\n", error.status())));
+    /// let router = Router::new().get("/", |_| "Hello\n").on_error(|_, error| {
+    ///     let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
+    ///     Response::html(error.status(), page)
+    /// });
     /// ```
     #[must_use]
     pub fn on_error<R: IntoResponse>(

@@ -165,7 +165,7 @@ struct Search<'t, 'p, V, F> {
     path: &'p Path<'p>,
     accept: F,
     captures: Captures,
-    /// Rest nodes, each with the position from which no end of the rest led to a match.
+    /// Nodes of a `{*rest}`, each with a start of the rest from which no end led to a match.
     failed: Vec<(usize, usize)>,
 }
 

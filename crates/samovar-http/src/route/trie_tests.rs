@@ -283,7 +283,7 @@ proptest! {
     })]
 
     #[test]
-    fn as_the_reference(patterns in vec(pattern(), 1..10), path in path()) {
+    fn the_trie_finds_what_the_reference_finds(patterns in vec(pattern(), 1..10), path in path()) {
         prop_assert_eq!(find(&patterns, &path), reference(&patterns, &path));
     }
 

@@ -39,7 +39,8 @@ const RECORD_LEN_MAX: usize = 5 + 16 * 1024 + 2048;
 /// Maximum length of stored ciphertext of an incomplete message, in bytes. rustls refuses handshake
 /// messages of more than 65539 bytes.
 const INCOMING_LEN_MAX: usize = 96 * 1024;
-/// Maximum overhead of one piece, in bytes: header, nonce and tag of each record, and a key update.
+/// Maximum overhead of encryption for [`SEND_LEN`] bytes, in bytes: header, nonce and tag of each
+/// record, and a key update.
 const SEAL_OVERHEAD: usize = 512;
 /// Maximum length of unsent records that TLS itself sends in reply (tickets, key updates), in
 /// bytes. A peer exceeds it only if it causes replies without reading them.
@@ -132,7 +133,7 @@ impl Stream {
     /// Errors of the socket, `InvalidData` for errors of the peer, and `UnexpectedEof`. The
     /// handshake is then [`Over`](Handshake::Over).
     pub(crate) fn handshake(&mut self) -> io::Result<Handshake> {
-        let handshake = self.go_on();
+        let handshake = self.advance_handshake();
         if handshake.is_err() {
             self.state = State::Over;
             // The alert was sent as far as possible.
@@ -141,7 +142,7 @@ impl Stream {
         handshake
     }
 
-    fn go_on(&mut self) -> io::Result<Handshake> {
+    fn advance_handshake(&mut self) -> io::Result<Handshake> {
         loop {
             let is_flushed = self.flush()?;
             if let State::Open(tls) = &self.state
@@ -159,7 +160,7 @@ impl Stream {
             match self.read_records(None)? {
                 Read::Nothing => return Ok(Handshake::WantsRead),
                 Read::End => return Err(truncated()),
-                Read::InClear => return self.answer_in_clear(),
+                Read::InClear => return self.respond_in_plain_http(),
                 Read::Some(_) => {}
             }
         }
@@ -225,7 +226,7 @@ impl Stream {
                 Read::End | Read::InClear => return Err(truncated()),
             }
             if vain_len > VAIN_LEN_MAX {
-                return Err(too_much());
+                return Err(limit_exceeded());
             }
         }
     }
@@ -286,7 +287,7 @@ impl Stream {
         self.flush().map(drop)
     }
 
-    // Sending.
+    // Methods for sending.
 
     fn seal(&mut self, piece: &[u8], more: bool) -> io::Result<()> {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -335,7 +336,7 @@ impl Stream {
             &mut plain,
             false,
         )
-        .map_err(peers_fault)?;
+        .map_err(peer_error)?;
         self.incoming.drain(..taken.len);
         if self.incoming.is_empty() {
             self.incoming = Vec::new();
@@ -350,7 +351,7 @@ impl Stream {
         }
     }
 
-    // Receiving.
+    // Methods for receiving.
 
     /// Decrypts stored records if any may be complete; otherwise reads from the socket once.
     fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
@@ -365,7 +366,7 @@ impl Stream {
             let want = room.as_ref().map_or(READ_LEN, |(buffer, _)| buffer.len());
             let want = want.clamp(RECORD_LEN_MAX, READ_LEN);
             let Some(space) = input.get_mut(kept..kept + want) else {
-                return Err(too_much());
+                return Err(limit_exceeded());
             };
             let len = if self.has_records {
                 0
@@ -380,7 +381,7 @@ impl Stream {
                 if space.first() != Some(&HANDSHAKE_RECORD) {
                     return match space.first() {
                         Some(first) if first.is_ascii_uppercase() => Ok(Read::InClear),
-                        _ => Err(peers_fault(rustls::Error::InappropriateMessage {
+                        _ => Err(peer_error(rustls::Error::InappropriateMessage {
                             expect_types: vec![rustls::ContentType::Handshake],
                             got_type: space.first().copied().unwrap_or(0).into(),
                         })),
@@ -404,14 +405,14 @@ impl Stream {
                     // Send the alert that names the error, as far as possible without waiting for
                     // the peer.
                     drop(self.flush());
-                    return Err(peers_fault(error));
+                    return Err(peer_error(error));
                 }
             };
             self.is_ended |= taken.is_ended;
             self.has_records = !taken.is_dry;
             let rest = input.get(taken.len..).unwrap_or_default();
             if rest.len() > INCOMING_LEN_MAX || self.outgoing.len() > OUTGOING_LEN_MAX {
-                return Err(too_much());
+                return Err(limit_exceeded());
             }
             self.incoming = if self.is_ended {
                 Vec::new()
@@ -423,7 +424,7 @@ impl Stream {
     }
 
     /// Responds to plain HTTP on the TLS port with a readable error.
-    fn answer_in_clear(&mut self) -> io::Result<Handshake> {
+    fn respond_in_plain_http(&mut self) -> io::Result<Handshake> {
         self.state = State::Over;
         // Best effort: the buffer of a new socket has space for this response.
         sys::send(&self.socket, IN_CLEAR, false)?;
@@ -558,7 +559,7 @@ fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<us
     }
 }
 
-fn peers_fault(error: rustls::Error) -> io::Error {
+fn peer_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -569,10 +570,10 @@ fn truncated() -> io::Error {
     )
 }
 
-fn too_much() -> io::Error {
+fn limit_exceeded() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "peer asks for more TLS than it takes",
+        "peer sent too much TLS data without content, or did not read the replies to it",
     )
 }
 

@@ -23,14 +23,14 @@ pub(crate) struct End {
     pub(crate) closed: Closed,
     /// The close frame that is sent after the handler has processed all messages, so that the
     /// handler's replies precede it (RFC 6455, 5.5.1, permits the delay).
-    pub(crate) owed: Option<Owed>,
+    pub(crate) reply: Option<CloseReply>,
 }
 
 /// A close frame to be sent.
 #[derive(Debug)]
-pub(crate) enum Owed {
+pub(crate) enum CloseReply {
     /// Reply to the peer's close frame, with the same code, if the peer sent one.
-    Answer(Option<CloseCode>),
+    Echo(Option<CloseCode>),
     /// Close frame for a protocol error of the peer; the reason names the error.
     Failure(CloseCode),
 }

@@ -18,9 +18,10 @@ pub struct Limits {
     pub outbound_len_max: usize,
     /// Time without input after which the peer gets a ping; zero turns pings off. Default: 30 s.
     pub ping_time: Duration,
-    /// Maximum time until the peer responds to a ping; then the connection is reset. Default: 20 s.
+    /// Maximum time between a ping and the peer's response; then the connection is reset. Default:
+    /// 20 s.
     pub pong_time: Duration,
-    /// Maximum time until the peer's close frame after the server's; then the connection is reset.
+    /// Maximum time between the server's close frame and the peer's; then the connection is reset.
     /// Default: 10 s.
     pub close_time: Duration,
 }

@@ -53,7 +53,7 @@ mod upgrade;
 pub(crate) use accepted::Accepted;
 pub use frame::Frame;
 pub use handler::{Closed, Handler};
-pub(crate) use inbound::{End, Event, Owed};
+pub(crate) use inbound::{CloseReply, End, Event};
 pub use limits::{Limits, Origins};
 pub use message::Message;
 pub(crate) use outbound::Flushed;

@@ -16,7 +16,7 @@ use crate::io::transport::Transport;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
 use crate::proto::ws::{CloseCode, close};
 
-/// Maximum length of a queue piece into which short frames are joined, in bytes.
+/// Maximum length of an entry of the queue into which short frames are joined, in bytes.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Reason for which a message was not sent.
@@ -42,7 +42,7 @@ enum Phase {
     Ended,
 }
 
-/// A queue piece: bytes of complete frames.
+/// An entry of the queue: the bytes of one or more complete frames.
 #[derive(Debug)]
 enum Piece {
     Own(Vec<u8>),
@@ -71,11 +71,12 @@ pub(crate) enum Flushed {
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
-    /// Set while the connection exists, from the end of the handshake.
+    /// The connection; `None` before the handshake response was sent and after the connection
+    /// ended.
     pub(crate) transport: Option<Transport>,
     phase: Phase,
     queue: VecDeque<Piece>,
-    /// Number of bytes of the first piece that were already written.
+    /// Number of bytes of the first entry that were already written.
     sent_len: usize,
     /// Number of bytes in the queue.
     queued_len: usize,
@@ -119,8 +120,8 @@ impl Outbound {
             return;
         }
         self.queued_len += bytes.len() - sent_len;
-        // Queue the whole frame although a part was written, because each piece must start at a
-        // frame.
+        // Queue the whole frame although a part was written, because each entry must start with the
+        // header of a frame.
         let piece = match (shared, self.queue.back_mut()) {
             (Some(shared), _) => Piece::Shared(Arc::clone(shared)),
             (None, Some(Piece::Own(last))) if last.len() + bytes.len() <= PIECE_LEN => {
@@ -194,7 +195,7 @@ impl Outbound {
         self.close(Some((CloseCode::TRY_AGAIN, "too slow")));
     }
 
-    // For the I/O thread.
+    // Methods for the I/O thread.
 
     /// Ends the connection; sending fails from now on.
     pub(crate) fn end(&mut self) -> Option<Transport> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use super::frame::op_code;
 use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::{Event, Frame, Handler, Limits, Message, Owed, SendError};
+use super::{CloseReply, Event, Frame, Handler, Limits, Message, SendError};
 use crate::head::Peer;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
@@ -245,12 +245,12 @@ impl Socket {
             Event::Text(text) => handler.message(self, Message::Text(&text)),
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
             Event::Close(end) => {
-                let frame = match &end.owed {
-                    Some(Owed::Answer(code)) => code.map(|code| (code, "")),
-                    Some(Owed::Failure(code)) => Some((*code, &*end.closed.reason)),
+                let frame = match &end.reply {
+                    Some(CloseReply::Echo(code)) => code.map(|code| (code, "")),
+                    Some(CloseReply::Failure(code)) => Some((*code, &*end.closed.reason)),
                     None => None,
                 };
-                if end.owed.is_some() {
+                if end.reply.is_some() {
                     self.outbound().close(frame);
                 }
                 handler.close(self, &end.closed);

@@ -68,8 +68,8 @@ impl Upgrade {
         self
     }
 
-    /// Excludes the socket from compression. For messages that are already compressed, or that
-    /// contain both a secret and text chosen by an attacker.
+    /// Turns compression off for this socket. Use it if messages are already compressed, or contain
+    /// both a secret and text chosen by an attacker.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.is_compressed = false;

@@ -62,7 +62,7 @@ fn check(input: &str, expected: &[&str]) {
 }
 
 #[test]
-fn pipelined_requests_any_split() {
+fn pipelined_requests_are_parsed_with_any_split() {
     check(
         "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n\
          POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\
@@ -177,7 +177,7 @@ fn an_unwanted_long_body_closes() {
 }
 
 #[test]
-fn draining() {
+fn close_after_refuses_further_requests() {
     let (mut conn, mut index) = (Conn::default(), HeadIndex::default());
     let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     conn.advance(head, &HeadLimits::default(), 0, &mut index);

@@ -311,20 +311,20 @@ fn transfer_encodings() {
 #[test]
 fn connection_tokens() {
     #[track_caller]
-    fn keeps(version: &str, fields: &str, expected: bool) {
+    fn keeps_alive(version: &str, fields: &str, expected: bool) {
         let text = format!("GET / {version}\r\nHost: a\r\n{fields}\r\n");
         assert_eq!(accepted(text).keep_alive, expected, "{version} {fields:?}");
     }
-    keeps("HTTP/1.1", "", true);
-    keeps("HTTP/1.0", "", false);
-    keeps("HTTP/1.0", "Connection: x, Keep-Alive\r\n", true);
-    keeps("HTTP/1.1", "Connection: CLOSE\r\n", false);
-    keeps(
+    keeps_alive("HTTP/1.1", "", true);
+    keeps_alive("HTTP/1.0", "", false);
+    keeps_alive("HTTP/1.0", "Connection: x, Keep-Alive\r\n", true);
+    keeps_alive("HTTP/1.1", "Connection: CLOSE\r\n", false);
+    keeps_alive(
         "HTTP/1.1",
         "Connection: keep-alive\r\nConnection: close\r\n",
         false,
     );
-    keeps("HTTP/1.1", "Connection: closed\r\n", true);
+    keeps_alive("HTTP/1.1", "Connection: closed\r\n", true);
 }
 
 #[test]

@@ -88,7 +88,7 @@ const CALM: u8 = 11;
 const PROTOCOL_ERROR: u8 = 1;
 
 #[test]
-fn a_request_and_its_answer() {
+fn a_request_gets_its_response() {
     let mut client = Client::new();
     client.send(&get(1));
     assert_eq!(

@@ -12,20 +12,20 @@ const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
 /// Step by which the output buffer grows during decompression, in bytes.
 const GROWTH_LEN: usize = 16 * 1024;
 /// Maximum number of idle streams in each pool; further streams are freed.
-const WAITING_MAX: usize = 8;
+const IDLE_MAX: usize = 8;
 
 static INFLATERS: Mutex<Vec<Decompress>> = Mutex::new(Vec::new());
 /// Compression streams, all with the maximum window.
 static DEFLATERS: Mutex<Vec<Compress>> = Mutex::new(Vec::new());
 
-fn lend<T>(waiting: &Mutex<Vec<T>>) -> Option<T> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop()
+fn take<T>(idle: &Mutex<Vec<T>>) -> Option<T> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
 }
 
-fn give_back<T>(waiting: &Mutex<Vec<T>>, stream: T) {
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    if waiting.len() < WAITING_MAX {
-        waiting.push(stream);
+fn put_back<T>(idle: &Mutex<Vec<T>>, stream: T) {
+    let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < IDLE_MAX {
+        idle.push(stream);
     }
 }
 
@@ -44,7 +44,7 @@ impl Inflater {
 
     /// Starts a message.
     pub(crate) fn begin(&mut self) {
-        let mut stream = lend(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
+        let mut stream = take(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
         stream.reset(false);
         self.stream = Some(Box::new(stream));
     }
@@ -105,7 +105,7 @@ impl Inflater {
     pub(crate) fn end(&mut self, message: &mut Vec<u8>, len_max: usize) -> Result<(), Failure> {
         self.feed(&TAIL, message, len_max)?;
         if let Some(stream) = self.stream.take() {
-            give_back(&INFLATERS, *stream);
+            put_back(&INFLATERS, *stream);
         }
         Ok(())
     }
@@ -116,8 +116,8 @@ impl Inflater {
 /// caller then sends the message uncompressed.
 pub fn deflate(message: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
     let is_largest = window_bits == WINDOW_BITS_MAX;
-    let waiting = if is_largest { lend(&DEFLATERS) } else { None };
-    let mut stream = waiting
+    let idle = if is_largest { take(&DEFLATERS) } else { None };
+    let mut stream = idle
         .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, window_bits));
     let start = out.len();
     // Reserve the maximum compressed length of any message: a stream that runs out of output space
@@ -138,7 +138,7 @@ pub fn deflate(message: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
     out.truncate(if is_shorter { end } else { start });
     if is_largest && is_whole {
         stream.reset();
-        give_back(&DEFLATERS, stream);
+        put_back(&DEFLATERS, stream);
     }
     is_shorter
 }
