@@ -22,12 +22,12 @@
 //! nix-serve, `nix-serve.psgi` and its wrapper; Nix 2.31, `globals.cc`; Starman 0.4016.
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Names, Pages, value};
-use samovar_server::listener::ListenSpec;
+use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Names};
+
+use crate::cli;
 
 /// Reads the environment of this process into a configuration, before any option.
 pub fn of_process() -> Configuration {
@@ -47,9 +47,9 @@ pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Configuration {
         let text = "SERVER_STARTER_PORT has no effect: sockets are taken from LISTEN_FDS";
         warnings.push(text.to_owned());
     }
-    for (name, expected, set_value) in OPTIONS {
+    for (name, option) in OPTIONS {
         if let Some(text) = set(name)
-            && set_value(&mut config, &text).is_none()
+            && let Err(expected) = cli::set(&mut config, option, &text)
         {
             warnings.push(format!("{name} has no effect: {text:?} is not {expected}"));
         }
@@ -90,57 +90,25 @@ fn defaults() -> Configuration {
     }
 }
 
-/// Name of a variable, a description of valid values, and a setter that returns `None` if the value
-/// is invalid.
-type Variable = (
-    &'static str,
-    &'static str,
-    fn(&mut Configuration, &OsStr) -> Option<()>,
-);
-
-#[rustfmt::skip]
-const OPTIONS: [Variable; 8] = [
-    ("NIX_SERVE_NAR_CACHE", "a directory", |config, text| {
-        config.nar_cache = Some(text.into());
-        Some(())
-    }),
-    ("NIX_SERVE_NAR_CACHE_SIZE", "a number of bytes", |config, text| {
-        config.nar_cache_size = Some(value::count(text)?);
-        Some(())
-    }),
-    ("NIX_SERVE_GC_LEASE", "a number of seconds, 1 or more, or off", |config, text| {
-        config.gc_lease = Some(value::gc_lease(text)?);
-        Some(())
-    }),
-    ("NIX_SERVE_VERIFY", "first or never", |config, text| {
-        config.verifies_first = value::verifies_first(text)?;
-        Some(())
-    }),
-    ("NIX_SERVE_SCRUB", "a number of bytes", |config, text| {
-        config.scrub_rate = NonZeroU64::new(value::count(text)?);
-        Some(())
-    }),
-    ("NIX_SERVE_PAGES", "1 or 0", |config, text| {
-        config.caches[0].pages = match text.to_str()? {
-            "1" => Some(Pages::default()),
-            "0" => None,
-            _ => return None,
-        };
-        Some(())
-    }),
-    ("NIX_SERVE_STATE_DIRECTORY", "a directory", |config, text| {
-        config.state_directory = Some(text.into());
-        Some(())
-    }),
-    ("NIX_SERVE_ADMIN", "HOST:PORT, :PORT or the path of a unix socket", |config, text| {
-        config.admin.listeners = vec![ListenSpec::parse_strict(text)?];
-        Some(())
-    }),
+/// Variables, and the options that they set.
+const OPTIONS: [(&str, &str); 8] = [
+    ("NIX_SERVE_NAR_CACHE", "nar-cache"),
+    ("NIX_SERVE_NAR_CACHE_SIZE", "nar-cache-size"),
+    ("NIX_SERVE_GC_LEASE", "gc-lease"),
+    ("NIX_SERVE_VERIFY", "verify"),
+    ("NIX_SERVE_SCRUB", "scrub"),
+    ("NIX_SERVE_PAGES", "pages"),
+    ("NIX_SERVE_STATE_DIRECTORY", "state-directory"),
+    ("NIX_SERVE_ADMIN", "admin"),
 ];
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::time::Duration;
+
+    use samovar_server::config::Pages;
+    use samovar_server::listener::ListenSpec;
 
     use super::*;
 

@@ -156,7 +156,10 @@ fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findi
     // files of the store may be elsewhere.
     let dir = store.map(|store| store.store_dir().as_str().to_owned());
     let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
-    let is_absent = |root: &Path| !is_in_store(root) && is_absent(root);
+    // Any other error leaves open whether the root exists.
+    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    let is_absent =
+        |root: &Path| !is_in_store(root) && root.symlink_metadata().is_err_and(is_missing);
     for cache in &config.caches {
         let prefix = &cache.prefix;
         let absent = |rules: &[Rule]| -> Vec<PathBuf> {
@@ -181,12 +184,6 @@ fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findi
             );
         }
     }
-}
-
-/// Returns whether it is certain that the path does not exist.
-fn is_absent(path: &Path) -> bool {
-    let seen = path.symlink_metadata();
-    seen.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {

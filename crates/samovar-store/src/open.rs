@@ -94,14 +94,7 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
             }
             true
         }
-        StoreKind::Auto => match auto(&location, &uri, settings) {
-            Auto::Local => false,
-            Auto::Daemon => true,
-            Auto::Elsewhere(elsewhere) => {
-                location = elsewhere;
-                false
-            }
-        },
+        StoreKind::Auto => auto(&mut location, &uri, settings),
     };
     let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
     match store.probe_database() {
@@ -119,46 +112,39 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
     Ok(Box::new(store))
 }
 
-enum Auto {
-    Local,
-    Daemon,
-    Elsewhere(Location),
-}
-
-/// Selects direct access or the daemon for `auto`.
+/// Selects direct access or the daemon for `auto`, and the location for a user with a store of
+/// their own. Returns whether it is the daemon.
 ///
 /// # Source
 ///
 /// Nix 2.8.0, `src/libstore/store-api.cc`, `openFromNonUri`: local if the state directory can be
 /// read and written; else the daemon if its socket exists; else local. Since 2.10 a user other than
 /// root without a state directory has a store in their own data directory.
-fn auto(location: &Location, uri: &StoreUri, settings: &Settings) -> Auto {
+fn auto(location: &mut Location, uri: &StoreUri, settings: &Settings) -> bool {
     let access = Access::READ_OK | Access::WRITE_OK;
     if rustix::fs::access(&location.state_dir, access).is_ok() {
-        return Auto::Local;
+        return false;
     }
     if location.socket.exists() {
-        return Auto::Daemon;
+        return true;
     }
     let root = settings
         .data_home
         .as_ref()
         .map(|data| data.join("nix/root"));
-    match root {
-        Some(root)
-            if !location.state_dir.exists()
-                && !rustix::process::geteuid().is_root()
-                && uri.parameters == Parameters::default()
-                && root.exists() =>
-        {
-            let parameters = Parameters {
-                root: Some(root),
-                ..Parameters::default()
-            };
-            Auto::Elsewhere(Location::new(&parameters, settings))
-        }
-        _ => Auto::Local,
+    if let Some(root) = root
+        && !location.state_dir.exists()
+        && !rustix::process::geteuid().is_root()
+        && uri.parameters == Parameters::default()
+        && root.exists()
+    {
+        let parameters = Parameters {
+            root: Some(root),
+            ..Parameters::default()
+        };
+        *location = Location::new(&parameters, settings);
     }
+    false
 }
 
 fn explain(location: &Location, error: StoreError) -> OpenError {

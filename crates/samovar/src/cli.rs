@@ -9,10 +9,6 @@ use samovar_nix::PublicKey;
 
 use crate::{secrets, serve, status, token};
 
-/// The public keys of one option value, separated by white space.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Keys(pub(crate) Vec<PublicKey>);
-
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
     Command::new("samovar")
@@ -180,13 +176,13 @@ fn paths() -> Arg {
         )
 }
 
-fn keys(text: &str) -> Result<Keys, String> {
+/// Parses public keys, separated by white space.
+fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
     let key = |text: &str| {
         PublicKey::parse(text)
             .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
     };
-    let keys: Result<Vec<_>, String> = text.split_ascii_whitespace().map(key).collect();
-    keys.map(Keys)
+    text.split_ascii_whitespace().map(key).collect()
 }
 
 #[cfg(test)]

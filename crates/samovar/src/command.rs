@@ -11,7 +11,6 @@ use samovar_store::Settings;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
-use crate::cli::Keys;
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
@@ -64,12 +63,8 @@ pub(crate) fn closure(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Resu
         .iter()
         .filter_map(|hash_part| names.get(hash_part).map(String::as_str))
         .collect();
-    let keys = matches.get_many::<Keys>("trusted-public-keys");
-    let keys: Vec<&PublicKey> = keys
-        .into_iter()
-        .flatten()
-        .flat_map(|keys| &keys.0)
-        .collect();
+    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
+    let keys: Vec<&PublicKey> = keys.into_iter().flatten().flatten().collect();
     let report = Report {
         narinfos: &found.narinfos,
         untrusted: untrusted(&keys, &found.narinfos, &cache),

@@ -7,8 +7,6 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
 use samovar_metrics::{Status, TopPath, VERSION};
-use ureq::Body;
-use ureq::http::Response;
 
 use crate::http::{Http, read_body};
 use crate::remote::Remote;
@@ -32,21 +30,19 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let remote = Remote::parse(url)?;
     let http = Http::new(remote)?;
     let url = http.url(PATH);
-    let json = ask(http.get(PATH)?, &url)?;
-    if matches.get_flag("json") {
-        return Ok(out.write_all(&json)?);
-    }
-    Ok(out.write_all(render(&read(&json)?).as_bytes())?)
-}
-
-fn ask(response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
+    let response = http.get(PATH)?;
     let status = response.status();
     ensure!(
         status == 200,
         "{url} answered {status}: give the URL of the server's admin listener (option \
          admin.listen)"
     );
-    read_body(response, STATUS_LEN_MAX).with_context(|| format!("cannot read {url}"))
+    let json = read_body(response, STATUS_LEN_MAX);
+    let json = json.with_context(|| format!("cannot read {url}"))?;
+    if matches.get_flag("json") {
+        return Ok(out.write_all(&json)?);
+    }
+    Ok(out.write_all(render(&read(&json)?).as_bytes())?)
 }
 
 fn read(json: &[u8]) -> anyhow::Result<Status> {

@@ -9,7 +9,7 @@ use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 use super::error::CliError;
 use super::nearest::nearest;
-use super::option::{Given, KnownOption, Takes};
+use super::option::{Given, KnownOption, Takes, find};
 use super::scanner::{Item, Value, lossy};
 
 /// A configuration being read, with the options whose meaning depends on other options.
@@ -354,6 +354,32 @@ impl Draft {
             _ => {}
         }
     }
+}
+
+/// Sets an option as its environment variable does: a switch by `1` or `0`.
+///
+/// # Errors
+///
+/// A description of valid values.
+pub(crate) fn set(
+    config: &mut Configuration,
+    option: &str,
+    text: &OsStr,
+) -> Result<(), &'static str> {
+    let mut draft = Draft::new(std::mem::take(config));
+    let mut result = Ok(());
+    match (find(option).map(|(option, _)| option.takes), text.to_str()) {
+        (Some(Takes::Value(expected, set)), _) => {
+            result = set(&mut draft, &Given { option, text }).ok_or(expected);
+        }
+        (Some(Takes::File(_, set)), _) => set(&mut draft, text.into()),
+        (Some(Takes::Nothing(set)), Some(digit @ ("0" | "1"))) => {
+            set(&mut draft, option, digit == "1");
+        }
+        _ => result = Err("1 or 0"),
+    }
+    *config = draft.config;
+    result
 }
 
 /// Returns whether `name`, with underscores for dashes, is an option of `samovar serve` for

@@ -23,12 +23,15 @@ const SAME: [(&str, &str); 5] = [
 /// Options of harmonia that have no counterpart, and why Samovar needs none.
 const NEEDLESS: [(&str, &str); 4] = [
     ("max_connection_rate", "connections are not limited by rate"),
-    ("max_connections", "as many as there are file descriptors"),
+    (
+        "max_connections",
+        "the limit of open files also limits connections",
+    ),
     (
         "enable_compression",
-        "NARs are not compressed on their way, so that downloads can be resumed",
+        "NARs are sent uncompressed, so that downloads can be resumed",
     ),
-    ("zstd", "NARs are not compressed on their way"),
+    ("zstd", "NARs are sent uncompressed"),
 ];
 
 /// Options that together locate the store.
@@ -179,7 +182,7 @@ level = 3
             "listen = [\"unix:/run/harmonia/socket\"]\nworkers = 8\n# max_connection_rate: not \
              needed; connections are not limited by rate\npriority = 50\nsecret-key-files = \
              [\"/a\", \"/b\"]\ntls.certificate = \"/c\"\ntls.key = \"/k\"\n# zstd: not needed; \
-             NARs are not compressed on their way\nstore = \
+             NARs are sent uncompressed\nstore = \
              \"local?store=/nix/store&real=/mnt/store&state=/mnt/var/nix\"\n"
         );
         let mut settings = super::super::Settings::default();

@@ -232,17 +232,13 @@ pub struct Pages {
     pub public_url: Option<String>,
 }
 
-impl CacheSettings {
-    /// Default of `priority`, as in nix-serve.
-    pub const PRIORITY_DEFAULT: u32 = 30;
-}
-
 impl Default for CacheSettings {
     fn default() -> Self {
         Self {
             name: String::new(),
             prefix: String::new(),
-            priority: Self::PRIORITY_DEFAULT,
+            // As in nix-serve.
+            priority: 30,
             secret_key_files: Vec::new(),
             access: AccessConfig::default(),
             sign: Sign::default(),

@@ -34,7 +34,10 @@ pub fn read(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Configuration, ConfigError> {
     let credential = |text: &str| path(text, &variable);
-    let mut config = server(settings, &credential)?;
+    let mut draft = ServerDraft::default();
+    let find = |option: &str| settings.find(None, option);
+    set_all(options::server::OPTIONS, &mut draft, find, &credential)?;
+    let mut config = draft.finish()?;
     let first_directory = |name: &str| {
         let names = variable(name)?;
         let first = names.split(':').next().unwrap_or_default();
@@ -55,16 +58,6 @@ pub fn read(
         return Err(super::draft::requires(option, "access.trusted-proxies"));
     }
     Ok(config)
-}
-
-fn server(
-    settings: &Settings,
-    credential: FindCredential<'_>,
-) -> Result<Configuration, ConfigError> {
-    let mut draft = ServerDraft::default();
-    let find = |option: &str| settings.find(None, option);
-    set_all(options::server::OPTIONS, &mut draft, find, credential)?;
-    draft.finish()
 }
 
 /// Sets all options of a draft for which `find` returns a setting, with its full name.

@@ -126,11 +126,10 @@ impl Planned {
 impl Admin {
     /// Closes the listeners, because another process needs them now.
     pub(super) fn leave(&self) {
-        let running = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.has_ended = true;
-            state.running.take()
-        };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_ended = true;
+        let running = state.running.take();
+        drop(state);
         // Ends the server after requests in progress.
         drop(running);
     }

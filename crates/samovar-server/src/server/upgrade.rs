@@ -86,16 +86,12 @@ impl Predecessor {
     ///
     /// Standard input is not the socket of the predecessor.
     pub fn of_process() -> anyhow::Result<Option<Self>> {
-        let Ok(text) = env::var(VARIABLE) else {
-            return Ok(None);
-        };
+        let text = env::var(VARIABLE).unwrap_or_default();
         let parent = std::os::unix::process::parent_id();
-        let Some((pid, kinds)) = text.split_once(' ') else {
+        let parts = text.split_once(' ');
+        let Some((_, kinds)) = parts.filter(|(pid, _)| pid.parse() == Ok(parent)) else {
             return Ok(None);
         };
-        if pid.parse() != Ok(parent) {
-            return Ok(None);
-        }
         let stream = take_stdin().context("cannot connect to the running server")?;
         Ok(Some(Self {
             pid: parent,
@@ -118,9 +114,9 @@ impl Predecessor {
             .context("cannot receive the sockets of the running server")?;
         let kinds: Option<Vec<Kind>> = self.kinds.chars().map(Kind::of_letter).collect();
         let kinds = kinds.filter(|kinds| kinds.len() == listeners.len());
-        let Some(kinds) = kinds else {
-            bail!("the running server is of an incompatible version: stop it and start this one");
-        };
+        let kinds = kinds.context(
+            "the running server is of an incompatible version: stop it and start this one",
+        )?;
         let mut secured = Vec::new();
         for (listener, kind) in listeners.into_iter().zip(kinds) {
             let listener = match (kind, tls) {
