@@ -18,7 +18,7 @@ use samovar_store::{Settings, Store};
 
 use crate::config::Configuration;
 use crate::daemon::Identity;
-use crate::listener::{Bind, ListenSpec};
+use crate::listener::Bind;
 
 /// Minimum limit of file descriptors: each connection and each file being sent needs one
 /// descriptor.
@@ -277,8 +277,9 @@ fn listeners(config: &Configuration, findings: &mut Findings) {
         match spec.resolve() {
             Ok(Bind::Unix(path)) => unix(&path, findings),
             Ok(Bind::FirstOf(addresses) | Bind::EachOf(addresses)) => {
+                let is_only = addresses.len() == 1;
                 for address in addresses {
-                    tcp(spec, address.address, findings);
+                    tcp(address.address, is_only, findings);
                 }
             }
             Err(error) => findings.error(
@@ -290,7 +291,8 @@ fn listeners(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings) {
+/// Checks one address of a listener.
+fn tcp(address: std::net::SocketAddr, is_only: bool, findings: &mut Findings) {
     match TcpListener::bind(address) {
         Ok(_) => findings.ok("listen", format!("{address} is available")),
         Err(error) => match error.kind() {
@@ -303,9 +305,8 @@ fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings
                 format!("this user may not listen on {address}"),
                 "choose a port of at least 1024, or grant the server CAP_NET_BIND_SERVICE",
             ),
-            // A missing address is no error here, for example on a machine without IPv6: the server
-            // listens on the other addresses.
-            io::ErrorKind::AddrNotAvailable if !matches!(spec, ListenSpec::Tcp { .. }) => {}
+            // On a machine without IPv6, for example, the server listens on the other addresses.
+            io::ErrorKind::AddrNotAvailable if !is_only => {}
             io::ErrorKind::AddrNotAvailable => findings.error(
                 "listen",
                 format!("this machine has no address {}", address.ip()),
@@ -428,5 +429,23 @@ fn daemon(config: &Configuration, findings: &mut Findings) {
             ),
             "start nix-daemon.socket and let this user connect (allowed-users in nix.conf)",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_may_lack_one_of_several_addresses() {
+        // RFC 5737 reserves this address for documentation.
+        let absent = "192.0.2.1:0".parse().expect("an address");
+        let worst = |is_only| {
+            let mut findings = Findings::default();
+            tcp(absent, is_only, &mut findings);
+            findings.worst()
+        };
+        assert_eq!(worst(true), Severity::Error);
+        assert_eq!(worst(false), Severity::Ok);
     }
 }
