@@ -40,7 +40,7 @@ fn start(config: &Configuration, daemonize: bool) -> anyhow::Result<ExitCode> {
         None => Role::of_process(daemonize)?,
     };
     if let Role::Launcher = role {
-        // The background process logs all messages.
+        // Do not print warnings here: the background process logs them.
         return Ok(ExitCode::from(launch(std::env::args_os().skip(1))?));
     }
     let background = match role {

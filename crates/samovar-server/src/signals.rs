@@ -2,9 +2,9 @@
 //!
 //! | signal | event | starman |
 //! | --- | --- | --- |
-//! | HUP | [`Signal::Reload`] | replaces its workers; keys stay, as the application is preloaded |
-//! | USR1 | [`Signal::ReopenLogs`] | ends (as in nginx and Apache here, for log rotation) |
-//! | USR2 | [`Signal::Upgrade`] | ends (as in nginx here) |
+//! | HUP | [`Signal::Reload`] | replaces its workers, which keep the keys read at start |
+//! | USR1 | [`Signal::ReopenLogs`] | ends; nginx and Apache do as here |
+//! | USR2 | [`Signal::Upgrade`] | ends; nginx does as here |
 //! | QUIT | [`Signal::Drain`] | as here |
 //! | TERM, INT | [`Signal::Stop`] | as here |
 //! | TTIN, TTOU | [`Signal::ChangeWorkers`] | one worker more, or less |

@@ -172,8 +172,8 @@ impl Realisation {
         }
     }
 
-    /// Returns the document with `signatures`. They replace the stored ones, or, with
-    /// `keeps_stored`, only stored ones with the same key name.
+    /// Returns the document with `signatures` in place of the stored ones. With `keeps_stored`,
+    /// stored signatures by keys of other names remain.
     #[must_use]
     pub fn signed(
         self,

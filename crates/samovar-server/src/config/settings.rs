@@ -187,8 +187,8 @@ impl Settings {
         self.caches.iter().map(|name| &**name)
     }
 
-    /// Finds the setting of an option, with its full name: the setting of this cache, else the one
-    /// for all caches.
+    /// Finds the setting of an option for this cache, else for all caches. Returns it with its full
+    /// name.
     pub fn find(&self, cache: Option<&str>, option: &str) -> Option<(String, &Setting)> {
         if let Some(cache) = cache {
             let name = format!("{CACHES}.{cache}.{option}");

@@ -68,7 +68,7 @@ impl Sink {
                 Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Retry: another process has made the shared terminal or pipe non-blocking.
+                // Another process that shares the terminal or pipe has made it non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY),
                 Err(error) => return Err((written, error)),
             }

@@ -57,8 +57,8 @@ struct Running {
 }
 
 impl Planned {
-    /// Binds the configured listeners; returns `None` if there are none. With `is_successor`, the
-    /// predecessor still listens there.
+    /// Binds the configured listeners; returns `None` if there are none. With `is_successor`, binds
+    /// nothing yet, because the predecessor still listens on these addresses.
     pub(super) fn bind(
         config: &Configuration,
         metrics: impl FnOnce() -> Metrics,

@@ -156,7 +156,7 @@ impl SocketFiles {
         }
     }
 
-    /// Leaves the files in place: they belong to a successor now.
+    /// Keeps the files from being removed on drop: they belong to a successor now.
     pub(super) fn leave(&mut self) {
         self.0.clear();
     }

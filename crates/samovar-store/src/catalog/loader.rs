@@ -14,13 +14,13 @@ use crate::database::Session;
 use crate::error::{StoreError, Unavailable};
 use crate::sync::Locked;
 
-/// Maximum number of attempts to read between two commits (rollback mode) or two checkpoints.
+/// Maximum number of attempts to read without a concurrent commit (in rollback mode) or checkpoint.
 const ATTEMPT_COUNT_MAX: u32 = 4;
 
 /// Number of consecutive full loads that may find the database replaced before the load fails.
 const LOAD_COUNT_MAX: u32 = 4;
 
-/// Delay before another full load after a failed one, which may have cost seconds.
+/// Minimum time between a failed full load, which may have taken seconds, and the next one.
 const FAILURE_LIFE: Duration = Duration::from_secs(1);
 
 /// Stack size in bytes: SQLite's stack frames are small, and sorting and parsing need little.

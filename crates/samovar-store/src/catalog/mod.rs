@@ -65,7 +65,7 @@ use keeper::Keeper;
 use loader::Loader;
 use set::Set;
 
-/// How often a waiter checks that the background thread still runs.
+/// Interval at which a caller that waits for a background load checks that its thread runs.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The hash parts of a store, shared by all threads.

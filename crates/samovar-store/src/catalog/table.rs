@@ -67,8 +67,8 @@ impl Table {
         let mut left = keys.len();
         keys.reserve_exact(is_taken.len() - left);
         keys.resize(is_taken.len(), EMPTY);
-        // From the end: a key never moves towards the front, so its target slot is either empty or
-        // its own.
+        // Start with the last key: keys move towards the end only, so the target slot of each is
+        // either empty or its own.
         for (slot, _) in is_taken
             .iter()
             .enumerate()

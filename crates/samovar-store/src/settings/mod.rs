@@ -40,7 +40,8 @@ pub enum SettingsError {
     /// The directory in this variable is not absolute.
     #[error("{0} must be an absolute path, got {1:?}: set it to one or unset it")]
     NotAbsolute(&'static str, String),
-    /// The value of this variable, here with replacement characters, is not UTF-8.
+    /// The value of this variable is not UTF-8. The second field is the value with U+FFFD in place
+    /// of invalid bytes.
     #[error("{0} must be UTF-8 text, got {1:?}")]
     NotUtf8(&'static str, String),
 }

@@ -122,8 +122,7 @@ impl Tree {
         }
     }
 
-    /// Returns the fingerprint of the files, if they are local. Also defined if the root does not
-    /// exist.
+    /// Returns the fingerprint of the files, if they are local. A missing root has one too.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ use samovar_nix::StoreDir;
 
 const URI_LEN_MAX: usize = 8192;
 
-/// Parameters that configure Nix's library only, or have no effect on reading.
+/// Parameters that are ignored: they configure Nix itself, or do not affect reading.
 const IGNORED: [&str; 12] = [
     "compression",
     "max-connection-age",

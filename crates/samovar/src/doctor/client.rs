@@ -119,8 +119,8 @@ fn is_same(entry: &str, url: &str) -> bool {
     without_login(entry) == url
 }
 
-/// Returns `url` in the form that is compared and printed. Leaves a text that is not an HTTP URL
-/// unchanged.
+/// Returns `url` without login and without trailing slashes, for comparing and printing. The login
+/// of a text that is not an HTTP URL is not recognised.
 fn without_login(url: &str) -> String {
     match Remote::parse(url) {
         Ok(remote) => remote.url().to_owned(),
