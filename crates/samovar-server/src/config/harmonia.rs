@@ -100,7 +100,7 @@ fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(),
     Ok(())
 }
 
-/// Checks a path of the store. The path of the database must show the state directory.
+/// Checks a path of the store. The state directory is derived from the path of the database.
 fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
     match name {
         "nix_db_path" => {

@@ -40,7 +40,7 @@ pub fn time(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.saturating_mul(seconds).min(MAX)))
 }
 
-/// Converts a value, a text or a number of seconds, to a time.
+/// Converts a number of seconds, or a text such as `10 min`, to a time.
 pub(super) fn time_of(value: &Value) -> Option<Duration> {
     match value {
         Value::Count(count) => time(&count.to_string()),

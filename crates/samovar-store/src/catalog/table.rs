@@ -29,8 +29,7 @@ const EMPTY: Key = [0; 20];
 #[derive(Debug)]
 pub(super) struct Table {
     seed: Seed,
-    /// Number of slots that home positions are scaled to. Keys pushed past the end make `slots`
-    /// longer than this.
+    /// Number of home slots. Keys that are pushed past the last of them make `slots` longer.
     home_count: u64,
     slots: Box<[Key]>,
     key_count: usize,
@@ -159,13 +158,13 @@ impl Table {
     }
 }
 
-/// Returns the number of slots that the home positions of `key_count` keys are scaled to.
+/// Returns the number of home slots of a table with `key_count` keys.
 fn home_count(key_count: usize) -> u64 {
     let count = (key_count * 100).div_ceil(LOAD_PERCENT).max(1);
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Estimates the number of slots for `key_count` keys, including those past the last home position.
+/// Estimates the number of slots for `key_count` keys, including those past the last home slot.
 fn slot_count(key_count: usize) -> usize {
     let homes = (key_count * 100).div_ceil(LOAD_PERCENT);
     homes + homes / 64 + 8
