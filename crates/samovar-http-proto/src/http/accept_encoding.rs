@@ -46,81 +46,55 @@ impl Coding {
 /// A weight in thousandths (RFC 9110, 12.4.2); 0 means "not acceptable".
 type Weight = u16;
 
-/// The content codings that a client accepts.
+/// Returns the coding for a response: the acceptable one with the highest weight; among equals, the
+/// first of [`Coding::ALL`]. `values` are those of all `Accept-Encoding` fields of the request, in
+/// order.
+///
+/// `None`: send the body without a coding, even if the client refuses `identity`. Such a response is
+/// more useful than 406, and RFC 9110, 12.5.3 permits both.
+///
+/// Malformed members and unknown codings are ignored. If a coding is repeated, the first counts.
+/// Takes time linear in the length of the fields, and does not allocate.
 ///
 /// # Examples
 ///
 /// ```
-/// use samovar_http_proto::http::accept_encoding::{AcceptEncoding, Coding};
+/// use samovar_http_proto::http::accept_encoding::{Coding, choose};
 ///
-/// let accepts = AcceptEncoding::parse([b"gzip, br;q=0.9, *;q=0".as_slice()]);
-/// assert_eq!(accepts.choose(), Some(Coding::Gzip));
+/// assert_eq!(choose([b"gzip, br;q=0.9, *;q=0".as_slice()]), Some(Coding::Gzip));
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AcceptEncoding {
-    /// Weights of the codings, indexed by [`Coding`].
-    codings: [Option<Weight>; 3],
-    identity: Option<Weight>,
-    /// Weight of `*`, which applies to all codings not listed.
-    others: Option<Weight>,
-}
-
-impl AcceptEncoding {
-    /// Parses the values of all `Accept-Encoding` fields of a request, in order.
-    ///
-    /// Malformed members and unknown codings are ignored. If a coding is repeated, the first
-    /// counts. Takes time linear in the length of the fields, and does not allocate.
-    pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut accepts = Self::default();
-        for value in values {
-            for member in value.split(|&byte| byte == b',') {
-                if let Some((coding, weight)) = member_of(member) {
-                    accepts.put(coding, weight);
-                }
-            }
-        }
-        accepts
-    }
-
-    fn put(&mut self, coding: &[u8], weight: Weight) {
-        let place = match Coding::from_token(coding) {
-            Some(coding) => &mut self.codings[coding as usize],
-            None if coding == b"*" => &mut self.others,
-            None if coding.eq_ignore_ascii_case(b"identity") => &mut self.identity,
-            None => return,
+pub fn choose<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<Coding> {
+    // Weights of the codings, of `identity`, and of `*`, which applies to all codings not listed.
+    let (mut weights, mut identity, mut others) = ([None; Coding::ALL.len()], None, None);
+    for (name, weight) in members(values) {
+        let place = match Coding::from_token(name) {
+            Some(coding) => &mut weights[coding as usize],
+            None if name == b"*" => &mut others,
+            None if name.eq_ignore_ascii_case(b"identity") => &mut identity,
+            None => continue,
         };
         place.get_or_insert(weight);
     }
-
-    fn weight(&self, coding: Coding) -> Weight {
+    let mut best = None;
+    // `identity` loses ties: it wins only if the client gives it a higher weight.
+    let mut best_weight = identity.unwrap_or(0);
+    for coding in Coding::ALL {
         // Without the field, every coding is acceptable (RFC 9110, 12.5.3, rule 1). In practice,
         // clients without the field cannot decode any.
-        self.codings[coding as usize].or(self.others).unwrap_or(0)
-    }
-
-    /// Returns the acceptable coding with the highest weight; among equals, the first of
-    /// [`Coding::ALL`]. `None`: send the body without a coding, even if the client refuses
-    /// `identity`: such a response is more useful than 406, and RFC 9110, 12.5.3 permits both.
-    pub fn choose(&self) -> Option<Coding> {
-        let mut best = None;
-        // `identity` loses ties: it wins only if the client gives it a higher weight.
-        let mut best_weight = self.identity.unwrap_or(0);
-        for coding in Coding::ALL {
-            let weight = self.weight(coding);
-            let is_better = match best {
-                None => weight > 0 && weight >= best_weight,
-                Some(_) => weight > best_weight,
-            };
-            if is_better {
-                (best, best_weight) = (Some(coding), weight);
-            }
+        let weight = weights[coding as usize].or(others).unwrap_or(0);
+        let is_better = match best {
+            None => weight > 0 && weight >= best_weight,
+            Some(_) => weight > best_weight,
+        };
+        if is_better {
+            (best, best_weight) = (Some(coding), weight);
         }
-        best
     }
+    best
 }
 
-/// Returns whether the client accepts a coding outside of [`Coding`]: lists it by name with a
-/// weight above 0. `*` does not count.
+/// Returns whether the client accepts a coding that [`Coding`] does not contain: whether it lists
+/// the name with a weight above 0. `*` does not count.
 ///
 /// # Examples
 ///
@@ -131,12 +105,17 @@ impl AcceptEncoding {
 /// assert!(!names_coding([b"bzip2;q=0, *".as_slice()], "bzip2"));
 /// ```
 pub fn names_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, coding: &str) -> bool {
+    members(values).any(|(name, weight)| weight > 0 && name.eq_ignore_ascii_case(coding.as_bytes()))
+}
+
+/// Iterates over the well-formed members of the lists in `values`.
+fn members<'a>(
+    values: impl IntoIterator<Item = &'a [u8]>,
+) -> impl Iterator<Item = (&'a [u8], Weight)> {
     let members = values
         .into_iter()
         .flat_map(|value| value.split(|&byte| byte == b','));
-    members
-        .filter_map(member_of)
-        .any(|(name, weight)| weight > 0 && name.eq_ignore_ascii_case(coding.as_bytes()))
+    members.filter_map(member_of)
 }
 
 /// Parses `codings [ weight ]`, with optional white space.
@@ -185,8 +164,7 @@ mod tests {
 
     #[track_caller]
     fn check(field: &str, expected: Option<Coding>) {
-        let accepts = AcceptEncoding::parse([field.as_bytes()]);
-        assert_eq!(accepts.choose(), expected, "{field}");
+        assert_eq!(choose([field.as_bytes()]), expected, "{field}");
     }
 
     #[test]
@@ -220,7 +198,7 @@ mod tests {
         check("gzip;q=0.5, identity", None);
         // No coding is acceptable; sending plain bytes is more useful than 406.
         check("identity;q=0, deflate", None);
-        assert_eq!(AcceptEncoding::parse([]).choose(), None);
+        assert_eq!(choose([]), None);
     }
 
     #[test]
@@ -243,20 +221,14 @@ mod tests {
             check(&format!("gzip;{weight}"), None);
         }
         for weight in ["q=1", "q=1.", "q=1.000", "Q=0.5", "q=0.", "q=0.999"] {
-            let field = format!("gzip;{weight}");
-            let accepts = AcceptEncoding::parse([field.as_bytes()]);
-            assert_eq!(
-                accepts.weight(Coding::Gzip) == 0,
-                weight == "q=0.",
-                "{field}"
-            );
+            let expected = (weight != "q=0.").then_some(Coding::Gzip);
+            check(&format!("gzip;{weight}"), expected);
         }
     }
 
     #[test]
     fn several_fields_are_one_list() {
-        let accepts = AcceptEncoding::parse([b"gzip;q=0.5".as_slice(), b"br;q=0.6, gzip"]);
-        assert_eq!(accepts.choose(), Some(Coding::Brotli));
-        assert_eq!(accepts.weight(Coding::Gzip), 500);
+        let values = [b"gzip;q=0.5".as_slice(), b"br;q=0.6, gzip"];
+        assert_eq!(choose(values), Some(Coding::Brotli));
     }
 }

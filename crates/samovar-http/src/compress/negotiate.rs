@@ -7,7 +7,7 @@ use super::media_type::is_compressible;
 use super::source::Compressed;
 use crate::budget::Budget;
 use crate::head::Head;
-use crate::http::accept_encoding::{AcceptEncoding, Coding};
+use crate::http::accept_encoding::{self, Coding};
 use crate::http::{Status, Version};
 use crate::proto::encode;
 use crate::response::{Body, Response};
@@ -33,7 +33,7 @@ pub(crate) fn coding(request: Head<'_>) -> Option<Coding> {
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"Accept-Encoding"))
         .map(|(_, value)| value);
-    AcceptEncoding::parse(values).choose()
+    accept_encoding::choose(values)
 }
 
 /// Compresses a response if it meets the conditions listed in [`compress`](super). `coding` is the

@@ -41,17 +41,17 @@
 //! | flood of | countermeasure |
 //! |---|---|
 //! | connections | [`connections_max`](crate::Limits::connections_max); further connections get 503, or with TLS a close; descriptors are reserved for files |
-//! | connections, out of descriptors | accepting pauses instead of spinning; after a while, waiting clients get 503 through a reserved descriptor (`tests/exhaustion.rs`) |
+//! | connections, until no file descriptor is free | the server pauses accepting instead of retrying in a loop; after a while it uses a reserved descriptor to send 503 to waiting clients (`tests/exhaustion.rs`) |
 //! | requests | a bounded queue, 503 |
 //! | large heads, many fields, long targets | 431, 414; [`HeadLimits`](crate::HeadLimits) |
-//! | large bodies | 413 by announced or received length; [`request_memory_max`](crate::Limits::request_memory_max) for the sum |
+//! | large bodies | 413 if the announced or the received length exceeds the limit; [`request_memory_max`](crate::Limits::request_memory_max) limits the sum of all bodies |
 //! | pipelining without reading | a request is not processed before the previous response was sent |
 //! | colliding hashes (2011) | fields and parameters are lists, not hash tables; the header map of `h2` switches to a keyed hash on collisions |
 //! | chunk extensions, tiny chunks | size lines of at most 256 bytes; framing is decoded in place |
 //! | TLS handshakes | processed on workers; [`handshakes_max`](crate::Limits::handshakes_max), [`handshake_time`](crate::Limits::handshake_time) |
 //! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate limit for resets by either side, see [`bounds`](super::bounds) |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rate limits; the size of a head is checked as it arrives |
-//! | HPACK bombs (CVE-2016-6581) | the limit applies to the decoded size |
+//! | HPACK bombs (CVE-2016-6581) | the limit of a request head applies to its decoded size |
 //! | compression bombs | request bodies are not decompressed; the limit of WebSocket messages applies during decompression |
 //!
 //! # Response splitting
