@@ -30,11 +30,8 @@ pub struct ClientAuthority {
 impl Tls {
     /// Returns whether a listener speaks TLS. Unix sockets never do, as in starman.
     pub fn covers(&self, listener: &ListenSpec) -> bool {
-        matches!(listener, ListenSpec::Tcp { .. })
-            && self
-                .only
-                .as_ref()
-                .is_none_or(|only| only.contains(listener))
+        let is_named = |only: &Vec<ListenSpec>| only.contains(listener);
+        matches!(listener, ListenSpec::Tcp { .. }) && self.only.as_ref().is_none_or(is_named)
     }
 }
 

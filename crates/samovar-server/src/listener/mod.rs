@@ -1,8 +1,8 @@
 //! Addresses to listen on, from text to socket addresses.
 //!
-//! [`ListenSpec`] is a configured address, [`Bind`] the resulting socket addresses to try. Nothing
-//! is bound here: the engine binds one socket per I/O thread. Sockets passed by the service manager
-//! come from [`inherited`].
+//! [`ListenSpec`] is a configured address, which `resolve.rs` turns into socket addresses.
+//! `inherited.rs` takes sockets from the service manager. Nothing is bound here: the engine binds
+//! one socket per I/O thread.
 
 mod inherited;
 mod resolve;

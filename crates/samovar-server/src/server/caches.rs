@@ -7,7 +7,7 @@ use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig
 use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
 use samovar_storage::Storage;
 
-use crate::config::{CacheSettings, Configuration, Pages, Tls};
+use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
 
 /// Name of an unnamed cache in the database of the storage.
@@ -72,11 +72,8 @@ pub(super) fn add_uploads(
 
 /// Returns the certificate authorities of client certificates.
 fn authorities(config: &Configuration) -> Option<&std::path::Path> {
-    let clients = config
-        .tls
-        .as_ref()
-        .and_then(|tls: &Tls| tls.clients.as_ref());
-    clients.map(|clients| &*clients.authorities)
+    let clients = config.tls.as_ref()?.clients.as_ref()?;
+    Some(&clients.authorities)
 }
 
 /// Creates the caches. Also returns warnings about the files that they name, each once.

@@ -4,8 +4,8 @@
 //!
 //! Steps that can fail come first, and fail with one line: configuration, keys, sockets. Then the
 //! process switches its user, opens the store, catches signals, and serves. `start.rs` has a type
-//! for each stage, so that the compiler enforces this order. [`Signal`](crate::signals::Signal)
-//! describes the effects of signals.
+//! for each stage, so that the compiler enforces this order. `signals.rs` describes the effects of
+//! signals.
 
 mod admin;
 mod bind;
