@@ -24,7 +24,7 @@ pub(crate) struct Matched {
 }
 
 /// The decoded parameters of a path.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Params<'a> {
     pub(crate) text: &'a str,
     pub(crate) spans: &'a [Span],
@@ -32,12 +32,6 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    const NONE: Self = Self {
-        text: "",
-        spans: &[],
-        names: &[],
-    };
-
     /// Returns the value of `{name}` or `{*name}`; `None` if the route has no such parameter.
     ///
     /// The value is decoded, so it may contain any character, including slashes that were encoded.
@@ -106,7 +100,7 @@ impl Request {
     /// Returns all path parameters.
     pub fn params(&self) -> Params<'_> {
         let Some(matched) = &self.matched else {
-            return Params::NONE;
+            return Params::default();
         };
         let raw = || std::str::from_utf8(self.head().path()).unwrap_or_default();
         Params {

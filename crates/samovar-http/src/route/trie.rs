@@ -57,7 +57,7 @@ impl Captures {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Node<V> {
     /// Sorted by text.
     literals: Vec<(Box<str>, usize)>,
@@ -69,16 +69,6 @@ struct Node<V> {
 }
 
 impl<V> Node<V> {
-    fn new() -> Self {
-        Self {
-            literals: Vec::new(),
-            partials: Vec::new(),
-            one: None,
-            rest: None,
-            value: None,
-        }
-    }
-
     fn has_children(&self) -> bool {
         !self.literals.is_empty() || !self.partials.is_empty()
     }
@@ -91,15 +81,15 @@ pub(crate) struct Trie<V> {
     nodes: Vec<Node<V>>,
 }
 
-impl<V> Default for Trie<V> {
+impl<V: Default> Default for Trie<V> {
     fn default() -> Self {
         Self {
-            nodes: vec![Node::new()],
+            nodes: vec![Node::default()],
         }
     }
 }
 
-impl<V> Trie<V> {
+impl<V: Default> Trie<V> {
     /// Returns the value slot of a pattern, adding nodes as needed.
     pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut Option<V> {
         let mut at = 0;
@@ -137,7 +127,7 @@ impl<V> Trie<V> {
             Matcher::Rest => *node.rest.get_or_insert(fresh),
         };
         if child == fresh {
-            self.nodes.push(Node::new());
+            self.nodes.push(Node::default());
         }
         child
     }
