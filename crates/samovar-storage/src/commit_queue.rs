@@ -106,6 +106,7 @@ mod tests {
             deriver: None,
             signatures: Vec::new(),
             content_address: None,
+            quota: None,
         }
     }
 

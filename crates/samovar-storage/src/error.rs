@@ -33,6 +33,9 @@ pub enum StorageError {
     /// The database contains a value that its schema does not allow.
     #[error("database is damaged: {0}")]
     Damaged(String),
+    /// An object with this key was deleted while an object of the same key was uploaded.
+    #[error("{0} was deleted while it was uploaded again: repeat the upload")]
+    KeyInUse(String),
     /// The storage directory and the database belong to different storages.
     #[error(
         "storage directory and database do not belong together: .samovar/store-id is {directory}, \

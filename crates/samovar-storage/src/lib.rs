@@ -15,25 +15,33 @@
 //! * **The directory is a plain binary cache** that any Nix can read as `file://`.
 //! * **A client cannot use a file by knowing its hash.** Its token must have uploaded the file, or
 //!   must be able to read it in the same cache.
+//! * **The collector deletes only what nobody needs**: see [`collect`].
 //!
 //! The traits [`Objects`](objects::Objects) and [`Metadata`](metadata::Metadata) separate these
 //! rules from the file system and from SQLite.
 
 #![forbid(unsafe_code)]
 
+pub mod collect;
 mod commit_queue;
 mod content_address;
 mod error;
+mod keep;
 pub mod metadata;
 mod mirror;
 pub mod objects;
 mod publish;
 pub mod push;
+mod size;
 mod storage;
+mod stored_cache;
 pub mod token;
+mod upkeep;
 pub mod verify;
 
 pub use error::{PutError, StorageError};
 pub use mirror::narinfo;
 pub use publish::{NARINFO_LEN_MAX, Refusal};
-pub use storage::{DATABASE, Render, Storage, StoredCache, listing_reader, open_database};
+pub use size::human as human_size;
+pub use storage::{DATABASE, Render, Storage, open_database};
+pub use stored_cache::{StoredCache, listing_reader};

@@ -2,7 +2,7 @@
 //! that as `file://` without this program.
 
 use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{NarHash, StoreDir};
+use samovar_nix::{HashPart, NarHash, StoreDir};
 
 use crate::metadata::StoredPath;
 
@@ -15,6 +15,11 @@ pub(crate) fn cache_info(dir: &StoreDir) -> String {
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
         dir.as_str()
     )
+}
+
+/// Returns the key of the narinfo of a path.
+pub(crate) fn narinfo_key(hash_part: HashPart) -> String {
+    format!("{hash_part}.narinfo")
 }
 
 /// Makes the narinfo of an uploaded path, with the uploaded signatures.

@@ -5,6 +5,7 @@ use samovar_nix::{Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePat
 
 use crate::content_address;
 use crate::metadata::StoredNar;
+use crate::size::human;
 use crate::verify::FileName;
 
 /// Maximum length of a narinfo, in bytes.
@@ -87,6 +88,30 @@ pub enum Refusal {
     /// A build log is longer than this limit, in bytes.
     #[error("the build log has more than {0} bytes")]
     LogTooLong(u64),
+    /// The file would exceed the quota of the cache.
+    #[error(
+        "the cache has {} of its quota of {}, which leaves no space for this file: ask the \
+         operator of the cache for a larger quota, or to unpin paths that are not needed",
+        human(*used), human(*quota)
+    )]
+    Quota {
+        /// Total length of the files of the cache, in bytes.
+        used: u64,
+        /// Maximum total length, in bytes.
+        quota: u64,
+    },
+    /// The files that were uploaded with the token, and that no path uses, exceed the limit.
+    #[error(
+        "the token has uploaded {} of files that no path uses, the limit is {}: upload their \
+         narinfos, or wait until the files are deleted, a day after their upload",
+        human(*used), human(*limit)
+    )]
+    TooManyLoose {
+        /// Total length of the files, with the refused one, in bytes.
+        used: u64,
+        /// Maximum total length, in bytes.
+        limit: u64,
+    },
     /// The token was revoked or has expired.
     #[error("the token was revoked or has expired since the upload began")]
     TokenInvalid,

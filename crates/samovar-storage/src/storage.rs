@@ -1,37 +1,33 @@
 //! [`Storage`]: the interface through which a server uses uploads.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Write as _};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use std::time::Duration;
 
-use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_nix::{HashPart, StoreDir};
 
+use crate::collect::{Retention, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::error::{PutError, StorageError};
-use crate::metadata::{
-    CacheId, Metadata, NewNar, NewPath, NewReference, Published, Sqlite, StoredNar, StoredPath,
-};
+use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses};
 use crate::mirror;
 use crate::objects::{Directory, Objects};
-use crate::publish::{self, Refusal};
-use crate::token::{Token, TokenHash};
-use crate::verify::{FileName, Limits, VerifyError, verify};
+use crate::publish::Refusal;
+use crate::stored_cache::StoredCache;
+use crate::token::{self, Token, TokenHash};
+use crate::verify::{FileName, Limits};
 
 /// Path of the database, relative to the storage directory.
 pub const DATABASE: &str = ".samovar/db.sqlite";
 
 const LOCK: &str = ".samovar/lock";
 const STORE_ID: &str = ".samovar/store-id";
-
-/// Length of the buffer for receiving a build log, in bytes.
-const LOG_BUFFER_LEN: usize = 64 * 1024;
-
-/// Maximum number of tokens that are remembered as valid.
-const SEEN_COUNT_MAX: usize = 4096;
 
 /// Interval at which a new process checks whether its predecessor has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,21 +38,32 @@ pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 /// The storage for uploaded paths: files and a database.
 #[derive(Debug)]
 pub struct Storage {
-    objects: Box<dyn Objects>,
-    metadata: Box<dyn Metadata>,
-    store_dir: StoreDir,
-    limits: Limits,
-    queue: CommitQueue,
+    pub(crate) root: PathBuf,
+    pub(crate) objects: Box<dyn Objects>,
+    pub(crate) metadata: Box<dyn Metadata>,
+    pub(crate) store_dir: StoreDir,
+    pub(crate) limits: Limits,
+    pub(crate) rules: Rules,
+    pub(crate) queue: CommitQueue,
     index: RwLock<Index>,
+    /// Locked while paths are added to or removed from the database and the index, so that the two
+    /// agree.
+    changing: Mutex<()>,
     /// Hashes of tokens that were valid when last looked up. Used only to decide how to receive a
     /// body.
-    seen_tokens: RwLock<HashSet<TokenHash>>,
+    pub(crate) seen_tokens: RwLock<HashSet<TokenHash>>,
+    /// Upper bounds of the files of each token that no path uses, in bytes.
+    pub(crate) loose_bytes: Mutex<HashMap<i64, u64>>,
+    /// The uses that are not in the database yet.
+    pub(crate) uses: Mutex<Uses>,
+    /// What the collector keeps of each cache, by name.
+    pub(crate) retentions: Mutex<HashMap<String, Retention>>,
 }
 
 /// The hash parts of all paths, in memory.
 #[derive(Debug, Default)]
-struct Index {
-    paths: HashSet<(CacheId, HashPart)>,
+pub(crate) struct Index {
+    pub(crate) paths: HashSet<(CacheId, HashPart)>,
     /// The lock of the directory. While this process holds it, no other process publishes, so
     /// `paths` is complete. `None` while the predecessor of a zero-downtime upgrade runs; then
     /// look-ups query the database.
@@ -66,16 +73,6 @@ struct Index {
     is_shared: bool,
 }
 
-/// One cache of a storage.
-#[derive(Debug, Clone)]
-pub struct StoredCache {
-    storage: Arc<Storage>,
-    id: CacheId,
-    name: String,
-    /// Whether the narinfos of this cache are also written into the directory.
-    is_mirrored: bool,
-}
-
 impl Storage {
     /// Opens the storage in a directory; creates it if it does not exist.
     ///
@@ -83,7 +80,22 @@ impl Storage {
     ///
     /// Any [`StorageError`].
     pub fn open(root: &Path, store_dir: &StoreDir) -> Result<Arc<Self>, StorageError> {
-        let metadata = open_database(root)?;
+        Self::with_rules(root, store_dir, Rules::default(), token::now)
+    }
+
+    /// Opens the storage with other times and another clock, for tests.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn with_rules(
+        root: &Path,
+        store_dir: &StoreDir,
+        rules: Rules,
+        clock: Clock,
+    ) -> Result<Arc<Self>, StorageError> {
+        create_private(root)?;
+        let metadata = Sqlite::with_clock(&root.join(DATABASE), clock)?;
         let directory = Directory::open(root)?;
         check_store_id(root, &metadata.store_id()?)?;
         if directory.open(mirror::CACHE_INFO)?.is_none() {
@@ -93,13 +105,19 @@ impl Storage {
         let lock = File::create(root.join(LOCK))
             .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
         let storage = Arc::new(Self {
+            root: root.to_owned(),
             objects: Box::new(directory),
             metadata: Box::new(metadata),
             store_dir: store_dir.clone(),
             limits: Limits::default(),
+            rules,
             queue: CommitQueue::default(),
             index: RwLock::default(),
+            changing: Mutex::default(),
             seen_tokens: RwLock::default(),
+            loose_bytes: Mutex::default(),
+            uses: Mutex::default(),
+            retentions: Mutex::default(),
         });
         match lock.try_lock() {
             Ok(()) => {
@@ -139,11 +157,16 @@ impl Storage {
         name: &str,
         is_mirrored: bool,
     ) -> Result<StoredCache, StorageError> {
+        let id = self.metadata.cache(name, self.store_dir.as_str())?;
+        if is_mirrored {
+            self.metadata.set_mirrored(id)?;
+        }
         Ok(StoredCache {
             storage: Arc::clone(self),
-            id: self.metadata.cache(name, self.store_dir.as_str())?,
+            id,
             name: name.to_owned(),
             is_mirrored,
+            quota: None,
         })
     }
 
@@ -180,7 +203,7 @@ impl Storage {
         Ok(())
     }
 
-    fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -189,7 +212,8 @@ impl Storage {
     }
 
     /// Publishes a batch and adds its new paths to the index in memory.
-    fn commit(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
+    pub(crate) fn commit(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
+        let _changing = self.changing();
         let outcomes = self.metadata.publish(batch)?;
         let mut index = self.index_mut();
         for (new, outcome) in batch.iter().zip(&outcomes) {
@@ -199,287 +223,74 @@ impl Storage {
         }
         Ok(outcomes)
     }
+
+    pub(crate) fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Chooses the key of an uploaded file: that of its NAR, if there is one, or one that no object
+    /// has that may still be in the process of deletion.
+    pub(crate) fn object_key(&self, name: &FileName) -> Result<String, StorageError> {
+        if let Some(key) = self.metadata.object_key(name.file_hash())? {
+            return Ok(key);
+        }
+        let mut number = 1;
+        loop {
+            let key = name.key(number);
+            if !self.metadata.is_garbage(&key)? {
+                return Ok(key);
+            }
+            number += 1;
+        }
+    }
+
+    /// Refuses a file of this length if the token would have too many files that no path uses.
+    pub(crate) fn check_loose(&self, token: &Token, file_size: u64) -> Result<(), PutError> {
+        let limit = self.rules.loose_bytes_max;
+        let bounds = || {
+            self.loose_bytes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        // Publishing makes the total smaller, so the bound in memory is exact or too large.
+        let bound = bounds().get(&token.id).copied();
+        let mut used = match bound {
+            Some(bound) => bound,
+            None => self.metadata.loose_bytes(token.id)?,
+        };
+        if bound.is_some() && used.saturating_add(file_size) > limit {
+            used = self.metadata.loose_bytes(token.id)?;
+        }
+        let used = used.saturating_add(file_size);
+        if used > limit {
+            return Err(Refusal::TooManyLoose { used, limit }.into());
+        }
+        bounds().insert(token.id, used);
+        Ok(())
+    }
+
+    /// Removes a path from the index in memory if the database does not have it any more. The
+    /// collector of another process may have deleted it. Returns whether it removed the path.
+    pub(crate) fn forget(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError> {
+        if !self.index().paths.contains(&(cache, hash_part)) {
+            return Ok(false);
+        }
+        let _changing = self.changing();
+        if self.metadata.has_path(cache, hash_part)? {
+            return Ok(false);
+        }
+        Ok(self.index_mut().paths.remove(&(cache, hash_part)))
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl StoredCache {
-    /// Whether an uploaded path with this hash part may exist. If `false`, it certainly does not.
-    /// Never blocks on a disk.
-    #[must_use]
-    pub fn may_contain(&self, hash_part: HashPart) -> bool {
-        let index = self.storage.index();
-        index.lock.is_none() || index.is_shared || index.paths.contains(&(self.id, hash_part))
-    }
-
-    /// Whether an uploaded path with this hash part certainly exists.
-    fn surely_contains(&self, hash_part: HashPart) -> bool {
-        let index = self.storage.index();
-        index.paths.contains(&(self.id, hash_part))
-    }
-
-    /// Returns the uploaded path with this hash part.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn lookup(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
-        if !self.may_contain(hash_part) {
-            return Ok(None);
-        }
-        self.storage.metadata.path(self.id, hash_part)
-    }
-
-    /// Returns the listing of an uploaded path, compressed with zstd.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn listing(&self, path: &StoredPath) -> Result<Option<Vec<u8>>, StorageError> {
-        self.storage.metadata.listing(path.nar.id)
-    }
-
-    /// Opens the file of a NAR that a path of this cache uses, or that was uploaded with `token`.
-    /// Also returns `None` if the file is lost or has another length; the next upload replaces it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn open_file(
-        &self,
-        token: Option<&Token>,
-        name: &FileName,
-    ) -> Result<Option<(StoredNar, File)>, StorageError> {
-        let storage = &*self.storage;
-        let token = token.map(|token| token.id);
-        let Some(nar) = storage.metadata.file(self.id, token, name.file_hash())? else {
-            return Ok(None);
-        };
-        let Some(file) = storage.objects.open(&nar.object_key)? else {
-            return Ok(None);
-        };
-        let metadata = file
-            .metadata()
-            .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
-        let is_whole = metadata.is_file() && metadata.len() == nar.file_size;
-        Ok(is_whole.then_some((nar, file)))
-    }
-
-    /// Returns the token with this text, if it is valid for this cache.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn authorize(&self, text: &[u8], now: i64) -> Result<Option<Token>, StorageError> {
-        let Some(hash) = TokenHash::of(text) else {
-            return Ok(None);
-        };
-        let token = self.storage.metadata.token(&hash)?;
-        let token = token.filter(|token| token.is_valid(now) && token.covers(&self.name));
-        let seen = &self.storage.seen_tokens;
-        if token.is_some() && !self.is_seen(text) {
-            let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
-            if seen.len() >= SEEN_COUNT_MAX {
-                seen.clear();
-            }
-            seen.insert(hash);
-        }
-        Ok(token)
-    }
-
-    /// Whether the token with this text was valid when last looked up. Never blocks on a disk.
-    #[must_use]
-    pub fn is_seen(&self, text: &[u8]) -> bool {
-        let seen = &self.storage.seen_tokens;
-        let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
-        TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
-    }
-
-    /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
-    /// durably. Only the client that sent it can read it, until a published narinfo refers to it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]; then nothing is kept.
-    pub fn put_nar(
-        &self,
-        token: &Token,
-        name: &FileName,
-        source: &mut dyn Read,
-    ) -> Result<(), PutError> {
-        let storage = &*self.storage;
-        if self.open_file(Some(token), name)?.is_some() {
-            // The file is stored already, so discard the body.
-            io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
-            return Ok(());
-        }
-        let mut object = storage.objects.create()?;
-        let verified = verify(source, name, &mut object, &storage.limits);
-        let verified = verified.map_err(|error| match error {
-            VerifyError::Source(error) => PutError::Source(error),
-            VerifyError::Refused(refusal) => PutError::File(Box::new(refusal)),
-            VerifyError::Sink(error) => PutError::Storage(StorageError::file(
-                "cannot write",
-                format!("nar/{name}"),
-                error,
-            )),
-        })?;
-        let new = NewNar {
-            nar: StoredNar {
-                id: 0,
-                nar_hash: verified.nar_hash,
-                nar_size: verified.nar_size,
-                file_hash: *name.file_hash(),
-                file_size: verified.file_size,
-                compression: verified.compression,
-                object_key: format!("nar/{name}"),
-            },
-            listing: verified.listing,
-            frames: verified.frames,
-        };
-        object.publish(&new.nar.object_key)?;
-        Ok(storage.metadata.add_nar(token.id, &new)?)
-    }
-
-    /// Publishes a path, after comparing its narinfo with the uploaded file and checking its
-    /// references. When this returns, the path is durable and every look-up finds it.
-    /// `is_elsewhere` tells whether the live Nix store contains a path. Returns the path.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]; then nothing is published.
-    pub fn put_narinfo(
-        &self,
-        token: &Token,
-        hash_part: HashPart,
-        text: &[u8],
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-        render: &Render<'_>,
-    ) -> Result<(StorePath, Published), PutError> {
-        let storage = &*self.storage;
-        let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
-        let file = storage
-            .metadata
-            .file(self.id, Some(token.id), name.file_hash())?;
-        let file = file.ok_or(Refusal::UnknownFile(name))?;
-        publish::compare(&storage.store_dir, &info, &name, &file)?;
-        let path = info.store_path;
-        let others = info
-            .references
-            .iter()
-            .filter(|reference| **reference != path);
-        let new = NewPath {
-            cache: self.id,
-            token: token.id,
-            nar_id: file.id,
-            references: others
-                .map(|reference| NewReference {
-                    path: reference.clone(),
-                    is_elsewhere: !self.surely_contains(reference.hash_part())
-                        && is_elsewhere(reference),
-                })
-                .collect(),
-            has_self_reference: info.references.contains(&path),
-            deriver: info.deriver,
-            signatures: info.signatures,
-            content_address: info.content_address,
-            path: path.clone(),
-        };
-        let outcome = storage.queue.publish(new, |batch| storage.commit(batch))?;
-        match outcome {
-            Published::MissingReference(reference) => {
-                Err(Refusal::MissingReference { reference, path }.into())
-            }
-            Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
-            Published::New | Published::Known | Published::Conflict => {
-                self.mirror(hash_part, render)?;
-                Ok((path, outcome))
-            }
-        }
-    }
-
-    /// Receives a build log of at most `len_max` bytes, and replaces an earlier one of the same
-    /// name.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]; then nothing is kept.
-    pub fn put_log(
-        &self,
-        token: &Token,
-        path: &StorePath,
-        source: &mut dyn Read,
-        len_max: u64,
-    ) -> Result<(), PutError> {
-        let key = self.log_key(path);
-        let mut object = self.storage.objects.create()?;
-        let mut piece = vec![0; LOG_BUFFER_LEN];
-        let mut len = 0_u64;
-        loop {
-            let read = source.read(&mut piece).map_err(PutError::Source)?;
-            if read == 0 {
-                break;
-            }
-            len += read as u64;
-            if len > len_max {
-                return Err(Refusal::LogTooLong(len_max).into());
-            }
-            object
-                .write_all(&piece[..read])
-                .map_err(|error| StorageError::file("cannot write", &key, error))?;
-        }
-        if !self.storage.metadata.is_token_valid(token.id)? {
-            return Err(Refusal::TokenInvalid.into());
-        }
-        Ok(object.publish(&key)?)
-    }
-
-    /// Opens an uploaded build log.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
-        self.storage.objects.open(&self.log_key(path))
-    }
-
-    /// Returns the key of a log. Only a mirrored cache uses `log/`, so that a token for one cache
-    /// cannot change another cache's logs.
-    fn log_key(&self, path: &StorePath) -> String {
-        match self.is_mirrored {
-            true => format!("log/{}", path.base_name()),
-            false => format!(".samovar/log/{}/{}", self.id.0, path.base_name()),
-        }
-    }
-
-    /// Writes narinfos that are missing in the directory because an earlier process was killed
-    /// after publishing them. Does nothing if the cache is not mirrored.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
-        if !self.is_mirrored {
-            return Ok(());
-        }
-        for (cache, hash_part) in self.storage.metadata.hash_parts()? {
-            let key = narinfo_key(hash_part);
-            if cache == self.id && !self.storage.objects.has_contents(&key)? {
-                self.mirror(hash_part, render)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the narinfo of a path into the directory, if the cache is mirrored.
-    fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
-        if self.is_mirrored
-            && let Some(path) = self.lookup(hash_part)?
-        {
-            let text = render(&path);
-            self.storage
-                .objects
-                .write_mirror(&narinfo_key(hash_part), &text)?;
-        }
-        Ok(())
+impl Index {
+    /// Whether a path may exist. If `false`, it certainly does not.
+    pub(crate) fn may_contain(&self, cache: CacheId, hash_part: HashPart) -> bool {
+        self.lock.is_none() || self.is_shared || self.paths.contains(&(cache, hash_part))
     }
 }
 
@@ -490,25 +301,16 @@ impl StoredCache {
 ///
 /// Any [`StorageError`].
 pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
-    let private = root.join(".samovar");
-    fs::create_dir_all(&private)
-        .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
-        .map_err(|error| StorageError::file("cannot create", ".samovar", error))?;
+    create_private(root)?;
     Sqlite::open(&root.join(DATABASE))
 }
 
-fn narinfo_key(hash_part: HashPart) -> String {
-    format!("{hash_part}.narinfo")
-}
-
-/// Reads a listing that is compressed with zstd.
-///
-/// # Errors
-///
-/// [`StorageError::Damaged`] if the decompressor cannot be made.
-pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError> {
-    zstd::Decoder::new(io::Cursor::new(listing))
-        .map_err(|error| StorageError::Damaged(error.to_string()))
+/// Creates the directory of the database.
+fn create_private(root: &Path) -> Result<(), StorageError> {
+    let private = root.join(".samovar");
+    fs::create_dir_all(&private)
+        .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
+        .map_err(|error| StorageError::file("cannot create", ".samovar", error))
 }
 
 /// Waits until the predecessor has ended, takes the lock, and loads the index.

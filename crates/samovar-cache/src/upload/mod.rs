@@ -483,7 +483,10 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
         PutError::File(refusal) if refusal.is_too_large() => Status::CONTENT_TOO_LARGE,
         PutError::File(_) => Status::UNPROCESSABLE_CONTENT,
         PutError::Narinfo(refusal) => match **refusal {
-            Refusal::TooLong | Refusal::LogTooLong(_) => Status::CONTENT_TOO_LARGE,
+            Refusal::TooLong
+            | Refusal::LogTooLong(_)
+            | Refusal::Quota { .. }
+            | Refusal::TooManyLoose { .. } => Status::CONTENT_TOO_LARGE,
             Refusal::TokenInvalid => Status::FORBIDDEN,
             Refusal::MissingReference { .. } | Refusal::UnknownFile(_) => Status::CONFLICT,
             _ => Status::UNPROCESSABLE_CONTENT,

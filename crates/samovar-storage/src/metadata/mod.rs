@@ -3,6 +3,7 @@
 //! The database decides what exists. A path is visible once its row is committed. That happens only
 //! after its file is durable and if all its references have rows, which a foreign key enforces.
 
+mod collect;
 mod sqlite;
 
 use samovar_nix::narinfo::Compression;
@@ -11,10 +12,17 @@ use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
 
+pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use sqlite::Sqlite;
 
+/// Seconds of a day.
+pub const DAY: i64 = 86_400;
+
+/// Returns the time: seconds since 1970.
+pub type Clock = fn() -> i64;
+
 /// Number that identifies a cache in the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub(crate) i64);
 
 /// A file with a verified NAR, stored once for all paths and caches that have it.
@@ -50,6 +58,10 @@ pub struct NewNar {
 /// A path that was uploaded and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPath {
+    /// Number of the row.
+    pub id: i64,
+    /// Day of the last recorded use, in days since 1970.
+    pub used_on: i64,
     /// The store path.
     pub path: StorePath,
     /// The path's NAR.
@@ -87,6 +99,8 @@ pub struct NewPath {
     pub signatures: Vec<Signature>,
     /// The content address, if the narinfo states one.
     pub content_address: Option<ContentAddress>,
+    /// Maximum total length of the files of the cache, in bytes.
+    pub quota: Option<u64>,
 }
 
 /// A reference of a path that is to be published.
@@ -109,6 +123,13 @@ pub enum Published {
     Conflict,
     /// A reference is missing in the cache. Nothing was changed.
     MissingReference(StorePath),
+    /// The NAR was deleted or lost since the upload began. Nothing was changed.
+    MissingNar,
+    /// The path would exceed the quota of the cache. Nothing was changed.
+    OverQuota {
+        /// Total length of the files of the cache, in bytes.
+        used: u64,
+    },
     /// The token was revoked or has expired since the upload began. Nothing was changed.
     TokenInvalid,
 }
@@ -138,13 +159,28 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`].
     fn hash_parts(&self) -> Result<Vec<(CacheId, HashPart)>, StorageError>;
 
-    /// Returns the path with this hash part in a cache.
+    /// Records that the narinfos of this cache are also written into the directory.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError>;
+
+    /// Returns the path with this hash part in a cache, unless its NAR is lost. Revives the path if
+    /// it is condemned: once this has returned it, the collector does not delete it for a while.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn path(&self, cache: CacheId, hash_part: HashPart)
     -> Result<Option<StoredPath>, StorageError>;
+
+    /// Whether the cache has a path with this hash part.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn has_path(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError>;
 
     /// Returns the listing of a NAR, compressed with zstd.
     ///
@@ -153,7 +189,8 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Returns the NAR of a file, if a path of the cache uses it or `token` has uploaded it.
+    /// Returns the NAR of a file, if a path of the cache uses it or `token` has uploaded it, unless
+    /// it is lost. Revives the NAR, and the paths of the cache that use it, if they are condemned.
     ///
     /// # Errors
     ///
@@ -165,12 +202,45 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError>;
 
-    /// Records a verified NAR that was uploaded with `token`. It may be recorded already.
+    /// Returns the key of the object with this file, if there is a NAR of it. Revives the NAR if it
+    /// is condemned.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<(), StorageError>;
+    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<String>, StorageError>;
+
+    /// Whether a deletion of this object may still be in progress, so that a new object must have
+    /// another key.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError>;
+
+    /// Records a verified NAR that was uploaded with `token`. It may be recorded already. Returns
+    /// `false`, and records nothing, if its key [is garbage](Self::is_garbage).
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn add_nar(&self, token: i64, new: &NewNar) -> Result<bool, StorageError>;
+
+    /// Returns the total length of the files that the paths of a cache use, in bytes. A file counts
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError>;
+
+    /// Returns the total length of the files that were uploaded with `token` and that no path uses,
+    /// in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn loose_bytes(&self, token: i64) -> Result<u64, StorageError>;
 
     /// Publishes paths in one transaction, in the given order: a path may refer to an earlier one.
     ///
@@ -214,6 +284,151 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     ///
     /// Any [`StorageError`].
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError>;
+
+    /// Returns the time of the database.
+    fn now(&self) -> i64;
+
+    /// Records that paths were used today, and revives those that are condemned.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn record_uses(&self, uses: &Uses) -> Result<(), StorageError>;
+
+    /// Reads all paths, references and valid pins at one moment.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn graph(&self) -> Result<Graph, StorageError>;
+
+    /// Returns the store path of a row.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn store_path(&self, id: i64) -> Result<Option<StorePath>, StorageError>;
+
+    /// Condemns paths (`true`), or revives them, in one transaction. Paths are not deleted before
+    /// their condemnation was [confirmed](Self::confirm).
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn condemn_paths(&self, ids: &[i64], is_condemned: bool) -> Result<(), StorageError>;
+
+    /// Sets the present time as that of condemnations that have no time yet: at most `count_max`
+    /// paths, and as many NARs. Must be called after the condemnations were committed, so that no
+    /// look-up of a later time misses them. Returns whether no condemnation is left without a time.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn confirm(&self, count_max: u32) -> Result<bool, StorageError>;
+
+    /// Returns the paths that have been condemned since `before` or longer, newest first: a path
+    /// comes before those to which it refers.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn condemned_paths(&self, before: i64) -> Result<Vec<i64>, StorageError>;
+
+    /// Deletes those of these paths that are still condemned since `before` or longer, and that
+    /// neither a path nor a pin needs, in one transaction. Calls `remove_mirror` in the transaction
+    /// for each path of the mirrored cache. Returns the deleted paths.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]; then no path was deleted.
+    fn delete_paths(
+        &self,
+        ids: &[i64],
+        before: i64,
+        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+    ) -> Result<Vec<(CacheId, HashPart)>, StorageError>;
+
+    /// Returns the NARs that no path uses and that no client has sent since `sent_before`: those
+    /// that are condemned since `before` or longer (`Some`), or those that are not condemned.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn loose_nars(&self, sent_before: i64, before: Option<i64>) -> Result<Vec<i64>, StorageError>;
+
+    /// Condemns those of these NARs that [are still loose](Self::loose_nars), in one transaction.
+    /// Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn condemn_nars(&self, ids: &[i64], sent_before: i64) -> Result<usize, StorageError>;
+
+    /// Deletes those of these NARs that are still loose and condemned since `before` or longer, and
+    /// records the keys of their objects as garbage, in one transaction. Returns the lengths of
+    /// their files.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn delete_nars(
+        &self,
+        ids: &[i64],
+        sent_before: i64,
+        before: i64,
+    ) -> Result<Vec<u64>, StorageError>;
+
+    /// Returns the keys of garbage whose object was not removed yet.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn garbage(&self) -> Result<Vec<String>, StorageError>;
+
+    /// Records that the objects with these keys were removed.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn set_removed(&self, keys: &[String]) -> Result<(), StorageError>;
+
+    /// Frees the keys of garbage that was removed at `before` or earlier.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn free_keys(&self, before: i64) -> Result<(), StorageError>;
+
+    /// Pins a path of a cache, and revives it if it is condemned. Returns the pin; `None` if the
+    /// cache has no such path.
+    ///
+    /// If the newest generation of the pin has the path already, only its expiry changes.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError>;
+
+    /// Returns all pins by cache and name, the newest generation first.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn pins(&self) -> Result<Vec<Pin>, StorageError>;
+
+    /// Removes all generations of a pin, and returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError>;
+
+    /// Removes the pins that have expired.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn remove_expired_pins(&self) -> Result<usize, StorageError>;
 }
 
 /// The properties of a token to add.

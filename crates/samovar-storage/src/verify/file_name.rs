@@ -6,7 +6,9 @@ use samovar_nix::narinfo::Compression;
 use samovar_nix::nixbase32;
 
 /// Name of an uploaded file below `nar/`. It consists of the file's SHA-256 in Nix's base-32,
-/// `.nar`, and a suffix for the compression.
+/// `.nar`, and a suffix for the compression. The storage inserts a number, from `.2`, before `.nar`
+/// if the object with the plain name may still be in the process of deletion; such a name stands
+/// for the same file.
 ///
 /// | suffix | `compression=` of Nix |
 /// | --- | --- |
@@ -41,11 +43,12 @@ const SUFFIXES: [(&str, Compression); 8] = [
 ];
 
 impl FileName {
-    /// Parses a name without `nar/`. Names are case-sensitive, and each file has exactly one name.
+    /// Parses a name without `nar/`. Names are case-sensitive.
     #[must_use]
     pub fn parse(name: &[u8]) -> Option<Self> {
         let (hash, suffix) = name.split_at_checked(HASH_LEN)?;
         let file_hash = nixbase32::decode_array(hash).ok()?;
+        let suffix = without_number(suffix);
         let (_, compression) = SUFFIXES
             .into_iter()
             .find(|(known, _)| known.as_bytes() == suffix)?;
@@ -53,6 +56,19 @@ impl FileName {
             file_hash,
             compression,
         })
+    }
+
+    /// Returns the object key of the file's copy with this number, counted from 1.
+    #[must_use]
+    pub(crate) fn key(&self, number: u32) -> String {
+        let name = self.to_string();
+        match number {
+            1 => format!("nar/{name}"),
+            _ => {
+                let (hash, suffix) = name.split_at(HASH_LEN);
+                format!("nar/{hash}.{number}{suffix}")
+            }
+        }
     }
 
     /// Returns the file's SHA-256.
@@ -68,6 +84,17 @@ impl FileName {
     pub const fn compression(&self) -> Compression {
         self.compression
     }
+}
+
+/// Removes the number of a copy, such as `.2` in `.2.nar.zst`.
+fn without_number(suffix: &[u8]) -> &[u8] {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u32>().ok();
+    let after = suffix.strip_prefix(b".").and_then(|rest| {
+        let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+        let (digits, after) = rest.split_at(end);
+        number(digits).filter(|number| *number > 1).map(|_| after)
+    });
+    after.unwrap_or(suffix)
 }
 
 impl fmt::Display for FileName {

@@ -7,7 +7,9 @@
 //! upgrade. The journal mode is WAL and `synchronous` is `full`, so a commit survives a power cut
 //! once it has returned.
 
+mod collect;
 mod paths;
+mod pins;
 mod rows;
 mod schema;
 mod tokens;
@@ -17,11 +19,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use samovar_nix::HashPart;
+use samovar_nix::{HashPart, StorePath};
 
-use super::{CacheId, Metadata, NewNar, NewPath, NewToken, Published, StoredNar, StoredPath};
+use super::{
+    CacheId, Clock, Graph, Metadata, NewNar, NewPath, NewPin, NewToken, Pin, Published, StoredNar,
+    StoredPath, Uses,
+};
 use crate::error::StorageError;
-use crate::token::{Token, TokenHash, now};
+use crate::token::{self, Token, TokenHash};
 
 /// Maximum time to wait for the lock of another process, which holds it for one commit.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,6 +40,7 @@ pub struct Sqlite {
     path: PathBuf,
     writer: Mutex<Connection>,
     idle: Mutex<Vec<Connection>>,
+    clock: Clock,
 }
 
 impl Sqlite {
@@ -44,12 +50,22 @@ impl Sqlite {
     ///
     /// [`StorageError::Database`], [`StorageError::SchemaTooNew`].
     pub fn open(path: &Path) -> Result<Self, StorageError> {
+        Self::with_clock(path, token::now)
+    }
+
+    /// Opens the database with another clock than the system's.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Database`], [`StorageError::SchemaTooNew`].
+    pub fn with_clock(path: &Path, clock: Clock) -> Result<Self, StorageError> {
         let mut writer = connect(path)?;
         schema::migrate(&mut writer)?;
         Ok(Self {
             path: path.to_owned(),
             writer: Mutex::new(writer),
             idle: Mutex::default(),
+            clock,
         })
     }
 
@@ -108,7 +124,11 @@ impl Metadata for Sqlite {
     }
 
     fn cache(&self, name: &str, store_dir: &str) -> Result<CacheId, StorageError> {
-        paths::cache(&self.writer(), name, store_dir, now())
+        paths::cache(&self.writer(), name, store_dir, self.now())
+    }
+
+    fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError> {
+        paths::set_mirrored(&self.writer(), cache)
     }
 
     fn hash_parts(&self) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
@@ -120,7 +140,19 @@ impl Metadata for Sqlite {
         cache: CacheId,
         hash_part: HashPart,
     ) -> Result<Option<StoredPath>, StorageError> {
-        self.read(|connection| paths::stored_path(connection, cache, hash_part))
+        let found = self.read(|connection| paths::stored_path(connection, cache, hash_part))?;
+        let Some((path, true)) = found else {
+            return Ok(found.map(|(path, _)| path));
+        };
+        self.write(|transaction| {
+            paths::record_use(transaction, path.id, self.now())?;
+            let revived = paths::stored_path(transaction, cache, hash_part)?;
+            Ok(revived.map(|(path, _)| path))
+        })
+    }
+
+    fn has_path(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError> {
+        self.read(|connection| paths::has_path(connection, cache, hash_part))
     }
 
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
@@ -133,16 +165,49 @@ impl Metadata for Sqlite {
         token: Option<i64>,
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError> {
-        self.read(|connection| paths::file(connection, cache, token, file_hash))
+        let file = |connection: &Connection| paths::file(connection, cache, token, file_hash);
+        let found = self.read(file)?;
+        let Some((nar, true)) = found else {
+            return Ok(found.map(|(nar, _)| nar));
+        };
+        self.write(|transaction| {
+            paths::revive_nar(transaction, nar.id, self.now())?;
+            paths::record_nar_use(transaction, cache, nar.id, self.now())?;
+            Ok(file(transaction)?.map(|(nar, _)| nar))
+        })
     }
 
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<(), StorageError> {
-        self.write(|transaction| paths::add_nar(transaction, token, new, now()))
+    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<String>, StorageError> {
+        let find = |connection: &Connection| paths::nar_by_file(connection, file_hash);
+        let key = match self.read(find)? {
+            Some((id, 2, _)) => self.write(|transaction| {
+                paths::revive_nar(transaction, id, self.now())?;
+                find(transaction)
+            })?,
+            found => found,
+        };
+        Ok(key.map(|(_, _, key)| key))
+    }
+
+    fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError> {
+        self.read(|connection| collect::is_garbage(connection, object_key))
+    }
+
+    fn add_nar(&self, token: i64, new: &NewNar) -> Result<bool, StorageError> {
+        self.write(|transaction| paths::add_nar(transaction, token, new, self.now()))
+    }
+
+    fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
+        self.read(|connection| paths::file_bytes(connection, cache))
+    }
+
+    fn loose_bytes(&self, token: i64) -> Result<u64, StorageError> {
+        self.read(|connection| paths::loose_bytes(connection, token))
     }
 
     fn publish(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
         self.write(|transaction| {
-            let now = now();
+            let now = self.now();
             let outcomes = batch
                 .iter()
                 .map(|new| paths::publish_one(transaction, new, now));
@@ -151,7 +216,7 @@ impl Metadata for Sqlite {
     }
 
     fn add_token(&self, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
-        tokens::add(&self.writer(), hash, token)
+        tokens::add(&self.writer(), hash, token, self.now())
     }
 
     fn tokens(&self) -> Result<Vec<Token>, StorageError> {
@@ -163,10 +228,93 @@ impl Metadata for Sqlite {
     }
 
     fn is_token_valid(&self, token: i64) -> Result<bool, StorageError> {
-        self.read(|connection| tokens::is_valid(connection, token, now()))
+        self.read(|connection| tokens::is_valid(connection, token, self.now()))
     }
 
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError> {
-        tokens::revoke(&self.writer(), name)
+        tokens::revoke(&self.writer(), name, self.now())
+    }
+    fn now(&self) -> i64 {
+        (self.clock)()
+    }
+
+    fn record_uses(&self, uses: &Uses) -> Result<(), StorageError> {
+        self.write(|transaction| collect::record_uses(transaction, uses, self.now()))
+    }
+
+    fn graph(&self) -> Result<Graph, StorageError> {
+        self.read(|connection| collect::graph(connection, self.now()))
+    }
+
+    fn store_path(&self, id: i64) -> Result<Option<StorePath>, StorageError> {
+        self.read(|connection| collect::store_path(connection, id))
+    }
+
+    fn condemn_paths(&self, ids: &[i64], is_condemned: bool) -> Result<(), StorageError> {
+        self.write(|transaction| collect::condemn_paths(transaction, ids, is_condemned))
+    }
+
+    fn confirm(&self, count_max: u32) -> Result<bool, StorageError> {
+        self.write(|transaction| collect::confirm(transaction, count_max, self.now()))
+    }
+
+    fn condemned_paths(&self, before: i64) -> Result<Vec<i64>, StorageError> {
+        self.read(|connection| collect::condemned_paths(connection, before))
+    }
+
+    fn delete_paths(
+        &self,
+        ids: &[i64],
+        before: i64,
+        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+    ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
+        self.write(|transaction| collect::delete_paths(transaction, ids, before, remove_mirror))
+    }
+
+    fn loose_nars(&self, sent_before: i64, before: Option<i64>) -> Result<Vec<i64>, StorageError> {
+        self.read(|connection| collect::loose_nars(connection, sent_before, before))
+    }
+
+    fn condemn_nars(&self, ids: &[i64], sent_before: i64) -> Result<usize, StorageError> {
+        self.write(|transaction| collect::condemn_nars(transaction, ids, sent_before))
+    }
+
+    fn delete_nars(
+        &self,
+        ids: &[i64],
+        sent_before: i64,
+        before: i64,
+    ) -> Result<Vec<u64>, StorageError> {
+        self.write(|transaction| {
+            collect::delete_nars(transaction, ids, sent_before, before, self.now())
+        })
+    }
+
+    fn garbage(&self) -> Result<Vec<String>, StorageError> {
+        self.read(collect::garbage)
+    }
+
+    fn set_removed(&self, keys: &[String]) -> Result<(), StorageError> {
+        self.write(|transaction| collect::set_removed(transaction, keys, self.now()))
+    }
+
+    fn free_keys(&self, before: i64) -> Result<(), StorageError> {
+        collect::free_keys(&self.writer(), before)
+    }
+
+    fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError> {
+        self.write(|transaction| pins::add(transaction, new, self.now()))
+    }
+
+    fn pins(&self) -> Result<Vec<Pin>, StorageError> {
+        self.read(pins::all)
+    }
+
+    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError> {
+        pins::remove(&self.writer(), cache, name)
+    }
+
+    fn remove_expired_pins(&self) -> Result<usize, StorageError> {
+        pins::remove_expired(&self.writer(), self.now())
     }
 }

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
 
-use super::rows::{base_name, damaged, nar_columns, nar_of, path_of, signed};
+use super::collect::{self, day};
+use super::rows::{base_name, damaged, nar_columns, nar_of, path_of, signed, unsigned};
 use super::tokens;
 use crate::error::StorageError;
 use crate::metadata::{CacheId, NewNar, NewPath, Published, StoredNar, StoredPath};
@@ -52,21 +53,108 @@ pub(super) fn listing(
     Ok(listing.flatten())
 }
 
+/// Returns the NAR of a file that the cache or the token may use, and whether it, or a path of the
+/// cache that uses it, is condemned.
 pub(super) fn file(
     connection: &Connection,
     cache: CacheId,
     token: Option<i64>,
     file_hash: &[u8; 32],
-) -> Result<Option<StoredNar>, StorageError> {
+) -> Result<Option<(StoredNar, bool)>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
-        " from nar where file_hash = ?1 and ( \
+        ", state = 2 or exists ( \
+             select 1 from path \
+             where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
+         from nar where file_hash = ?1 and state <> 3 and ( \
              exists (select 1 from path where nar_id = nar.id and cache_id = ?2) or \
              exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
     ))?;
     let mut rows = statement.query(params![file_hash, cache.0, token])?;
-    rows.next()?.map(nar_of).transpose()
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some((nar_of(row)?, row.get(7)?)))
+}
+
+/// Revives a NAR that is condemned.
+pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<(), StorageError> {
+    connection
+        .prepare_cached("update nar set state = 1, state_at = ?2 where id = ?1 and state = 2")?
+        .execute(params![nar, now])?;
+    Ok(())
+}
+
+/// Records that a path was used, and revives it if it is condemned.
+pub(super) fn record_use(connection: &Connection, path: i64, now: i64) -> Result<(), StorageError> {
+    connection
+        .prepare_cached(
+            "update path set used_on = max(used_on, ?2), condemned_at = null \
+             where id = ?1 and (used_on < ?2 or condemned_at is not null)",
+        )?
+        .execute(params![path, day(now)])?;
+    Ok(())
+}
+
+/// Records that the paths of a cache with a NAR were used, and revives those that are condemned.
+pub(super) fn record_nar_use(
+    connection: &Connection,
+    cache: CacheId,
+    nar: i64,
+    now: i64,
+) -> Result<(), StorageError> {
+    connection
+        .prepare_cached(
+            "update path set used_on = max(used_on, ?3), condemned_at = null \
+             where nar_id = ?1 and cache_id = ?2 and (used_on < ?3 or condemned_at is not null)",
+        )?
+        .execute(params![nar, cache.0, day(now)])?;
+    Ok(())
+}
+
+/// Returns the number, the state and the object key of the NAR of a file.
+pub(super) fn nar_by_file(
+    connection: &Connection,
+    file_hash: &[u8; 32],
+) -> Result<Option<(i64, i64, String)>, StorageError> {
+    let mut statement =
+        connection.prepare_cached("select id, state, object_key from nar where file_hash = ?1")?;
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    Ok(statement.query_row([file_hash], row).optional()?)
+}
+
+pub(super) fn file_bytes(connection: &Connection, cache: CacheId) -> Result<u64, StorageError> {
+    let mut statement = connection.prepare_cached("select file_bytes from cache where id = ?1")?;
+    unsigned(statement.query_row([cache.0], |row| row.get(0))?)
+}
+
+pub(super) fn loose_bytes(connection: &Connection, token: i64) -> Result<u64, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select coalesce(sum(file_size), 0) from sent join nar on nar.id = nar_id \
+         where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
+    )?;
+    unsigned(statement.query_row([token], |row| row.get(0))?)
+}
+
+pub(super) fn has_path(
+    connection: &Connection,
+    cache: CacheId,
+    hash_part: HashPart,
+) -> Result<bool, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2)",
+    )?;
+    Ok(statement.query_row(params![cache.0, hash_part.as_bytes()], |row| row.get(0))?)
+}
+
+pub(super) fn set_mirrored(connection: &Connection, cache: CacheId) -> Result<(), StorageError> {
+    connection.execute(
+        "insert into meta values ('mirrored-cache', ?1) \
+         on conflict do update set value = excluded.value where value <> excluded.value",
+        [cache.0.to_string()],
+    )?;
+    Ok(())
 }
 
 pub(super) fn add_nar(
@@ -74,12 +162,17 @@ pub(super) fn add_nar(
     token: i64,
     new: &NewNar,
     now: i64,
-) -> Result<(), StorageError> {
+) -> Result<bool, StorageError> {
     let nar = &new.nar;
+    if collect::is_garbage(transaction, &nar.object_key)? {
+        return Ok(false);
+    }
     transaction.execute(
         "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
-         frames, listing, created_at) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
-         on conflict (file_hash) do update set object_key = excluded.object_key",
+         frames, listing, created_at, state_at) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
+         on conflict (file_hash) do update set \
+             object_key = excluded.object_key, state = 1, state_at = excluded.state_at",
         params![
             nar.nar_hash.as_bytes(),
             signed(nar.nar_size)?,
@@ -96,7 +189,7 @@ pub(super) fn add_nar(
         "insert or replace into sent select ?1, id, ?2 from nar where file_hash = ?3",
         params![token, now, nar.file_hash],
     )?;
-    Ok(())
+    Ok(true)
 }
 
 pub(super) fn publish_one(
@@ -109,38 +202,75 @@ pub(super) fn publish_one(
     if !tokens::is_valid(transaction, new.token, now)? {
         return Ok(Published::TokenInvalid);
     }
-    let hash_part = new.path.hash_part();
-    let known: Option<(i64, i64, String)> = transaction
-        .prepare_cached("select id, nar_id, sigs from path where cache_id = ?1 and hash_part = ?2")?
-        .query_row(params![new.cache.0, hash_part.as_bytes()], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
+    let nar: Option<(i64, i64)> = transaction
+        .prepare_cached("select state, file_size from nar where id = ?1")?
+        .query_row([new.nar_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if let Some((id, nar_id, sigs)) = known {
-        if nar_id != new.nar_id {
+    let Some((1 | 2, file_size)) = nar else {
+        return Ok(Published::MissingNar);
+    };
+    let file_size = unsigned(file_size)?;
+    revive_nar(transaction, new.nar_id, now)?;
+    let known = transaction
+        .prepare_cached(
+            "select path.id, nar_id, sigs, state from path join nar on nar.id = nar_id \
+             where cache_id = ?1 and hash_part = ?2",
+        )?
+        .query_row(
+            params![new.cache.0, new.path.hash_part().as_bytes()],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )
+        .optional()?;
+    match known {
+        Some(known) => publish_again(transaction, new, known, now),
+        None => insert_path(transaction, new, file_size, now),
+    }
+}
+
+/// Publishes a path that exists already: number of its row, its NAR, its signatures, state of its
+/// NAR.
+fn publish_again(
+    transaction: &Transaction<'_>,
+    new: &NewPath,
+    (id, nar, sigs, state): (i64, i64, String, i64),
+    now: i64,
+) -> Result<Published, StorageError> {
+    record_use(transaction, id, now)?;
+    if nar != new.nar_id {
+        if state != 3 {
             return Ok(Published::Conflict);
         }
-        let added = joined(&sigs, &new.signatures);
-        if added != sigs {
-            transaction
-                .prepare_cached("update path set sigs = ?2 where id = ?1")?
-                .execute(params![id, added])?;
-        }
-        return Ok(Published::Known);
+        // The first NAR is lost; this one replaces it.
+        transaction
+            .prepare_cached("update path set nar_id = ?2 where id = ?1")?
+            .execute([id, new.nar_id])?;
     }
-    insert_path(transaction, new, now)
+    let added = joined(&sigs, &new.signatures);
+    if added != sigs {
+        transaction
+            .prepare_cached("update path set sigs = ?2 where id = ?1")?
+            .execute(params![id, added])?;
+    }
+    Ok(Published::Known)
 }
 
 /// Inserts a path that does not exist yet, and its references.
 fn insert_path(
     transaction: &Transaction<'_>,
     new: &NewPath,
+    file_size: u64,
     now: i64,
 ) -> Result<Published, StorageError> {
+    if let Some(used) = over_quota(transaction, new, file_size)? {
+        return Ok(Published::OverQuota { used });
+    }
     let (mut references, mut outer) = (Vec::new(), Vec::new());
     for reference in &new.references {
         match path_row(transaction, new.cache, &reference.path)? {
-            Some(id) => references.push(id),
+            Some(id) => {
+                record_use(transaction, id, now)?;
+                references.push(id);
+            }
             None if reference.is_elsewhere => outer.push(reference.path.base_name()),
             None => return Ok(Published::MissingReference(reference.path.clone())),
         }
@@ -149,7 +279,7 @@ fn insert_path(
         .prepare_cached(
             "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
              sigs, registered_at, used_on, token_id) \
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9 / 86400, ?10)",
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         )?
         .execute(params![
             new.cache.0,
@@ -161,6 +291,7 @@ fn insert_path(
             new.content_address.map(|address| address.to_string()),
             joined("", &new.signatures),
             now,
+            day(now),
             new.token
         ])?;
     let id = transaction.last_insert_rowid();
@@ -175,6 +306,25 @@ fn insert_path(
             .execute(params![id, base_name])?;
     }
     Ok(Published::New)
+}
+
+/// Returns the total length of the cache's files, if the file of a new path would exceed the quota.
+fn over_quota(
+    transaction: &Transaction<'_>,
+    new: &NewPath,
+    file_size: u64,
+) -> Result<Option<u64>, StorageError> {
+    let Some(quota) = new.quota else {
+        return Ok(None);
+    };
+    let used = file_bytes(transaction, new.cache)?;
+    if used.saturating_add(file_size) <= quota {
+        return Ok(None);
+    }
+    let is_counted: bool = transaction
+        .prepare_cached("select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)")?
+        .query_row([new.nar_id, new.cache.0], |row| row.get(0))?;
+    Ok((!is_counted).then_some(used))
 }
 
 /// Returns the row number of the path with this hash part and name.
@@ -206,17 +356,19 @@ fn joined(sigs: &str, more: &[Signature]) -> String {
     texts.join(" ")
 }
 
+/// Returns the path with this hash part, and whether it is condemned.
 pub(super) fn stored_path(
     connection: &Connection,
     cache: CacheId,
     hash_part: HashPart,
-) -> Result<Option<StoredPath>, StorageError> {
+) -> Result<Option<(StoredPath, bool)>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
         ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
-         path.registered_at from path join nar on nar.id = path.nar_id \
-         where path.cache_id = ?1 and path.hash_part = ?2"
+         path.registered_at, path.used_on, path.condemned_at is not null \
+         from path join nar on nar.id = path.nar_id \
+         where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3"
     ))?;
     let mut rows = statement.query(params![cache.0, hash_part.as_bytes()])?;
     let Some(row) = rows.next()? else {
@@ -250,7 +402,9 @@ pub(super) fn stored_path(
     let ca: Option<String> = row.get(11)?;
     let sigs: String = row.get(12)?;
     let signatures = sigs.split(' ').filter(|text| !text.is_empty());
-    Ok(Some(StoredPath {
+    let path = StoredPath {
+        id,
+        used_on: row.get(14)?,
         nar: nar_of(row)?,
         references,
         deriver: deriver.map(|deriver| base_name(&deriver)).transpose()?,
@@ -262,5 +416,6 @@ pub(super) fn stored_path(
             .transpose()?,
         registered_at: row.get(13)?,
         path,
-    }))
+    };
+    Ok(Some((path, row.get(15)?)))
 }

@@ -46,7 +46,7 @@ pub(super) fn damaged(reason: &str) -> StorageError {
     StorageError::Damaged(reason.to_owned())
 }
 
-fn unsigned(number: i64) -> Result<u64, StorageError> {
+pub(super) fn unsigned(number: i64) -> Result<u64, StorageError> {
     u64::try_from(number).map_err(|_negative| damaged(&format!("{number} is negative")))
 }
 

@@ -54,8 +54,10 @@ mod tests {
         connection
             .execute_batch(
                 "pragma foreign_keys = on; begin; \
-                 insert into cache values (1, 'default', '/nix/store', 0), (2, 'b', '/nix/store', 0); \
-                 insert into nar values (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0), \
+                 insert into cache values \
+                     (1, 'default', '/nix/store', 0), (2, 'b', '/nix/store', 0); \
+                 insert into nar values \
+                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0), \
                      (2, x'02', 1, x'02', 10, 'none', 'nar/2.nar', null, null, 0); \
                  insert into path values \
                      (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null), \

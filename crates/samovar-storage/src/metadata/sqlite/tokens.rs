@@ -4,12 +4,13 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::error::StorageError;
 use crate::metadata::NewToken;
-use crate::token::{Rights, Token, TokenHash, now};
+use crate::token::{Rights, Token, TokenHash};
 
 pub(super) fn add(
     connection: &Connection,
     hash: &TokenHash,
     token: &NewToken,
+    now: i64,
 ) -> Result<i64, StorageError> {
     connection.execute(
         "insert into token (hash, name, cache, rights, created_at, expires_at) \
@@ -19,7 +20,7 @@ pub(super) fn add(
             token.name,
             token.cache,
             token.rights.bits(),
-            now(),
+            now,
             token.expires_at
         ],
     )?;
@@ -61,10 +62,10 @@ pub(super) fn is_valid(
     Ok(is_valid == Some(true))
 }
 
-pub(super) fn revoke(connection: &Connection, name: &str) -> Result<usize, StorageError> {
+pub(super) fn revoke(connection: &Connection, name: &str, now: i64) -> Result<usize, StorageError> {
     let count = connection.execute(
         "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
-        params![name, now()],
+        params![name, now],
     )?;
     Ok(count)
 }

@@ -1,0 +1,354 @@
+//! The collector: deletes paths and NARs that are not kept.
+//!
+//! # What is kept
+//!
+//! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used within
+//! the retention time of its cache, which is unlimited by default. Its closure is kept with it. A
+//! request for the narinfo or the NAR is a use, and so is another upload. See [`Retention`] for
+//! caches of limited size. A NAR is kept if a path uses it, or if a client has sent it within the
+//! last day. Build logs are never deleted.
+//!
+//! # Steps
+//!
+//! A run consists of small steps ([`Collector::step`]). After each of them it may end, or the
+//! process may be killed; the next run continues.
+//!
+//! 1. *Mark.* Read all paths, and decide which of them to keep.
+//! 2. *Condemn* the others, and *confirm* that: the time of a condemnation is set after its commit.
+//!    Revive paths that were condemned and are kept now.
+//! 3. *Delete* paths that have been condemned for [`Rules::hold`], referrers first. A path stays if
+//!    another path or a pin needs it; the next mark revives it.
+//! 4. Condemn, and later delete, NARs in the same way. The transaction that deletes a NAR also
+//!    records the key of its object as garbage.
+//! 5. *Remove* the objects whose keys are garbage.
+//! 6. *Free* those keys [`Rules::key_rest`] later.
+//!
+//! # Promises
+//!
+//! * **A path exists only with its references, and with its NAR**: foreign keys.
+//! * **A visible path has an object.** An object is removed only if its key is garbage. The key gets
+//!   there in the transaction that deletes the last row with it, and no new object gets a key that
+//!   is garbage. So a removal that is late removes nothing that is in use.
+//! * **An answer holds.** A path or file that a look-up returned exists for [`Rules::hold`] from
+//!   then on: a look-up that finds it condemned revives it in the database before it returns it. A
+//!   look-up that began before the condemnation was confirmed is older than the time from which
+//!   `hold` is counted.
+//! * **One collector at a time**, of all processes: it has a lock on a file.
+
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::mem;
+use std::path::Path;
+
+use samovar_nix::HashPart;
+
+use crate::error::StorageError;
+use crate::keep;
+use crate::metadata::{CacheId, DAY, Graph, Metadata};
+use crate::mirror::narinfo_key;
+use crate::objects::Objects;
+
+pub use crate::keep::Verdict;
+
+/// Name of the file that the collector locks, relative to the storage directory.
+const LOCK: &str = ".samovar/collector-lock";
+
+/// Number of rows that one step changes. Uploads wait for a step, about 20 ms.
+const BATCH_COUNT: u32 = 500;
+
+/// The times of the collector, in seconds, and limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Time from the condemnation to the deletion. Must exceed the interval at which uses are
+    /// written to the database.
+    pub hold: i64,
+    /// Time for which an uploaded path is kept although nobody uses it.
+    pub young: i64,
+    /// Time for which a NAR is kept that a client has sent and no path uses. Nix sends all NARs of
+    /// a closure before the first narinfo.
+    pub loose: i64,
+    /// Time until the key of a removed object may be used again.
+    pub key_rest: i64,
+    /// Maximum total length of the files that a token has sent and that no path uses, in bytes.
+    pub loose_bytes_max: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            hold: 3600,
+            young: DAY,
+            loose: DAY,
+            key_rest: 7 * DAY,
+            loose_bytes_max: 100 << 30,
+        }
+    }
+}
+
+/// What is kept of a cache in addition to pins and young paths. The default keeps everything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Days since the last use for which a path is kept; `None`: for ever.
+    pub days: Option<u32>,
+    /// Maximum total length of the files, in bytes. Beyond it, paths go whose last use is the
+    /// longest ago; `None`: no limit.
+    pub size: Option<u64>,
+}
+
+/// Counts of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Pins that had expired and were removed.
+    pub expired_pins: usize,
+    /// Paths that were condemned.
+    pub condemned: usize,
+    /// Paths that were condemned before, and are kept now.
+    pub revived: usize,
+    /// Paths that were deleted.
+    pub deleted: usize,
+    /// NARs that were condemned.
+    pub condemned_nars: usize,
+    /// NARs that were deleted.
+    pub deleted_nars: usize,
+    /// Total length of their files, in bytes.
+    pub deleted_bytes: u64,
+}
+
+/// A run of the collector.
+pub struct Collector<'a> {
+    metadata: &'a dyn Metadata,
+    objects: &'a dyn Objects,
+    rules: Rules,
+    /// The retention of a cache, by name.
+    retention: &'a dyn Fn(&str) -> Retention,
+    /// Called after a path was deleted.
+    deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
+    phase: Phase,
+    summary: Summary,
+    _lock: File,
+}
+
+/// The next step of a run.
+#[derive(Debug, Default)]
+enum Phase {
+    RemovePins,
+    Mark,
+    Revive(Vec<i64>, Vec<i64>),
+    Condemn(Vec<i64>),
+    ConfirmPaths,
+    FindPaths,
+    DeletePaths(Vec<i64>),
+    FindUnusedNars,
+    CondemnNars(Vec<i64>),
+    ConfirmNars,
+    FindNars,
+    DeleteNars(Vec<i64>),
+    FindGarbage,
+    RemoveObjects(Vec<String>),
+    /// Objects were removed; their keys are to be recorded.
+    RecordRemoved(Vec<String>, Vec<String>),
+    FreeKeys,
+    #[default]
+    Done,
+}
+
+impl fmt::Debug for Collector<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Collector").field(&self.phase).finish()
+    }
+}
+
+impl<'a> Collector<'a> {
+    /// Starts a run; `None` if another collector of this storage directory is running.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] for the lock.
+    pub fn start(
+        root: &Path,
+        metadata: &'a dyn Metadata,
+        objects: &'a dyn Objects,
+        rules: Rules,
+        retention: &'a dyn Fn(&str) -> Retention,
+        deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
+    ) -> Result<Option<Self>, StorageError> {
+        let lock = File::create(root.join(LOCK))
+            .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Self {
+                metadata,
+                objects,
+                rules,
+                retention,
+                deleted,
+                phase: Phase::RemovePins,
+                summary: Summary::default(),
+                _lock: lock,
+            })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(StorageError::file("cannot lock", LOCK, error)),
+        }
+    }
+
+    /// Makes all steps.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn run(mut self) -> Result<Summary, StorageError> {
+        while self.step()? {}
+        Ok(self.summary)
+    }
+
+    /// Makes one step. Returns whether there are more.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]. The run must be dropped.
+    pub fn step(&mut self) -> Result<bool, StorageError> {
+        self.phase = match mem::take(&mut self.phase) {
+            Phase::RemovePins => {
+                self.summary.expired_pins = self.metadata.remove_expired_pins()?;
+                Phase::Mark
+            }
+            Phase::Mark => self.mark()?,
+            Phase::Revive(mut kept, dead) => {
+                let batch = next(&mut kept);
+                self.metadata.condemn_paths(&batch, false)?;
+                self.summary.revived += batch.len();
+                match kept.is_empty() {
+                    true => Phase::Condemn(dead),
+                    false => Phase::Revive(kept, dead),
+                }
+            }
+            Phase::Condemn(mut dead) => {
+                let batch = next(&mut dead);
+                self.metadata.condemn_paths(&batch, true)?;
+                self.summary.condemned += batch.len();
+                match dead.is_empty() {
+                    true => Phase::ConfirmPaths,
+                    false => Phase::Condemn(dead),
+                }
+            }
+            Phase::ConfirmPaths => match self.metadata.confirm(BATCH_COUNT)? {
+                true => Phase::FindPaths,
+                false => Phase::ConfirmPaths,
+            },
+            Phase::FindPaths => {
+                Phase::DeletePaths(self.metadata.condemned_paths(self.condemned_before())?)
+            }
+            Phase::DeletePaths(ids) => self.delete_paths(ids)?,
+            other => return self.step_of_nars(other),
+        };
+        Ok(true)
+    }
+
+    /// Makes a step of the second half, about NARs and objects.
+    fn step_of_nars(&mut self, phase: Phase) -> Result<bool, StorageError> {
+        let metadata = self.metadata;
+        let (sent_before, before) = (metadata.now() - self.rules.loose, self.condemned_before());
+        self.phase = match phase {
+            Phase::FindUnusedNars => Phase::CondemnNars(metadata.loose_nars(sent_before, None)?),
+            Phase::CondemnNars(mut ids) => {
+                let batch = next(&mut ids);
+                self.summary.condemned_nars += metadata.condemn_nars(&batch, sent_before)?;
+                match ids.is_empty() {
+                    true => Phase::ConfirmNars,
+                    false => Phase::CondemnNars(ids),
+                }
+            }
+            Phase::ConfirmNars => match metadata.confirm(BATCH_COUNT)? {
+                true => Phase::FindNars,
+                false => Phase::ConfirmNars,
+            },
+            Phase::FindNars => Phase::DeleteNars(metadata.loose_nars(sent_before, Some(before))?),
+            Phase::DeleteNars(mut ids) => {
+                let sizes = metadata.delete_nars(&next(&mut ids), sent_before, before)?;
+                self.summary.deleted_nars += sizes.len();
+                self.summary.deleted_bytes += sizes.iter().sum::<u64>();
+                match ids.is_empty() {
+                    true => Phase::FindGarbage,
+                    false => Phase::DeleteNars(ids),
+                }
+            }
+            Phase::FindGarbage => Phase::RemoveObjects(metadata.garbage()?),
+            Phase::RemoveObjects(mut keys) => {
+                let batch = next(&mut keys);
+                for key in &batch {
+                    self.objects.remove(key)?;
+                }
+                Phase::RecordRemoved(batch, keys)
+            }
+            Phase::RecordRemoved(removed, keys) => {
+                metadata.set_removed(&removed)?;
+                match keys.is_empty() {
+                    true => Phase::FreeKeys,
+                    false => Phase::RemoveObjects(keys),
+                }
+            }
+            Phase::FreeKeys => {
+                metadata.free_keys(metadata.now() - self.rules.key_rest)?;
+                Phase::Done
+            }
+            _ => return Ok(false),
+        };
+        Ok(true)
+    }
+
+    fn mark(&mut self) -> Result<Phase, StorageError> {
+        let graph = self.metadata.graph()?;
+        let verdicts = keep::decide(&graph, self.retention, &self.rules, self.metadata.now());
+        let (mut kept, mut dead) = (Vec::new(), Vec::new());
+        for (path, verdict) in graph.paths.iter().zip(verdicts) {
+            match (verdict, path.is_condemned) {
+                (Verdict::Keep, true) => kept.push(path.id),
+                (Verdict::Unused | Verdict::OverSize, false) => dead.push(path.id),
+                _ => {}
+            }
+        }
+        Ok(Phase::Revive(kept, dead))
+    }
+
+    fn delete_paths(&mut self, mut ids: Vec<i64>) -> Result<Phase, StorageError> {
+        // The newest rows are deleted first, because they are the referrers.
+        let rest = ids.split_off(ids.len().min(BATCH_COUNT as usize));
+        let mut remove_mirror = |hash_part| self.objects.remove(&narinfo_key(hash_part));
+        let before = self.condemned_before();
+        let deleted = self
+            .metadata
+            .delete_paths(&ids, before, &mut remove_mirror)?;
+        self.summary.deleted += deleted.len();
+        for (cache, hash_part) in deleted {
+            (self.deleted)(cache, hash_part)?;
+        }
+        Ok(match rest.is_empty() {
+            true => Phase::FindUnusedNars,
+            false => Phase::DeletePaths(rest),
+        })
+    }
+
+    /// The latest time of condemnation of what may be deleted now.
+    fn condemned_before(&self) -> i64 {
+        self.metadata.now() - self.rules.hold
+    }
+}
+
+/// Takes the next batch from the end of a list.
+fn next<T>(list: &mut Vec<T>) -> Vec<T> {
+    list.split_off(list.len().saturating_sub(BATCH_COUNT as usize))
+}
+
+/// Reads all paths and decides which of them the next run would condemn, without changing anything.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn preview(
+    metadata: &dyn Metadata,
+    rules: &Rules,
+    retention: &dyn Fn(&str) -> Retention,
+) -> Result<(Graph, Vec<Verdict>), StorageError> {
+    let graph = metadata.graph()?;
+    let verdicts = keep::decide(&graph, retention, rules, metadata.now());
+    Ok((graph, verdicts))
+}

@@ -1,0 +1,318 @@
+//! The decision which paths the collector keeps.
+
+use std::collections::HashMap;
+
+use crate::collect::{Retention, Rules};
+use crate::metadata::{DAY, Graph};
+
+/// What the collector does with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Keep it.
+    Keep,
+    /// Delete it: it was not used within the retention time.
+    Unused,
+    /// Delete it: the cache exceeds its retention size.
+    OverSize,
+}
+
+/// Decides about each path of the graph, in its order. `retention`: that of a cache, by name.
+///
+/// A path is kept if it is young, pinned or used within the retention time of its cache, or if a
+/// kept path refers to it. If the paths that a cache keeps exceed its retention size, those whose
+/// last use is the longest ago go first, but none that is pinned, young or used today or yesterday.
+/// The use of a path counts as a use of its closure.
+pub(crate) fn decide(
+    graph: &Graph,
+    retention: &dyn Fn(&str) -> Retention,
+    rules: &Rules,
+    now: i64,
+) -> Vec<Verdict> {
+    let retentions: Vec<Retention> = graph.caches.iter().map(|name| retention(name)).collect();
+    let today = now.div_euclid(DAY);
+    let mut kept = vec![false; graph.paths.len()];
+    let mut needed = vec![false; graph.paths.len()];
+    for (index, path) in graph.paths.iter().enumerate() {
+        let days = retentions[path.cache as usize].days;
+        let is_young = path.registered_at > now - rules.young;
+        needed[index] = is_young || path.used_on >= today - 1;
+        kept[index] = days.is_none_or(|days| path.used_on >= today - i64::from(days));
+    }
+    for index in &graph.pinned {
+        needed[*index as usize] = true;
+    }
+    spread(graph, &mut needed);
+    for (kept, needed) in kept.iter_mut().zip(&needed) {
+        *kept |= needed;
+    }
+    spread(graph, &mut kept);
+    let mut verdicts: Vec<Verdict> = kept
+        .iter()
+        .map(|kept| {
+            if *kept {
+                Verdict::Keep
+            } else {
+                Verdict::Unused
+            }
+        })
+        .collect();
+    if retentions.iter().any(|retention| retention.size.is_some()) {
+        shrink(graph, &retentions, &needed, &mut verdicts);
+    }
+    verdicts
+}
+
+/// Marks the closures of all marked paths.
+fn spread(graph: &Graph, marked: &mut [bool]) {
+    // References have smaller numbers than their referrers, so the first pass marks all of them.
+    let mut is_changed = true;
+    while is_changed {
+        is_changed = false;
+        for index in (0..marked.len()).rev() {
+            if !marked[index] {
+                continue;
+            }
+            for reference in graph.references(index) {
+                is_changed |= !marked[reference];
+                marked[reference] = true;
+            }
+        }
+    }
+}
+
+/// Gives up paths of the caches that exceed their retention size.
+fn shrink(graph: &Graph, retentions: &[Retention], needed: &[bool], verdicts: &mut [Verdict]) {
+    let used_on = closure_uses(graph, verdicts);
+    // Number of kept paths by cache and NAR: a file counts once.
+    let mut counts: HashMap<(u32, i64), u32> = HashMap::new();
+    let mut sizes = vec![0_u64; retentions.len()];
+    let mut candidates = Vec::new();
+    for (index, path) in graph.paths.iter().enumerate() {
+        if retentions[path.cache as usize].size.is_none() || verdicts[index] != Verdict::Keep {
+            continue;
+        }
+        let count = counts.entry((path.cache, path.nar_id)).or_default();
+        if *count == 0 {
+            sizes[path.cache as usize] += path.file_size;
+        }
+        *count += 1;
+        if !needed[index] {
+            candidates.push(index);
+        }
+    }
+    // Newer rows first: a path goes before those to which it refers.
+    candidates.sort_by_key(|index| (used_on[*index], std::cmp::Reverse(*index)));
+    for index in candidates {
+        let path = &graph.paths[index];
+        let cache = path.cache as usize;
+        if retentions[cache].size.is_none_or(|max| sizes[cache] <= max) {
+            continue;
+        }
+        verdicts[index] = Verdict::OverSize;
+        if let Some(count) = counts.get_mut(&(path.cache, path.nar_id)) {
+            *count -= 1;
+            if *count == 0 {
+                sizes[cache] -= path.file_size;
+            }
+        }
+    }
+}
+
+/// Returns the last use of each path, which is that of its kept referrers if it is later.
+fn closure_uses(graph: &Graph, verdicts: &[Verdict]) -> Vec<i64> {
+    let mut used_on: Vec<i64> = graph.paths.iter().map(|path| path.used_on).collect();
+    let mut is_changed = true;
+    while is_changed {
+        is_changed = false;
+        for index in (0..used_on.len()).rev() {
+            if verdicts[index] != Verdict::Keep {
+                continue;
+            }
+            for reference in graph.references(index) {
+                if used_on[reference] < used_on[index] {
+                    used_on[reference] = used_on[index];
+                    is_changed = true;
+                }
+            }
+        }
+    }
+    used_on
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::metadata::GraphPath;
+
+    const TODAY: i64 = 20_000;
+    const NOW: i64 = TODAY * DAY + 5000;
+
+    /// A path of a random graph: its cache, NAR, days since its last use, age in hours, references
+    /// to earlier paths, and whether it is pinned.
+    type Node = (u32, i64, i64, i64, Vec<usize>, bool);
+
+    fn graph(nodes: &[Node]) -> Graph {
+        let mut graph = Graph {
+            caches: vec!["a".to_owned(), "b".to_owned()],
+            starts: vec![0],
+            ..Graph::default()
+        };
+        for (index, (cache, nar, unused, age, references, is_pinned)) in nodes.iter().enumerate() {
+            graph.paths.push(GraphPath {
+                id: i64::try_from(index).unwrap() * 2 + 1,
+                cache: *cache,
+                nar_id: *nar,
+                file_size: 1 << *nar,
+                used_on: TODAY - unused,
+                registered_at: NOW - age * 3600,
+                is_condemned: false,
+            });
+            let references: BTreeSet<u32> = references
+                .iter()
+                .filter_map(|reference| u32::try_from(reference % index.max(1)).ok())
+                .filter(|reference| index > 0 && nodes[*reference as usize].0 == *cache)
+                .collect();
+            graph.references.extend(references);
+            graph
+                .starts
+                .push(u32::try_from(graph.references.len()).unwrap());
+            if *is_pinned {
+                graph.pinned.push(u32::try_from(index).unwrap());
+            }
+        }
+        graph
+    }
+
+    /// The paths that one of `roots` needs, by recursion.
+    fn closure(graph: &Graph, roots: impl Iterator<Item = usize>) -> BTreeSet<usize> {
+        fn visit(graph: &Graph, index: usize, found: &mut BTreeSet<usize>) {
+            if found.insert(index) {
+                graph
+                    .references(index)
+                    .for_each(|next| visit(graph, next, found));
+            }
+        }
+        let mut found = BTreeSet::new();
+        roots.for_each(|root| visit(graph, root, &mut found));
+        found
+    }
+
+    fn nodes() -> impl Strategy<Value = Vec<Node>> {
+        let node = (
+            0..2_u32,
+            0..12_i64,
+            0..20_i64,
+            0..60_i64,
+            proptest::collection::vec(0..1000_usize, 0..5),
+            proptest::bool::weighted(0.05),
+        );
+        proptest::collection::vec(node, 0..60)
+    }
+
+    /// The bytes of the kept files of a cache, each counted once.
+    fn kept_size(graph: &Graph, verdicts: &[Verdict], cache: u32) -> u64 {
+        let nars: BTreeSet<(i64, u64)> = graph
+            .paths
+            .iter()
+            .zip(verdicts)
+            .filter(|(path, verdict)| path.cache == cache && **verdict == Verdict::Keep)
+            .map(|(path, _)| (path.nar_id, path.file_size))
+            .collect();
+        nars.iter().map(|(_, size)| size).sum()
+    }
+
+    proptest! {
+        /// The naive rule: a path is kept if a path that is itself kept by age, use or pin needs it.
+        #[test]
+        fn the_kept_paths_are_the_closures_of_roots(nodes in nodes(), days in 1..15_u32) {
+            let graph = graph(&nodes);
+            let retention = |cache: &str| Retention {
+                days: (cache == "a").then_some(days),
+                size: None,
+            };
+            let verdicts = decide(&graph, &retention, &Rules::default(), NOW);
+            let is_root = |index: &usize| {
+                let (cache, _, unused, age, _, is_pinned) = nodes[*index];
+                cache == 1 || is_pinned || age < 24 || unused <= i64::from(days)
+            };
+            let expected = closure(&graph, (0..nodes.len()).filter(is_root));
+            for (index, verdict) in verdicts.iter().enumerate() {
+                prop_assert_eq!(*verdict == Verdict::Keep, expected.contains(&index));
+                prop_assert_ne!(*verdict, Verdict::OverSize);
+            }
+        }
+
+        #[test]
+        fn a_retention_size_gives_up_the_longest_unused_closures(
+            nodes in nodes(),
+            max in 0..5000_u64,
+        ) {
+            let graph = graph(&nodes);
+            let unlimited = |_: &str| Retention::default();
+            let limited = |cache: &str| Retention {
+                days: None,
+                size: (cache == "a").then_some(max),
+            };
+            let rules = Rules::default();
+            let all = decide(&graph, &unlimited, &rules, NOW);
+            prop_assert!(all.iter().all(|verdict| *verdict == Verdict::Keep));
+            let verdicts = decide(&graph, &limited, &rules, NOW);
+            let is_kept = |index: usize| verdicts[index] == Verdict::Keep;
+            let kept = closure(&graph, (0..nodes.len()).filter(|index| is_kept(*index)));
+            prop_assert!(kept.iter().all(|index| is_kept(*index)), "closures are complete");
+            let needed = closure(&graph, (0..nodes.len()).filter(|index| {
+                let (cache, _, unused, age, _, is_pinned) = nodes[*index];
+                cache == 1 || is_pinned || age < 24 || unused <= 1
+            }));
+            prop_assert!(needed.iter().all(|index| is_kept(*index)));
+            let dropped: Vec<usize> = (0..nodes.len()).filter(|index| !is_kept(*index)).collect();
+            let size = kept_size(&graph, &verdicts, 0);
+            if kept.iter().any(|index| !needed.contains(index)) {
+                prop_assert!(size <= max, "{} > {}", size, max);
+            }
+            // What was kept was used later than what was given up.
+            let last_use = |index: usize| {
+                let users = (0..nodes.len()).filter(|user| {
+                    closure(&graph, std::iter::once(*user)).contains(&index)
+                });
+                users.map(|user| graph.paths[user].used_on).max()
+            };
+            for dropped in &dropped {
+                for kept in kept.difference(&needed) {
+                    prop_assert!(last_use(*dropped) <= last_use(*kept));
+                }
+            }
+            // No more was given up than necessary: the last one exceeds the limit.
+            if let Some(last) = dropped.iter().max_by_key(|index| {
+                (last_use(**index), std::cmp::Reverse(**index))
+            }) {
+                let mut more = verdicts.clone();
+                more[*last] = Verdict::Keep;
+                prop_assert!(kept_size(&graph, &more, 0) > max);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(unused: i64, age: i64, days: u32, expected: Verdict) {
+        let mut graph = graph(&[(0, 1, unused, 0, Vec::new(), false)]);
+        graph.paths[0].registered_at = NOW - age;
+        let retention = |_: &str| Retention {
+            days: Some(days),
+            size: None,
+        };
+        let verdicts = decide(&graph, &retention, &Rules::default(), NOW);
+        assert_eq!(verdicts, [expected]);
+    }
+
+    #[test]
+    fn the_limits_of_retention_and_youth() {
+        check(30, DAY, 30, Verdict::Keep);
+        check(31, DAY, 30, Verdict::Unused);
+        check(31, DAY - 1, 30, Verdict::Keep);
+    }
+}

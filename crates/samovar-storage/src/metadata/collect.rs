@@ -1,0 +1,90 @@
+//! Types for last uses, pins and collection.
+
+use std::collections::HashSet;
+
+use samovar_nix::{HashPart, StorePath};
+
+use super::CacheId;
+
+/// Paths and NARs that were used and whose use is not recorded yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Row numbers of paths.
+    pub paths: HashSet<i64>,
+    /// Row numbers of NARs. All paths of the cache that have the NAR count as used.
+    pub nars: HashSet<(CacheId, i64)>,
+}
+
+/// All paths of a storage with their references.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// Names of the caches. [`GraphPath::cache`] is an index into them.
+    pub caches: Vec<String>,
+    /// The paths, in ascending order of their row numbers.
+    pub paths: Vec<GraphPath>,
+    /// The references of path `i` are `references[starts[i]..starts[i + 1]]`.
+    pub starts: Vec<u32>,
+    /// Indices into `paths`.
+    pub references: Vec<u32>,
+    /// Indices into `paths` of the paths that have a valid pin.
+    pub pinned: Vec<u32>,
+}
+
+/// A path of a [`Graph`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphPath {
+    /// Number of the row.
+    pub id: i64,
+    /// Index into [`Graph::caches`].
+    pub cache: u32,
+    /// Row number of the path's NAR.
+    pub nar_id: i64,
+    /// Length of the NAR's file, in bytes.
+    pub file_size: u64,
+    /// Day of the last recorded use, in days since 1970.
+    pub used_on: i64,
+    /// Time of publication, in seconds since 1970.
+    pub registered_at: i64,
+    /// Whether the path is condemned.
+    pub is_condemned: bool,
+}
+
+impl Graph {
+    /// Returns the indices of the paths to which a path refers.
+    pub(crate) fn references(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        let range = self.starts[index] as usize..self.starts[index + 1] as usize;
+        self.references[range].iter().map(|index| *index as usize)
+    }
+}
+
+/// A pin: a named path that the collector keeps, with its closure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// Name of the cache.
+    pub cache: String,
+    /// Name of the pin.
+    pub name: String,
+    /// Number of the generation, from 1. Each pin of another path under the same name is a new one.
+    pub generation: i64,
+    /// The path.
+    pub path: StorePath,
+    /// Time at which the generation was made, in seconds since 1970.
+    pub created_at: i64,
+    /// Time of expiry, in seconds since 1970; `None`: never.
+    pub expires_at: Option<i64>,
+}
+
+/// A pin to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPin {
+    /// Name of the cache.
+    pub cache: String,
+    /// Name of the pin.
+    pub name: String,
+    /// Hash part of the path.
+    pub hash_part: HashPart,
+    /// Number of generations to keep, including the new one; `None`: all.
+    pub keep: Option<u32>,
+    /// Time of expiry, in seconds since 1970; `None`: never.
+    pub expires_at: Option<i64>,
+}

@@ -1,0 +1,394 @@
+//! [`StoredCache`]: the uploads of one cache.
+
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::sync::{Arc, PoisonError};
+
+use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{HashPart, StorePath};
+
+use crate::error::{PutError, StorageError};
+use crate::metadata::{
+    CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
+};
+use crate::mirror::narinfo_key;
+use crate::publish::{self, Refusal};
+use crate::storage::{Render, Storage};
+use crate::token::{Token, TokenHash};
+use crate::verify::{FileName, VerifyError, verify};
+
+/// Length of the buffer for receiving a build log, in bytes.
+const LOG_BUFFER_LEN: usize = 64 * 1024;
+
+/// Maximum number of tokens that are remembered as valid.
+const SEEN_COUNT_MAX: usize = 4096;
+
+/// One cache of a storage.
+#[derive(Debug, Clone)]
+pub struct StoredCache {
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) id: CacheId,
+    pub(crate) name: String,
+    /// Whether the narinfos of this cache are also written into the directory.
+    pub(crate) is_mirrored: bool,
+    /// Maximum total length of the files of the cache, in bytes.
+    pub(crate) quota: Option<u64>,
+}
+
+impl StoredCache {
+    /// Limits the total length of the files that the paths of the cache use, in bytes.
+    #[must_use]
+    pub fn with_quota(mut self, quota: Option<u64>) -> Self {
+        self.quota = quota;
+        self
+    }
+
+    /// Whether an uploaded path with this hash part may exist. If `false`, it certainly does not.
+    /// Never blocks on a disk.
+    #[must_use]
+    pub fn may_contain(&self, hash_part: HashPart) -> bool {
+        self.storage.index().may_contain(self.id, hash_part)
+    }
+
+    /// Whether an uploaded path with this hash part certainly exists.
+    fn surely_contains(&self, hash_part: HashPart) -> bool {
+        let index = self.storage.index();
+        index.paths.contains(&(self.id, hash_part))
+    }
+
+    /// Returns the uploaded path with this hash part, and records its use. Once this has returned
+    /// it, the collector does not delete it for [`Rules::hold`](crate::collect::Rules::hold).
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn lookup(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
+        if !self.may_contain(hash_part) {
+            return Ok(None);
+        }
+        let storage = &*self.storage;
+        let path = storage.metadata.path(self.id, hash_part)?;
+        match &path {
+            Some(path) if path.used_on < storage.metadata.now() / DAY => {
+                storage.uses().paths.insert(path.id);
+            }
+            Some(_) => {}
+            None => {
+                storage.forget(self.id, hash_part)?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// Returns the listing of an uploaded path, compressed with zstd.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn listing(&self, path: &StoredPath) -> Result<Option<Vec<u8>>, StorageError> {
+        self.storage.metadata.listing(path.nar.id)
+    }
+
+    /// Opens the file of a NAR that a path of this cache uses, or that was uploaded with `token`.
+    /// Also returns `None` if the file is lost or has another length; the next upload replaces it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_file(
+        &self,
+        token: Option<&Token>,
+        name: &FileName,
+    ) -> Result<Option<(StoredNar, File)>, StorageError> {
+        let storage = &*self.storage;
+        let token = token.map(|token| token.id);
+        let Some(nar) = storage.metadata.file(self.id, token, name.file_hash())? else {
+            return Ok(None);
+        };
+        let Some(file) = storage.objects.open(&nar.object_key)? else {
+            return Ok(None);
+        };
+        let metadata = file
+            .metadata()
+            .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
+        storage.uses().nars.insert((self.id, nar.id));
+        let is_whole = metadata.is_file() && metadata.len() == nar.file_size;
+        Ok(is_whole.then_some((nar, file)))
+    }
+
+    /// Returns the token with this text, if it is valid for this cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn authorize(&self, text: &[u8], now: i64) -> Result<Option<Token>, StorageError> {
+        let Some(hash) = TokenHash::of(text) else {
+            return Ok(None);
+        };
+        let token = self.storage.metadata.token(&hash)?;
+        let token = token.filter(|token| token.is_valid(now) && token.covers(&self.name));
+        let seen = &self.storage.seen_tokens;
+        if token.is_some() && !self.is_seen(text) {
+            let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
+            if seen.len() >= SEEN_COUNT_MAX {
+                seen.clear();
+            }
+            seen.insert(hash);
+        }
+        Ok(token)
+    }
+
+    /// Whether the token with this text was valid when last looked up. Never blocks on a disk.
+    #[must_use]
+    pub fn is_seen(&self, text: &[u8]) -> bool {
+        let seen = &self.storage.seen_tokens;
+        let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
+        TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
+    }
+
+    /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
+    /// durably. Only the client that sent it can read it, until a published narinfo refers to it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is kept.
+    pub fn put_nar(
+        &self,
+        token: &Token,
+        name: &FileName,
+        source: &mut dyn Read,
+    ) -> Result<(), PutError> {
+        let storage = &*self.storage;
+        if self.open_file(Some(token), name)?.is_some() {
+            // The file is stored already, so discard the body.
+            io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
+            return Ok(());
+        }
+        let used = match self.quota {
+            Some(_) => storage.metadata.file_bytes(self.id)?,
+            None => 0,
+        };
+        // A file has at least one byte: refuse it before it is received.
+        self.check_quota(used, 1)?;
+        let mut object = storage.objects.create()?;
+        let verified = verify(source, name, &mut object, &storage.limits);
+        let verified = verified.map_err(|error| match error {
+            VerifyError::Source(error) => PutError::Source(error),
+            VerifyError::Refused(refusal) => PutError::File(Box::new(refusal)),
+            VerifyError::Sink(error) => PutError::Storage(StorageError::file(
+                "cannot write",
+                format!("nar/{name}"),
+                error,
+            )),
+        })?;
+        self.check_quota(used, verified.file_size)?;
+        storage.check_loose(token, verified.file_size)?;
+        let new = NewNar {
+            nar: StoredNar {
+                id: 0,
+                nar_hash: verified.nar_hash,
+                nar_size: verified.nar_size,
+                file_hash: *name.file_hash(),
+                file_size: verified.file_size,
+                compression: verified.compression,
+                object_key: storage.object_key(name)?,
+            },
+            listing: verified.listing,
+            frames: verified.frames,
+        };
+        object.publish(&new.nar.object_key)?;
+        match storage.metadata.add_nar(token.id, &new)? {
+            true => Ok(()),
+            // The collector would have to delete the NAR between the choice of the key and here,
+            // which takes it longer than `Rules::hold`.
+            false => Err(StorageError::KeyInUse(new.nar.object_key).into()),
+        }
+    }
+
+    /// Refuses a file of this length that would exceed the quota.
+    fn check_quota(&self, used: u64, file_size: u64) -> Result<(), Refusal> {
+        match self.quota {
+            Some(quota) if used.saturating_add(file_size) > quota => {
+                Err(Refusal::Quota { used, quota })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Publishes a path, after comparing its narinfo with the uploaded file and checking its
+    /// references. When this returns, the path is durable and every look-up finds it.
+    /// `is_elsewhere` tells whether the live Nix store contains a path. Returns the path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is published.
+    pub fn put_narinfo(
+        &self,
+        token: &Token,
+        hash_part: HashPart,
+        text: &[u8],
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+        render: &Render<'_>,
+    ) -> Result<(StorePath, Published), PutError> {
+        let storage = &*self.storage;
+        let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
+        let file = storage
+            .metadata
+            .file(self.id, Some(token.id), name.file_hash())?;
+        let file = file.ok_or(Refusal::UnknownFile(name))?;
+        publish::compare(&storage.store_dir, &info, &name, &file)?;
+        let path = info.store_path.clone();
+        let outcome = loop {
+            let new = self.new_path(token, file.id, &info, is_elsewhere);
+            let outcome = storage.queue.publish(new, |batch| storage.commit(batch))?;
+            match &outcome {
+                // The index has a path that the collector of another process has deleted. The live
+                // Nix store may have it.
+                Published::MissingReference(reference)
+                    if storage.forget(self.id, reference.hash_part())? => {}
+                _ => break outcome,
+            }
+        };
+        match outcome {
+            Published::MissingReference(reference) => {
+                Err(Refusal::MissingReference { reference, path }.into())
+            }
+            Published::MissingNar => Err(Refusal::UnknownFile(name).into()),
+            Published::OverQuota { used } => {
+                let quota = self.quota.unwrap_or_default();
+                Err(Refusal::Quota { used, quota }.into())
+            }
+            Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
+            Published::New | Published::Known | Published::Conflict => {
+                self.mirror(hash_part, render)?;
+                Ok((path, outcome))
+            }
+        }
+    }
+
+    /// Converts a narinfo to a path to publish.
+    fn new_path(
+        &self,
+        token: &Token,
+        nar_id: i64,
+        info: &NarInfo,
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+    ) -> NewPath {
+        let path = &info.store_path;
+        let others = info.references.iter().filter(|other| *other != path);
+        NewPath {
+            cache: self.id,
+            token: token.id,
+            nar_id,
+            references: others
+                .map(|reference| NewReference {
+                    path: reference.clone(),
+                    is_elsewhere: !self.surely_contains(reference.hash_part())
+                        && is_elsewhere(reference),
+                })
+                .collect(),
+            has_self_reference: info.references.contains(path),
+            deriver: info.deriver.clone(),
+            signatures: info.signatures.clone(),
+            content_address: info.content_address,
+            path: path.clone(),
+            quota: self.quota,
+        }
+    }
+
+    /// Receives a build log of at most `len_max` bytes, and replaces an earlier one of the same
+    /// name.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is kept.
+    pub fn put_log(
+        &self,
+        token: &Token,
+        path: &StorePath,
+        source: &mut dyn Read,
+        len_max: u64,
+    ) -> Result<(), PutError> {
+        let key = self.log_key(path);
+        let mut object = self.storage.objects.create()?;
+        let mut piece = vec![0; LOG_BUFFER_LEN];
+        let mut len = 0_u64;
+        loop {
+            let read = source.read(&mut piece).map_err(PutError::Source)?;
+            if read == 0 {
+                break;
+            }
+            len += read as u64;
+            if len > len_max {
+                return Err(Refusal::LogTooLong(len_max).into());
+            }
+            object
+                .write_all(&piece[..read])
+                .map_err(|error| StorageError::file("cannot write", &key, error))?;
+        }
+        if !self.storage.metadata.is_token_valid(token.id)? {
+            return Err(Refusal::TokenInvalid.into());
+        }
+        Ok(object.publish(&key)?)
+    }
+
+    /// Opens an uploaded build log.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
+        self.storage.objects.open(&self.log_key(path))
+    }
+
+    /// Returns the key of a log. Only a mirrored cache uses `log/`, so that a token for one cache
+    /// cannot change another cache's logs.
+    fn log_key(&self, path: &StorePath) -> String {
+        match self.is_mirrored {
+            true => format!("log/{}", path.base_name()),
+            false => format!(".samovar/log/{}/{}", self.id.0, path.base_name()),
+        }
+    }
+
+    /// Writes narinfos that are missing in the directory because an earlier process was killed
+    /// after publishing them. Does nothing if the cache is not mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
+        if !self.is_mirrored {
+            return Ok(());
+        }
+        for (cache, hash_part) in self.storage.metadata.hash_parts()? {
+            let key = narinfo_key(hash_part);
+            if cache == self.id && !self.storage.objects.has_contents(&key)? {
+                self.mirror(hash_part, render)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the narinfo of a path into the directory, if the cache is mirrored.
+    fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
+        if self.is_mirrored
+            && let Some(path) = self.lookup(hash_part)?
+        {
+            let text = render(&path);
+            self.storage
+                .objects
+                .write_mirror(&narinfo_key(hash_part), &text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a listing that is compressed with zstd.
+///
+/// # Errors
+///
+/// [`StorageError::Damaged`] if the decompressor cannot be made.
+pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError> {
+    zstd::Decoder::new(io::Cursor::new(listing))
+        .map_err(|error| StorageError::Damaged(error.to_string()))
+}

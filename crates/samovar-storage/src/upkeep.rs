@@ -1,0 +1,117 @@
+//! The background thread of a storage: writes last uses to the database and collects.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::collect::{Collector, Retention, Summary};
+use crate::error::StorageError;
+use crate::storage::Storage;
+
+/// Interval at which uses are written. Shorter than [`Rules::hold`](crate::collect::Rules::hold), so
+/// that every use revives before the path can be deleted.
+const WRITE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Number of write intervals between two runs of the collector: an hour.
+const COLLECT_INTERVAL: u32 = 6;
+
+impl Storage {
+    /// Sets what the collector keeps of each cache, by name. Caches without an entry keep all their
+    /// paths.
+    pub fn set_retentions(&self, retentions: HashMap<String, Retention>) {
+        *self
+            .retentions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = retentions;
+    }
+
+    /// Starts the thread that writes uses every 10 minutes, and runs the collector every hour. It
+    /// ends after the storage was dropped. `report` gets the outcome of each run.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub fn start_upkeep(
+        self: &Arc<Self>,
+        report: impl Fn(Result<Summary, StorageError>) + Send + 'static,
+    ) -> io::Result<()> {
+        let weak = Arc::downgrade(self);
+        let upkeep = move || {
+            for interval in 1_u32.. {
+                std::thread::sleep(WRITE_INTERVAL);
+                let Some(storage) = weak.upgrade() else {
+                    return;
+                };
+                if let Err(error) = storage.write_uses() {
+                    report(Err(error));
+                }
+                if interval.is_multiple_of(COLLECT_INTERVAL)
+                    && let Some(outcome) = storage.collect().transpose()
+                {
+                    report(outcome);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
+        thread.spawn(upkeep).map(drop)
+    }
+
+    /// Writes the uses of paths that are not in the database yet.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]; the uses are written at the next attempt.
+    pub fn write_uses(&self) -> Result<(), StorageError> {
+        let uses = mem::take(&mut *self.uses());
+        if uses.paths.is_empty() && uses.nars.is_empty() {
+            return Ok(());
+        }
+        let written = self.metadata.record_uses(&uses);
+        if written.is_err() {
+            let mut unwritten = self.uses();
+            unwritten.paths.extend(uses.paths);
+            unwritten.nars.extend(uses.nars);
+        }
+        written
+    }
+
+    /// Runs the collector. Returns `None` if another one is running.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]. The next run continues.
+    pub fn collect(&self) -> Result<Option<Summary>, StorageError> {
+        self.collecting(|collector| collector.run())
+    }
+
+    /// Starts a run of the collector and passes it to `run`, for tests that interrupt it. Returns
+    /// `None` if another collector is running.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn collecting<T>(
+        &self,
+        run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
+        self.write_uses()?;
+        let retentions = self
+            .retentions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let retention = |cache: &str| retentions.get(cache).copied().unwrap_or_default();
+        let deleted = |cache, hash_part| self.forget(cache, hash_part).map(drop);
+        let collector = Collector::start(
+            &self.root,
+            &*self.metadata,
+            &*self.objects,
+            self.rules,
+            &retention,
+            &deleted,
+        )?;
+        collector.map(run).transpose()
+    }
+}
