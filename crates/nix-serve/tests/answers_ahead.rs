@@ -14,7 +14,7 @@ use support_process::{Connection, Process, Shell, sqlite};
 /// Uses a lock in rollback mode: it blocks all readers, but does not mean that anything was
 /// committed.
 #[test]
-fn paths_that_nobody_asked_for_are_ready() {
+fn narinfos_are_prefetched_and_sent_while_the_database_is_locked() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().expect("a directory");
     let (secret, _) = key_pair(dir.path(), "ahead-1");

@@ -121,7 +121,7 @@ fn lines(paths: &[String]) -> String {
 
 /// The response has the records of single requests, in the order of the query.
 #[test]
-fn many_at_once_are_what_single_requests_say_in_the_order_asked() {
+fn a_list_returns_the_narinfos_of_single_requests_in_the_requested_order() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, _) = key_pair(dir.path(), "mass-1");
     for key in [None, Some(secret)] {
@@ -163,7 +163,7 @@ fn a_line_is_a_hash_part_a_base_name_or_a_path() {
 
 /// A malformed query is refused, and the error names the line.
 #[test]
-fn a_list_that_is_wrong_is_refused_with_its_line() {
+fn an_invalid_list_is_refused_with_the_number_of_the_line() {
     let (_server, addr) = serve_sample(&[]);
     let good = hash_part(&sample("text")).to_owned();
     for bad in ["", "nonsense", "/nix/store", "/gnu/store/x", "\r", "é"] {
@@ -189,7 +189,7 @@ fn a_list_that_is_wrong_is_refused_with_its_line() {
 }
 
 #[test]
-fn methods_have_their_urls() {
+fn each_url_accepts_only_its_method() {
     let (_server, addr) = serve_sample(&[]);
     let closure = format!("/closure/{}", hash_part(&sample("top")));
     let mut connection = Connection::connect(addr);
@@ -216,7 +216,7 @@ fn methods_have_their_urls() {
 }
 
 #[test]
-fn a_closure_is_what_nix_says_references_first() {
+fn a_closure_equals_that_of_nix_with_references_first() {
     let (_server, addr) = serve_sample(&[]);
     for key in ["top", "self_reference", "no_references", "text_reference"] {
         let path = sample(key);
@@ -239,7 +239,7 @@ fn a_closure_is_what_nix_says_references_first() {
 /// The limit of concurrent bulk queries, beyond which the server sends 503, applies to large
 /// closures only.
 #[test]
-fn small_closures_are_answered_however_many_are_asked_for_at_once() {
+fn any_number_of_small_closures_is_answered_at_the_same_time() {
     let (_server, addr) = serve_sample(&[]);
     let url = format!("/closure/{}", hash_part(&sample("top")));
     let mut connections: Vec<_> = (0..64).map(|_| Connection::connect(addr)).collect();
@@ -253,7 +253,7 @@ fn small_closures_are_answered_however_many_are_asked_for_at_once() {
 
 /// Bulk queries and closures are also served over HTTP/2 and below a prefix.
 #[test]
-fn both_are_there_over_http_2_and_under_a_prefix() {
+fn lists_and_closures_work_over_http_2_and_below_a_prefix() {
     let (_server, addr) = serve_sample(&["--path", "/cache"]);
     let path = sample("top");
     let curl = |arguments: &[&str]| {
@@ -298,7 +298,7 @@ fn ladder_path(number: u32) -> String {
 
 /// The response is truncated if a path of the closure is collected meanwhile.
 #[test]
-fn a_closure_that_is_collected_on_the_way_breaks_off() {
+fn a_closure_response_is_aborted_if_a_path_is_collected_meanwhile() {
     const COUNT: u32 = 20_000;
     let store = OwnStore::new();
     ladder(&store, COUNT);
@@ -331,7 +331,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
 
 /// The response is truncated if the database fails meanwhile.
 #[test]
-fn a_database_that_fails_on_the_way_breaks_the_answer_off() {
+fn a_response_is_aborted_if_the_database_fails_meanwhile() {
     const COUNT: u32 = 20_000;
     let store = OwnStore::new();
     ladder(&store, COUNT);

@@ -31,7 +31,7 @@ fn damage(real: &Path) {
 }
 
 #[test]
-fn a_client_gets_it_from_the_next_cache() {
+fn a_client_gets_a_damaged_path_from_the_next_cache() {
     let (damaged_store, path) = store();
     let (right_store, same_path) = store();
     assert_eq!(path, same_path);
@@ -54,7 +54,7 @@ fn a_client_gets_it_from_the_next_cache() {
 }
 
 #[test]
-fn what_nix_has_repaired_is_served_at_once() {
+fn a_path_repaired_by_nix_is_served_at_once() {
     let (store, path) = store();
     let client = Client::new();
     let cache = format!("file://{}", client.dir().join("cache").display());

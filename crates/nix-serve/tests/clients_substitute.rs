@@ -100,7 +100,7 @@ fn a_derivation_is_realised_by_its_substituted_outputs() {
 }
 
 #[test]
-fn a_substitute_without_a_trusted_signature_is_not_taken() {
+fn a_path_without_a_trusted_signature_is_not_substituted() {
     let scene = Scene::new();
     let path = sample("no_references");
     let (_, other) = key_pair(scene.client.dir(), "another-1");
@@ -134,7 +134,7 @@ fn an_absent_path_falls_through_to_the_next_cache() {
 }
 
 #[test]
-fn path_info_tells_size_references_and_signature() {
+fn path_info_shows_size_references_and_signature() {
     let scene = Scene::new();
     let path = sample("built");
     let json = scene.nix(&["path-info", "--store", "URL", "--json", "-S", &path]);
@@ -204,7 +204,7 @@ fn logs_of_a_derivation_and_of_its_output() {
 }
 
 #[test]
-fn verify_finds_contents_and_signatures_good() {
+fn nix_store_verify_accepts_contents_and_signatures() {
     let scene = Scene::new();
     let mut paths = vec![
         sample("top"),

@@ -47,7 +47,7 @@ fn set_clock(file: &Path, offset: &str) {
 }
 
 #[test]
-fn nobody_notices_that_the_clock_is_set() {
+fn setting_the_clock_affects_only_the_date_of_responses() {
     let Some(library) = library() else { return };
     let dir = tempfile::tempdir().unwrap();
     let clock = dir.path().join("clock");

@@ -388,7 +388,7 @@ fn number(counted: &HashMap<String, u64>, name: &str) -> u64 {
 }
 
 #[test]
-fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
+fn with_a_daemon_every_announced_nar_is_sent_completely() {
     let (scene, server) = Scene::new(&HOLD_TIME.as_secs().to_string());
     let _daemon = NixDaemon::start(&scene.store);
     let first = scene.store.add_file("first", b"first");
@@ -409,7 +409,7 @@ fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
 }
 
 #[test]
-fn without_a_daemon_an_answer_is_right_or_visibly_cut() {
+fn without_a_daemon_a_response_is_complete_and_right_or_aborted() {
     let (scene, server) = Scene::new("off");
     let counted = scene.run(server);
     let tally = &scene.tally;

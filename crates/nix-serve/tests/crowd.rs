@@ -52,7 +52,7 @@ fn good_client(addr: SocketAddr, path: &str) -> Duration {
 }
 
 #[test]
-fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
+fn idle_and_slow_clients_take_bounded_memory_and_delay_no_others() {
     let part = if std::env::var_os("CROWD").is_some() {
         1
     } else {
@@ -113,7 +113,7 @@ fn connect_http2(addr: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_crowd_over_http2_takes_bounded_memory_and_nobody_waits_for_it() {
+fn idle_and_slow_http2_clients_take_bounded_memory_and_delay_no_others() {
     let resting = match std::env::var_os("CROWD") {
         Some(_) => 2000,
         None => 400,

@@ -123,7 +123,7 @@ fn check(connection: &mut Connection, model: &Model, number: u64) {
 
 /// Compares responses with a model of the database after every commit.
 #[test]
-fn the_next_answer_is_the_truth() {
+fn each_response_reflects_the_last_commit() {
     let store = OwnStore::new();
     let mut writer = Shell::open(&store.database(), SETTINGS);
     let others: String = (1000..1000 + OTHER_COUNT)

@@ -31,7 +31,7 @@ fn an_added_path_is_found_by_the_next_request() {
 /// The first requests are for absent paths. That they are absent must not be cached once they
 /// exist.
 #[test]
-fn a_miss_is_not_remembered() {
+fn a_404_is_not_cached() {
     let (store, elsewhere) = (OwnStore::new(), OwnStore::new());
     let server = ServerProcess::of_store(store.root());
     let mut connection = Connection::connect(server.addr);

@@ -78,7 +78,7 @@ fn counted(server: ServerProcess, name: &str) -> u64 {
 
 /// An announced path is leased for the configured time, and can be collected afterwards.
 #[test]
-fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
+fn an_announced_path_is_leased_for_the_lease_time_and_collected_afterwards() {
     let store = OwnStore::new();
     let _daemon = NixDaemon::start(&store);
     let server = serve_holding(&store, &["--gc-lease", HOLD]);
@@ -103,7 +103,7 @@ fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
 }
 
 #[test]
-fn a_slow_download_is_held_for_longer_than_what_was_announced() {
+fn a_slow_download_stays_leased_beyond_the_lease_time() {
     let store = OwnStore::new();
     let tree = add_tree(&store, "tree", 400, 100_000);
     let expected = store.run("nix-store", &["--query", "--size", &tree]);
@@ -144,7 +144,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
 
 /// Paths in the response to a bulk query are leased.
 #[test]
-fn mass_queries_hold_what_they_announce() {
+fn bulk_queries_lease_the_paths_they_announce() {
     let store = OwnStore::new();
     let _daemon = NixDaemon::start(&store);
     let server = serve_holding(&store, &[]);
@@ -183,7 +183,7 @@ fn mass_queries_hold_what_they_announce() {
 
 /// Without leases (`--gc-lease off`), served paths can be collected at once.
 #[test]
-fn nothing_is_held_where_it_is_off() {
+fn no_path_is_leased_if_leases_are_off() {
     let store = OwnStore::new();
     let _daemon = NixDaemon::start(&store);
     let server = serve(&store, &["--gc-lease", "off"]);
@@ -200,7 +200,7 @@ fn nothing_is_held_where_it_is_off() {
 /// A daemon that starts after the server is used as soon as it runs, because a machine may start
 /// both at the same time. Most machines without a daemon get no warning.
 #[test]
-fn a_daemon_that_comes_later_is_found() {
+fn a_daemon_that_starts_later_is_used() {
     let store = OwnStore::new();
     let path = store.add_file("a", b"a");
     let server = serve(&store, &[]);
@@ -227,7 +227,7 @@ fn a_daemon_that_comes_later_is_found() {
 
 /// No request fails if the daemon is killed, and the server connects to its successor.
 #[test]
-fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
+fn killing_the_daemon_fails_no_request_and_leasing_resumes() {
     let store = OwnStore::new();
     let tree = add_tree(&store, "tree", 400, 100_000);
     let daemon = NixDaemon::start(&store);
@@ -259,7 +259,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
 
 /// No request waits if the collector or the disk keeps the daemon busy with one path.
 #[test]
-fn nobody_waits_for_a_daemon_that_does_not_answer() {
+fn requests_do_not_wait_for_a_daemon_that_does_not_respond() {
     let store = OwnStore::new();
     let daemon = NixDaemon::start(&store);
     let server = serve_holding(&store, &[]);
@@ -287,7 +287,7 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
 
 /// Leases of a daemon count only if it serves the same store: its socket may belong to another one.
 #[test]
-fn a_daemon_of_another_store_is_not_believed() {
+fn a_daemon_of_another_store_is_not_used() {
     let (store, other) = (OwnStore::new(), OwnStore::new());
     let path = store.add_file("a", b"a");
     let _daemon = NixDaemon::start(&other);
@@ -303,7 +303,7 @@ fn a_daemon_of_another_store_is_not_believed() {
 /// The server retries with back-off if a daemon closes each connection at once, because each costs
 /// the daemon a process.
 #[test]
-fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
+fn attempts_to_connect_back_off_if_the_daemon_hangs_up_at_once() {
     const COUNT: usize = 4;
     let store = OwnStore::new();
     let socket = NixDaemon::socket(&store);

@@ -189,7 +189,7 @@ fn serve(store: &OwnStore, log: &str) -> (Process, std::net::SocketAddr) {
 }
 
 #[test]
-fn every_name_that_a_file_may_have() {
+fn every_possible_file_name_is_served_and_listed() {
     let store = OwnStore::new();
     let made = store.root().join("made");
     write_tree(&made);
@@ -236,7 +236,7 @@ fn every_name_that_a_file_may_have() {
 
 /// A path is served whatever name Nix accepts for it.
 #[test]
-fn every_name_that_a_path_may_have() {
+fn every_possible_path_name_is_served() {
     let long = "n".repeat(211);
     let too_long = "n".repeat(212);
     let legal = [

@@ -177,7 +177,7 @@ fn swapped(harms: &[Harm<'_>]) {
 }
 
 #[test]
-fn links_that_come_and_go() {
+fn links_that_appear_and_vanish() {
     swapped(&[
         Harm {
             what: "a directory and a link to another one with the same names",
@@ -198,7 +198,7 @@ fn links_that_come_and_go() {
 }
 
 #[test]
-fn things_that_come_and_go() {
+fn files_of_all_kinds_that_appear_and_vanish() {
     swapped(&[
         Harm {
             what: "a file and a pipe",

@@ -77,7 +77,7 @@ fn deep_nar() -> Vec<u8> {
 /// A tree can be served although its paths exceed `PATH_MAX`, so that Nix can neither create nor
 /// read it.
 #[test]
-fn deeper_than_a_path_is_long() {
+fn a_tree_deeper_than_the_longest_path_is_served() {
     let nar = deep_nar();
     let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
         let path = format!("/nix/store/{}-deep", "3".repeat(32));
@@ -105,7 +105,7 @@ fn deeper_than_a_path_is_long() {
 }
 
 #[test]
-fn a_directory_of_very_many_entries() {
+fn a_directory_with_very_many_entries_is_served() {
     let width = std::env::var(WIDTH_VARIABLE).map_or(WIDTH, |width| width.parse().unwrap());
     let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
         let path = format!("/nix/store/{}-wide", "4".repeat(32));
@@ -148,7 +148,7 @@ fn a_directory_of_very_many_entries() {
 
 /// A sparse file of one tebibyte is served, registered with an arbitrary hash.
 #[test]
-fn a_file_of_a_tebibyte() {
+fn a_file_of_one_tebibyte_is_served() {
     let mut encoder = Encoder::new();
     let mut start = Vec::new();
     encoder.begin(&mut start).unwrap();

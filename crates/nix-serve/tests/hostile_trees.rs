@@ -166,28 +166,28 @@ fn everything_at(file_len: usize, place: &str) {
 }
 
 #[test]
-fn in_the_place_of_a_path() {
+fn a_replaced_path_is_not_served() {
     everything_at(70_000, "");
 }
 
 #[test]
-fn in_the_place_of_a_small_path() {
+fn a_replaced_small_path_is_not_served() {
     everything_at(2000, "");
 }
 
 #[test]
-fn in_the_place_of_a_directory() {
+fn a_path_with_a_replaced_directory_is_not_served() {
     everything_at(400_000, "m");
 }
 
 #[test]
-fn in_the_place_of_a_file() {
+fn a_path_with_a_replaced_file_is_not_served() {
     everything_at(400_000, "m/file");
 }
 
 /// A symbolic link that leads out of the store is served as its target text, and never followed.
 #[test]
-fn links_that_lead_out_are_text() {
+fn links_that_lead_out_of_the_store_are_not_followed() {
     let (hostile, paths) = Hostile::new(|store| {
         let (elsewhere, file) = canary(store, 50_000);
         let targets = [
@@ -226,7 +226,7 @@ fn links_that_lead_out_are_text() {
 
 /// Mode bits that a NAR cannot hold, and hard links, do not affect the NAR.
 #[test]
-fn modes_and_hard_links() {
+fn modes_and_hard_links_do_not_change_a_nar() {
     let (hostile, path) = Hostile::new(|store| {
         let path = format!("/nix/store/{}-modes", "2".repeat(32));
         let real = store.real(&path);
@@ -255,7 +255,7 @@ fn modes_and_hard_links() {
 
 /// An unprivileged server refuses a tree that only its owner may read, without calling it damaged.
 #[test]
-fn what_may_not_be_read() {
+fn unreadable_files_fail_visibly() {
     if !is_root() {
         return;
     }
@@ -301,7 +301,7 @@ fn what_may_not_be_read() {
 
 /// Files of a file system that is mounted inside a path are served if their contents are right.
 #[test]
-fn a_mount_point_in_a_path() {
+fn a_mount_point_in_a_path_is_not_served() {
     let (hostile, path) = Hostile::new(|store| {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
@@ -339,7 +339,7 @@ fn a_mount_point_in_a_path() {
 
 /// A log must be a regular file in the log directory: a symbolic link out of it is not followed.
 #[test]
-fn logs_are_files() {
+fn only_regular_files_are_served_as_logs() {
     let (hostile, names) = Hostile::new(|store| {
         let (elsewhere, _) = canary(store, 50_000);
         let drvs = store.root().join("nix/var/log/nix/drvs");

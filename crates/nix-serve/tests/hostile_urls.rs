@@ -320,7 +320,7 @@ fn ends_quietly(mut server: Process) {
 
 /// Each target gets the expected response, as computed by the test itself.
 #[test]
-fn every_target_gets_what_it_is_due() {
+fn every_target_gets_its_documented_status() {
     let (server, addr) = serve_sample(&[]);
     let subject = Subject::of(addr);
     let targets = subject.targets();
@@ -357,7 +357,7 @@ fn every_target_gets_what_it_is_due() {
 }
 
 #[test]
-fn every_method_on_every_target() {
+fn every_method_on_every_target_gets_its_documented_status() {
     let (server, addr) = serve_sample(&[]);
     let subject = Subject::of(addr);
     let targets = subject.targets();
@@ -403,7 +403,7 @@ fn every_method_on_every_target() {
 }
 
 #[test]
-fn other_forms_of_targets() {
+fn absolute_authority_and_asterisk_targets() {
     let (server, addr) = serve_sample(&[]);
     let mut connection = None;
     let refused = "* a:80 a  nix-cache-info ?x http://b/nix-cache-info http://a:81/nix-cache-info \
@@ -455,7 +455,7 @@ fn a_target_of_the_greatest_length_and_one_past_it() {
 }
 
 #[test]
-fn hostile_lists_of_paths() {
+fn hostile_lists_of_paths_are_refused() {
     let (server, addr) = serve_sample(&[]);
     let hash = hash_part(&sample("built")).to_owned();
     let mut connection = Connection::connect(addr);
@@ -524,7 +524,7 @@ fn hostile_lists_of_paths() {
 
 /// The server opens and looks up no files except those of the store, as recorded by strace.
 #[test]
-fn nothing_outside_of_the_store_is_looked_at() {
+fn no_file_outside_of_the_store_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
     let may_trace = Command::new("strace")

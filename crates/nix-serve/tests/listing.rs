@@ -81,7 +81,7 @@ fn check(node: &Value, real: &Path, nar: &[u8]) -> usize {
 }
 
 #[test]
-fn every_file_of_every_path_is_where_its_listing_says() {
+fn every_file_is_in_the_nar_at_its_listed_offset() {
     let server = ServerProcess::of_store(&sample_root());
     let mut connection = Connection::connect(server.addr);
     let mut file_count = 0;
@@ -125,7 +125,7 @@ fn a_file_is_fetched_by_a_range() {
 /// A listing has the same bytes as the one that Nix 2.8 writes beside each narinfo, except for
 /// names and targets that are not UTF-8: Nix copies their bytes, which gives invalid JSON.
 #[test]
-fn listings_have_the_bytes_that_nix_writes() {
+fn listings_equal_those_of_nix() {
     let server = ServerProcess::of_store(&sample_root());
     let client = Client::new();
     let cache = client.dir().join("cache-of-nix");
@@ -162,7 +162,7 @@ fn listings_have_the_bytes_that_nix_writes() {
 
 /// Files with unusual names are listed, too.
 #[test]
-fn odd_names_are_all_there() {
+fn files_with_unusual_names_are_listed() {
     let server = ServerProcess::of_store(&sample_root());
     let path = sample("odd");
     let answer = server.get(&format!("/{}.ls", hash_part(&path)));
@@ -194,7 +194,7 @@ fn odd_names_are_all_there() {
 
 /// An absent path has no listing.
 #[test]
-fn what_is_not_there_has_no_listing() {
+fn an_absent_path_has_no_listing() {
     let server = ServerProcess::of_store(&sample_root());
     for key in ["absent", "not_valid"] {
         let answer = server.get(&format!("/{}.ls", hash_part(&sample(key))));

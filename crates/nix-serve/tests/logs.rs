@@ -50,7 +50,7 @@ fn log_file(drv: &str) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn logs_however_they_are_stored() {
+fn logs_are_served_in_every_storage_format() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
     let manifest = fs::read_to_string(sample_root().join("sample.json")).unwrap();
@@ -130,7 +130,7 @@ fn the_log_of_an_output_is_that_of_its_deriver() {
 
 /// The log of a running build is sent as far as it is written; a later request gets more.
 #[test]
-fn a_log_that_grows() {
+fn a_growing_log_is_served_as_far_as_it_is_written() {
     let store = OwnStore::new();
     let name = format!("{ABSENT}-running.drv");
     let dir = store.root().join("nix/var/log/nix/drvs/zz");

@@ -42,7 +42,7 @@ fn url(number: u32) -> String {
 }
 
 #[test]
-fn it_is_the_same_each_time_and_over_http_2() {
+fn a_long_narinfo_is_the_same_each_time_and_over_http_2() {
     // Short; just below and above the length that the I/O thread sends itself; too long to be
     // cached.
     for count in [2, 240, 260, 5000] {
@@ -69,7 +69,7 @@ fn it_is_the_same_each_time_and_over_http_2() {
 /// Ten peers with a zero window request 100 narinfos of 200 KB each, which would be 200 MB if each
 /// were copied.
 #[test]
-fn peers_that_do_not_read_cost_no_copies() {
+fn clients_that_do_not_read_cause_no_copies() {
     const COUNT: u32 = 4000;
     let store = store_of(COUNT);
     let (server, addr) = serve(&store);

@@ -96,7 +96,7 @@ fn promtool(arguments: &[&str], input: &[u8]) {
 }
 
 #[test]
-fn figures_say_what_happened() {
+fn metrics_count_what_happened() {
     let watched = Watched::of_sample();
     let server = &watched.server;
     for path in sample_list("closure").iter().take(20) {
@@ -179,7 +179,7 @@ fn figures_say_what_happened() {
 }
 
 #[test]
-fn promtool_finds_no_fault() {
+fn promtool_accepts_the_metrics() {
     let watched = Watched::of_sample();
     for path in ["/", ABSENT, "/nix-cache-info", "/x.ls", "/log/x"] {
         watched.server.get(path);
@@ -217,7 +217,7 @@ fn labels_are_bounded() {
 }
 
 #[test]
-fn status_says_what_is_asked_for() {
+fn the_status_lists_the_paths_requested_most() {
     let watched = Watched::of_sample();
     let closure = sample_list("closure");
     let (often, once) = (&closure[0], &closure[1]);
@@ -257,7 +257,7 @@ fn status_says_what_is_asked_for() {
 
 /// A download that the client does not read counts as in progress until it ends.
 #[test]
-fn transfers_are_seen_on_their_way() {
+fn downloads_in_progress_are_listed() {
     let store = OwnStore::new();
     let path = store.add_file("long", &vec![7; 64 << 20]);
     let watched = Watched::start(nix_serve().args(["--store", &local(store.root())]));
@@ -330,7 +330,7 @@ fn the_status_is_live() {
 
 /// Live status connections leave capacity for a monitor that requests metrics.
 #[test]
-fn watchers_leave_room() {
+fn live_status_clients_leave_connections_for_monitoring() {
     let watched = Watched::of_sample();
     let head = "GET /status/live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
                 Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -403,7 +403,7 @@ fn version_and_other_methods() {
 /// The admin listener serves metrics while every worker is occupied and the server accepts no more
 /// connections.
 #[test]
-fn figures_are_there_when_the_server_is_full() {
+fn metrics_are_available_while_the_server_is_full() {
     let store = OwnStore::new();
     let path = store.add_file("long", &vec![7; 16 << 20]);
     let mut command = nix_serve();
@@ -429,7 +429,7 @@ fn figures_are_there_when_the_server_is_full() {
 
 /// After a zero-downtime upgrade the new process serves the metrics.
 #[test]
-fn an_upgrade_takes_the_figures_along() {
+fn metrics_continue_after_an_upgrade() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("admin");
     let pid_file = dir.path().join("pid");
@@ -476,7 +476,7 @@ fn an_upgrade_takes_the_figures_along() {
 
 /// Alert rules fire exactly when they should, as tested by promtool.
 #[test]
-fn rules_do_what_they_say() {
+fn prometheus_rules_pass_their_tests() {
     let rule = |name: &str| rig(&format!("prometheus/{name}.yml"));
     let files = [rule("recording"), rule("alerts"), rule("alerts.test")];
     let [recording, alerts, test] = files.each_ref().map(|file| file.to_str().unwrap());
@@ -487,7 +487,7 @@ fn rules_do_what_they_say() {
 /// Every metric and label in a dashboard or a rule exists, and every metric is on the dashboard.
 /// (promtool above checks only the syntax.)
 #[test]
-fn dashboards_ask_for_what_there_is() {
+fn dashboards_use_existing_metrics() {
     let store = local(&sample_root());
     let watched = Watched::start(nix_serve().args(["--scrub", "1000", "--store", &store]));
     let path = &sample_list("closure")[0];
@@ -578,7 +578,7 @@ fn rig(path: &str) -> PathBuf {
 
 /// If the metrics address cannot be bound, the server does not start, and reports it in one line.
 #[test]
-fn an_address_in_use_is_said() {
+fn an_admin_address_in_use_is_reported() {
     let watched = Watched::of_sample();
     let mut second = nix_serve();
     second.args([

@@ -139,7 +139,7 @@ fn narinfos_are(server: &ServerProcess, infos: &[Registered], key_name: Option<&
 }
 
 #[test]
-fn every_narinfo_is_the_one_that_nix_serve_would_write() {
+fn every_narinfo_equals_that_of_nix_serve() {
     let copy = database_copy();
     let infos = registered(copy.path());
     assert_eq!(infos.len(), sample_list("valid_paths").len());
@@ -149,7 +149,7 @@ fn every_narinfo_is_the_one_that_nix_serve_would_write() {
 
 /// The server's signatures equal those of the real Nix: Ed25519 is deterministic.
 #[test]
-fn every_signature_is_the_one_that_nix_makes() {
+fn every_signature_equals_that_of_nix() {
     let copy = database_copy();
     let (secret, _) = key_pair(copy.path(), "ours-1");
     let mut sign = on_copy(copy.path(), "nix");

@@ -105,7 +105,7 @@ fn url(path: &str) -> String {
 }
 
 #[test]
-fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
+fn a_nar_sent_once_is_sent_from_its_copy_and_ranges_too() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     let mut connection = Connection::connect(scene.server.addr);
@@ -134,7 +134,7 @@ fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
 
 /// After a path was deleted or registered again, its cache entry is not used.
 #[test]
-fn what_the_store_says_now_decides() {
+fn a_copy_is_used_only_while_its_registration_is_current() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     let mut connection = Connection::connect(scene.server.addr);
@@ -163,7 +163,7 @@ fn what_the_store_says_now_decides() {
 }
 
 #[test]
-fn damaged_files_make_no_copy_and_are_reported() {
+fn damaged_files_are_not_copied_and_are_reported() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     scene.damage(&path);
@@ -178,7 +178,7 @@ fn damaged_files_make_no_copy_and_are_reported() {
 }
 
 #[test]
-fn a_download_that_breaks_off_leaves_no_copy() {
+fn an_aborted_download_leaves_no_copy() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", 1500, 16_000);
     for _ in 0..3 {
@@ -202,7 +202,7 @@ fn a_download_that_breaks_off_leaves_no_copy() {
 
 /// One entry takes at most half of the cache, and the least recently used entry is evicted.
 #[test]
-fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
+fn an_entry_takes_at_most_half_of_the_cache_and_the_least_recently_used_is_evicted() {
     let mut scene = Scene::new(0);
     let (first, nar) = scene.add("first", FILE_COUNT, FILE_LEN);
     let (second, second_nar) = scene.add("second", FILE_COUNT, FILE_LEN);
@@ -227,7 +227,7 @@ fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
 
 /// Aborted downloads do not evict entries for bytes that were requested but not read.
 #[test]
-fn a_download_that_breaks_off_displaces_nothing() {
+fn an_aborted_download_evicts_nothing() {
     let mut scene = Scene::new(0);
     let (small, small_nar) = scene.add("small", FILE_COUNT, FILE_LEN);
     let (large, large_nar) = scene.add("large", 1500, 16_000);
@@ -262,7 +262,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
 
 /// A truncated entry is dropped, without effect on writing other entries.
 #[test]
-fn a_copy_that_cannot_be_read_says_nothing_about_others() {
+fn an_unreadable_copy_does_not_affect_others() {
     let scene = Scene::new(1 << 30);
     let (first, nar) = scene.add("first", FILE_COUNT, FILE_LEN);
     let (second, second_nar) = scene.add("second", FILE_COUNT, FILE_LEN);
@@ -283,7 +283,7 @@ fn a_copy_that_cannot_be_read_says_nothing_about_others() {
 
 /// NARs of a few large files, and short NARs, get no cache entry.
 #[test]
-fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
+fn nars_of_large_files_and_short_nars_are_not_copied() {
     let scene = Scene::new(1 << 30);
     let mut connection = Connection::connect(scene.server.addr);
     for (name, file_count, file_len) in [("large", 8, 200_000), ("short", 30, 8_000)] {
@@ -296,7 +296,7 @@ fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
 }
 
 #[test]
-fn nothing_is_left_behind_even_by_a_killed_server() {
+fn no_file_is_left_behind_even_by_a_killed_server() {
     let mut scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     assert!(
@@ -338,7 +338,7 @@ fn a_missing_directory_is_reported_before_a_port_is_taken() {
 /// If the disk of the NAR cache is full, responses are complete nevertheless. The server runs in
 /// its own mount namespace, with a small file system.
 #[test]
-fn a_full_disk_is_no_error_of_the_answer() {
+fn a_full_disk_does_not_fail_the_response() {
     let store = OwnStore::new();
     let directory = tempfile::tempdir().unwrap();
     let scene_dir = directory.path().to_str().unwrap();
@@ -367,7 +367,7 @@ fn a_full_disk_is_no_error_of_the_answer() {
 
 /// A path whose row has a wrong size counts as damaged, even if the NAR cache has an entry for it.
 #[test]
-fn a_row_of_another_size_breaks_off() {
+fn a_nar_of_another_size_than_registered_is_aborted() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     assert!(scene.server.get(&url(&path)).body == nar);

@@ -87,7 +87,7 @@ fn noise(seed: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_length_near_a_limit_is_right_to_the_bit() {
+fn files_of_every_length_near_a_limit_are_sent_bit_for_bit() {
     let lens = [RANGE_LEN_MIN, RANGE_LEN_MAX, RANGE_LEN_MIN + RANGE_LEN_MAX];
     let near = lens.iter().flat_map(|len| [len - 1, *len, len + 1]);
     let scene = Scene::new(|dir| {
@@ -115,7 +115,7 @@ fn every_length_near_a_limit_is_right_to_the_bit() {
 }
 
 #[test]
-fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
+fn a_file_that_shrinks_aborts_its_response_and_is_reported() {
     let scene = Scene::new(|file| fs::write(file, noise(1, LONG_LEN)).unwrap());
     let expected = scene.dump();
     let mut stream = scene.begin(None);

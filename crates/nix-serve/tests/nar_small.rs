@@ -43,7 +43,7 @@ fn urls(server: &ServerProcess, path: &str) -> [String; 3] {
 }
 
 #[test]
-fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() {
+fn responses_before_and_after_a_nar_is_in_memory_are_equal() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
     let mut connection = Connection::connect(server.addr);
@@ -100,7 +100,7 @@ fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() 
 /// A small NAR comes from memory. It was verified, so it is right whatever happens to the files. A
 /// longer NAR is read from the files again.
 #[test]
-fn up_to_the_limit_it_comes_from_memory_and_one_past_it_from_the_files() {
+fn nars_up_to_the_limit_are_sent_from_memory_and_longer_ones_from_files() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
     let mut connection = Connection::connect(server.addr);
@@ -141,7 +141,7 @@ fn damaged_contents_are_reported_and_not_served() {
 
 /// After a path was deleted or registered again, its NAR in memory is not used.
 #[test]
-fn what_the_store_says_now_decides() {
+fn a_nar_in_memory_is_used_only_while_its_registration_is_current() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
     let mut connection = Connection::connect(server.addr);
@@ -173,7 +173,7 @@ fn what_the_store_says_now_decides() {
 
 /// A path whose row has a wrong size counts as damaged, even if the small-NAR cache has its NAR.
 #[test]
-fn a_row_of_another_size_is_reported_and_nothing_is_served() {
+fn a_nar_of_another_size_than_registered_is_reported_and_not_served() {
     let store = OwnStore::new();
     let path = store.add_file("file", b"contents");
     let expected = dump(&store, &path);

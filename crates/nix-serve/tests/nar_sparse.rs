@@ -57,7 +57,7 @@ fn from_proc(server: &ServerProcess, file: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn five_gigabytes_of_nothing() {
+fn a_nar_of_five_gigabytes_is_sent_in_bounded_memory() {
     let store = store();
     let server = ServerProcess::of_store(store.root());
     let narinfo = server.narinfo(PATH).text();
@@ -126,7 +126,7 @@ fn parts(connection: &mut Connection, url: &str) {
 
 /// Downloads that no client reads cost their buffers, not whole NARs.
 #[test]
-fn twenty_downloads_that_nobody_reads() {
+fn twenty_downloads_whose_clients_do_not_read_take_bounded_memory() {
     let store = store();
     let server = ServerProcess::of_store(store.root());
     let url = server.nar_url(PATH);

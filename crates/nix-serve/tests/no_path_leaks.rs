@@ -55,7 +55,7 @@ fn is_discreet(answer: &Response, root: &Path) {
 }
 
 #[test]
-fn requests_for_what_is_not_there() {
+fn absent_paths() {
     let server = ServerProcess::of_store(&sample_root());
     let (absent, present) = (sample("absent"), sample("kinds"));
     let (absent, present) = (hash_part(&absent), hash_part(&present));
@@ -95,7 +95,7 @@ fn requests_for_what_is_not_there() {
 
 /// Errors of malformed requests reveal nothing.
 #[test]
-fn requests_that_are_none() {
+fn malformed_requests() {
     let server = ServerProcess::of_store(&sample_root());
     for request in [
         "GET / HTTP/1.1\r\n\r\n",
@@ -117,7 +117,7 @@ fn requests_that_are_none() {
 }
 
 #[test]
-fn ranges_that_cannot_be() {
+fn unsatisfiable_ranges() {
     let server = ServerProcess::of_store(&sample_root());
     let url = server.nar_url(&sample("kinds"));
     let answer = server.request("GET", &url, &["Range: bytes=99999999-"]);
@@ -166,12 +166,12 @@ fn damaged(damage: impl FnOnce(&Path)) {
 }
 
 #[test]
-fn the_files_of_a_path_are_gone() {
+fn missing_files() {
     damaged(|real| fs::remove_dir_all(real).unwrap());
 }
 
 #[test]
-fn a_path_is_something_that_no_nar_can_hold() {
+fn a_path_that_is_a_special_file() {
     damaged(|real| {
         fs::remove_dir_all(real).unwrap();
         std::os::unix::net::UnixListener::bind(real).unwrap();
@@ -179,7 +179,7 @@ fn a_path_is_something_that_no_nar_can_hold() {
 }
 
 #[test]
-fn a_path_holds_something_that_no_nar_can_hold() {
+fn a_path_that_contains_a_special_file() {
     damaged(|real| drop(std::os::unix::net::UnixListener::bind(real.join("socket")).unwrap()));
 }
 
@@ -211,12 +211,12 @@ fn without_database(break_it: impl FnOnce(&Path)) {
 }
 
 #[test]
-fn the_database_is_gone() {
+fn a_missing_database() {
     without_database(|db| fs::rename(db, db.with_file_name("elsewhere")).unwrap());
 }
 
 #[test]
-fn the_database_is_none() {
+fn a_file_that_is_not_a_database() {
     without_database(|db| {
         // Put a new file in its place, as restoring a backup would.
         let new = db.join("new");
@@ -226,7 +226,7 @@ fn the_database_is_none() {
 }
 
 #[test]
-fn the_database_is_a_directory() {
+fn a_directory_in_place_of_the_database() {
     without_database(|db| {
         fs::remove_file(db.join("db.sqlite")).unwrap();
         fs::create_dir(db.join("db.sqlite")).unwrap();
@@ -235,7 +235,7 @@ fn the_database_is_a_directory() {
 
 /// The log of a path cannot be read: it is damaged, a directory, or a circular link.
 #[test]
-fn logs_that_cannot_be_read() {
+fn unreadable_logs() {
     let store = OwnStore::new();
     let hash_part = "0".repeat(32);
     let drvs = store.root().join("nix/var/log/nix/drvs/00");
@@ -268,7 +268,7 @@ fn until_end(server: &ServerProcess, request: &[u8]) -> String {
 
 /// No response shows the prefix at which the server is mounted, or the path of its key file.
 #[test]
-fn the_command_line_shows_nowhere() {
+fn the_command_line_is_in_no_response() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, _) = support::key_pair(dir.path(), "secret-name-1");
     let mut command = nix_serve();

@@ -52,7 +52,7 @@ impl Watched {
 
 /// Responses are counted by protocol.
 #[test]
-fn answers_are_told_by_protocol() {
+fn responses_are_counted_by_protocol() {
     let store = OwnStore::new();
     let certificates = tempfile::tempdir().unwrap();
     let path = |name: &str| certificates.path().join(name).to_str().unwrap().to_owned();
@@ -93,7 +93,7 @@ fn answers_are_told_by_protocol() {
 /// A response that the client aborts does not count as a server error. A response that the server
 /// aborts because of damage does.
 #[test]
-fn who_ended_an_answer_is_told() {
+fn aborted_responses_are_counted_by_who_aborted_them() {
     const LEN: usize = 32 << 20;
     let store = OwnStore::new();
     let left = store.add_file("left", &vec![7; LEN]);
@@ -131,7 +131,7 @@ fn who_ended_an_answer_is_told() {
 }
 
 #[test]
-fn a_scrub_says_where_it_stands() {
+fn metrics_show_the_progress_of_a_scrub() {
     const LEN: usize = 300_000;
     let store = OwnStore::new();
     let paths: Vec<String> = (0..4)

@@ -82,7 +82,7 @@ fn resolve(from: &str, reference: &str) -> String {
 
 /// Without `--pages` there is no web interface.
 #[test]
-fn without_the_option_there_are_none() {
+fn without_the_option_no_page_exists() {
     let store = OwnStore::new();
     let path = store.add_file("plain", b"plain");
     let server = ServerProcess::of_store(store.root());
@@ -108,7 +108,7 @@ fn without_the_option_there_are_none() {
 
 /// The web interface does not change responses to requests that Nix clients send.
 #[test]
-fn what_nix_asks_for_is_answered_as_without_them() {
+fn requests_of_nix_are_answered_as_without_pages() {
     let store = OwnStore::new();
     let path = store.add_file("plain", b"plain");
     let plain = ServerProcess::of_store(store.root());
@@ -147,7 +147,7 @@ fn what_nix_asks_for_is_answered_as_without_them() {
 }
 
 #[test]
-fn a_path_is_found_and_shown() {
+fn search_leads_to_the_page_of_a_path() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, public) = key_pair(dir.path(), "cache.example-1");
     let mut command = nix_serve();
@@ -211,7 +211,7 @@ fn a_path_is_found_and_shown() {
 }
 
 #[test]
-fn names_of_any_bytes_stay_names() {
+fn names_of_any_bytes_are_escaped() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("hostile");
@@ -273,7 +273,7 @@ fn names_of_any_bytes_stay_names() {
 }
 
 #[test]
-fn no_link_leads_out_of_what_is_served() {
+fn links_lead_only_to_served_paths() {
     let store = OwnStore::new();
     let other = store.add_file("other", b"the other path");
     let dir = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ fn no_link_leads_out_of_what_is_served() {
 }
 
 #[test]
-fn files_are_sent_as_they_are_and_do_nothing() {
+fn files_are_sent_unchanged_and_cannot_run_code() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("files");
@@ -432,7 +432,7 @@ fn files_are_sent_as_they_are_and_do_nothing() {
 }
 
 #[test]
-fn what_was_collected_is_gone_from_pages_too() {
+fn pages_do_not_show_collected_paths() {
     let store = OwnStore::new();
     let path = store.add_file("gone", b"soon gone");
     let server = serve(&store);
@@ -458,7 +458,7 @@ fn what_was_collected_is_gone_from_pages_too() {
 }
 
 #[test]
-fn a_large_directory_comes_in_pages() {
+fn a_large_directory_is_split_into_pages() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("large");
@@ -484,7 +484,7 @@ fn a_large_directory_comes_in_pages() {
 
 /// The server has health checks at the conventional URLs.
 #[test]
-fn it_says_whether_it_is_well() {
+fn health_and_readiness_are_reported() {
     let store = OwnStore::new();
     store.add_file("plain", b"plain");
     let server = serve(&store);
@@ -511,7 +511,7 @@ fn it_says_whether_it_is_well() {
 
 /// Links stay below the prefix, whether the server or a proxy adds it.
 #[test]
-fn a_prefix_is_kept() {
+fn links_stay_below_the_prefix() {
     let store = OwnStore::new();
     let path = store.add_file("plain", b"plain");
     let server = ServerProcess::start(nix_serve().args([

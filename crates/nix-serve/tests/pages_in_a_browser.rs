@@ -21,7 +21,7 @@ fn is_expected(complaint: &str) -> bool {
 }
 
 #[test]
-fn pages_are_for_everybody() {
+fn pages_are_accessible_in_every_mode() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, _) = key_pair(dir.path(), "cache.example-1");
     let mut command = nix_serve();
@@ -86,7 +86,7 @@ fn pages_are_for_everybody() {
 }
 
 #[test]
-fn nothing_that_is_in_a_store_runs() {
+fn no_file_of_a_store_runs_script() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("hostile");
@@ -162,7 +162,7 @@ fn nothing_that_is_in_a_store_runs() {
 
 /// The status page updates live, during a download and requests for absent paths.
 #[test]
-fn status_is_live() {
+fn the_status_page_updates_itself() {
     let mut command = nix_serve();
     command.args([
         "--admin",

@@ -203,7 +203,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
 /// If two files swap sizes, so that the total size and the root stay the same, a range that follows
 /// an earlier plan fails; once the files are right again, ranges are served.
 #[test]
-fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_right() {
+fn a_range_of_changed_files_is_aborted_and_served_again_after_repair() {
     let scene = Scene::new(|tree| {
         fs::create_dir(tree.join("sub")).unwrap();
         for number in 0..40 {
@@ -242,7 +242,7 @@ fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_
 /// A tree whose plan would be too large, here of symbolic links of maximal length, is served
 /// without one.
 #[test]
-fn trees_with_too_large_a_plan_are_served_without() {
+fn trees_whose_plan_would_be_too_large_are_served_without_one() {
     const COUNT: usize = 2100;
     let scene = Scene::new(|tree| {
         let target = "t".repeat(4095);
@@ -273,7 +273,7 @@ fn trees_with_too_large_a_plan_are_served_without() {
 }
 
 #[test]
-fn a_listing_has_its_length() {
+fn a_listing_has_a_content_length() {
     let scene = Scene::of_large_files();
     let listing = scene.listing();
     let url = format!("/{}.ls", hash_part(&scene.path));

@@ -165,7 +165,7 @@ fn nar_hash(connection: &mut Connection, path: &str) -> String {
 }
 
 #[test]
-fn no_url_tells_a_denied_path_from_an_absent_one() {
+fn a_denied_path_is_answered_as_an_absent_one_at_every_url() {
     let (allowed, denied) = (sample("self_reference"), sample("signed"));
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
@@ -246,7 +246,7 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
 }
 
 #[test]
-fn logs_and_realisations_follow_their_paths() {
+fn logs_and_realisations_are_readable_if_their_paths_are() {
     let serving = Serving::start(
         &sample_root(),
         vec![
@@ -325,7 +325,7 @@ fn a_closure_with_a_denied_path_is_not_served_and_lists_say_absent() {
 /// Profiles change under constant requests: a path that a root leads to is served within a second,
 /// and a path that it no longer leads to is absent after a second.
 #[test]
-fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
+fn changed_roots_take_effect_within_a_second() {
     let store = OwnStore::new();
     let (one, other) = (store.add_file("one", b"1"), store.add_file("other", b"2"));
     let dir = tempfile::tempdir().unwrap();
@@ -388,7 +388,7 @@ fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
 /// Until the roots are resolved, requests get 503, so that no response reveals whether a path
 /// exists.
 #[test]
-fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
+fn requests_get_503_while_the_closures_of_roots_are_unknown() {
     let store = OwnStore::new();
     let path = store.add_file("one", b"1");
     let dir = tempfile::tempdir().unwrap();
@@ -447,7 +447,7 @@ fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
 
 /// Rules on the age of a path also apply to a narinfo that is cached in memory.
 #[test]
-fn ages_pass_while_a_narinfo_is_in_memory() {
+fn age_limits_apply_to_narinfos_in_memory() {
     let store = OwnStore::new();
     let path = store.add_file("one", b"1");
     let registered = Instant::now();
@@ -483,7 +483,7 @@ fn ages_pass_while_a_narinfo_is_in_memory() {
 
 /// A prefix matches whole path segments only, and each cache has its own priority.
 #[test]
-fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
+fn a_prefix_ends_at_a_slash_and_each_cache_has_its_own_nix_cache_info() {
     let priority = |prefix: &str, priority| CacheConfig {
         path_prefix: prefix.to_owned(),
         priority,
@@ -514,7 +514,7 @@ fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
 /// Two teams with real Nix clients: one may read the closure of a profile, the other the paths that
 /// a certain key has signed.
 #[test]
-fn two_clients_get_what_is_theirs() {
+fn two_clients_get_the_paths_of_their_caches() {
     let (top, signed) = (sample("top"), sample("signed"));
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("profile");

@@ -11,7 +11,7 @@ const NOT_FOUND: &str = "File not found.\n";
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
 #[test]
-fn realisations_by_the_hash_of_a_derivation() {
+fn realisations_are_served_by_the_hash_of_a_derivation() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
     let database = format!(
@@ -43,7 +43,7 @@ fn realisations_by_the_hash_of_a_derivation() {
 }
 
 #[test]
-fn realisations_by_derivation() {
+fn realisations_are_served_by_the_path_of_a_derivation() {
     let store = OwnStore::new();
     let out_path = store.add_file("result", b"x");
     let drv = format!("{ABSENT}-result.drv");

@@ -115,7 +115,7 @@ fn is_same(one: &std::path::Path, other: &std::path::Path) -> bool {
 }
 
 #[test]
-fn a_real_client_resumes_after_two_breaks() {
+fn a_real_client_resumes_after_two_interruptions() {
     let client = Client::new();
     let (secret, public) = key_pair(client.dir(), "ours-1");
     let mut command = nix_serve();
@@ -235,7 +235,7 @@ impl Whole {
 }
 
 #[test]
-fn single_ranges() {
+fn single_ranges_are_answered_with_206() {
     for key in ["kinds", "big", "empty"] {
         let mut whole = Whole::of(key);
         let len = whole.nar.len();
@@ -258,7 +258,7 @@ fn single_ranges() {
 }
 
 #[test]
-fn ranges_beyond_the_end() {
+fn ranges_beyond_the_end_are_answered_with_416() {
     let mut whole = Whole::of("kinds");
     let len = whole.nar.len();
     whole.beyond(&format!("bytes={len}-"));
@@ -273,7 +273,7 @@ fn ranges_beyond_the_end() {
 /// A malformed range is ignored, and so is a request for several ranges, which no client sends. RFC
 /// 9110, 14.2: "A server MAY ignore the Range header field."
 #[test]
-fn ranges_that_mean_nothing_and_ranges_in_the_plural() {
+fn invalid_and_multiple_ranges_are_ignored() {
     let mut whole = Whole::of("kinds");
     for range in [
         "bytes",
@@ -316,7 +316,7 @@ fn head_ignores_ranges() {
 
 /// A download can be resumed at any byte of a small NAR.
 #[test]
-fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
+fn a_small_nar_can_be_resumed_at_every_byte() {
     let mut whole = Whole::of("odd");
     let len = whole.nar.len();
     for start in 0..len {
@@ -326,7 +326,7 @@ fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
 
 /// A download can be resumed at offsets spread over a tree of thousands of files.
 #[test]
-fn places_in_a_tree() {
+fn a_tree_can_be_resumed_at_every_kind_of_offset() {
     let mut whole = Whole::of("tree");
     let len = whole.nar.len();
     for index in 0..500 {

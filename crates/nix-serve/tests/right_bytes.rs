@@ -167,7 +167,7 @@ fn breaks(server: &ServerProcess, path: &str) {
 }
 
 #[test]
-fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mended() {
+fn a_changed_byte_aborts_the_first_nar_and_the_path_is_quarantined_until_repaired() {
     let scene = Scene::new();
     let server = scene.server();
     for path in [&scene.file, &scene.tree] {
@@ -204,7 +204,7 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
 }
 
 #[test]
-fn over_tls_and_http2_it_breaks_as_well() {
+fn a_changed_byte_aborts_the_first_nar_over_tls_and_http2_too() {
     let scene = Scene::new();
     let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let (certificate, key) = (scene.dir.path().join("crt"), scene.dir.path().join("key"));
@@ -263,7 +263,7 @@ fn a_range_is_not_hashed() {
 
 /// With `--verify never`, modified files are sent without hashing them.
 #[test]
-fn it_can_be_switched_off() {
+fn verification_can_be_turned_off() {
     let scene = Scene::new();
     scene.flip(&scene.file);
     let mut command = scene.command();
@@ -277,7 +277,7 @@ fn it_can_be_switched_off() {
 
 /// Verification records are kept across a restart.
 #[test]
-fn verdicts_outlive_the_server() {
+fn verification_records_survive_a_restart() {
     let scene = Scene::new();
     let nar = scene.dump(&scene.file);
     scene.flip(&scene.tree);
@@ -317,7 +317,7 @@ fn verdicts_outlive_the_server() {
 /// If the state file is invalid in any way, the server starts, logs one line, and verifies the
 /// paths again.
 #[test]
-fn a_state_file_that_is_of_no_use_costs_a_line() {
+fn an_unusable_state_file_is_ignored_with_a_log_line() {
     let scene = Scene::new();
     let nar = scene.dump(&scene.file);
     let server = scene.remembering();
@@ -362,7 +362,7 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_costs_a_line() {
+fn an_unwritable_state_directory_causes_one_log_line() {
     let scene = Scene::new();
     let nar = scene.dump(&scene.file);
     // A full disk in a mount namespace, and a directory that does not exist.
@@ -392,7 +392,7 @@ fn a_directory_that_cannot_be_written_costs_a_line() {
 /// A slow download that started before the damage does not count as a verification of the damaged
 /// path: its bytes were right when they were read.
 #[test]
-fn a_slow_download_does_not_acquit_what_others_found_damaged() {
+fn a_slow_download_does_not_release_a_path_found_damaged_meanwhile() {
     let store = OwnStore::new();
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");

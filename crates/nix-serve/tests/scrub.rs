@@ -37,7 +37,7 @@ fn overwrite(store: &OwnStore, path: &str, byte: u8) {
 }
 
 #[test]
-fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there() {
+fn damage_of_unrequested_paths_is_found_and_records_survive_a_restart() {
     let (store, paths) = store(4);
     overwrite(&store, &paths[1], b'!');
     let state = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
 }
 
 #[test]
-fn it_keeps_to_its_pace_and_ends_with_the_server() {
+fn the_scrub_keeps_its_rate_and_ends_with_the_server() {
     let (store, paths) = store(3);
     let started = Instant::now();
     let server = serve(&store, &["--scrub", "600000"]);
@@ -103,7 +103,7 @@ fn it_keeps_to_its_pace_and_ends_with_the_server() {
 /// If the database is present but the file system of the files is not mounted, no path counts as
 /// damaged.
 #[test]
-fn a_store_that_is_not_mounted_is_no_damage() {
+fn an_unmounted_store_is_not_reported_as_damage() {
     let (store, paths) = store(2);
     let (files, aside) = (
         store.root().join("nix/store"),

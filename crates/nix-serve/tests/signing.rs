@@ -66,7 +66,7 @@ fn check_signed(narinfo: &str, public: &str) {
 }
 
 #[test]
-fn with_a_key_every_path_has_one_signature_and_it_is_ours() {
+fn with_a_key_every_path_has_only_the_signature_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, public) = key_pair(dir.path(), "cache.example.org-1");
     let mut command = server_of(&sample_root());
@@ -131,7 +131,7 @@ fn without_a_key_stored_signatures_are_sent_one_a_line() {
 
 /// Malformed stored signatures are left out, because current clients refuse a narinfo with one.
 #[test]
-fn stored_signatures_that_are_none_are_dropped() {
+fn malformed_stored_signatures_are_dropped() {
     let store = OwnStore::new();
     let path = store.add_file("a", b"a");
     let (good_1, good_2) = (
@@ -278,7 +278,7 @@ fn a_key_that_others_can_read_is_a_warning() {
 }
 
 #[test]
-fn a_new_key_from_the_next_answer_on() {
+fn after_a_reload_the_next_response_is_signed_with_the_new_key() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, first) = key_pair(dir.path(), "test-1");
     let mut command = server_of(&sample_root());
@@ -301,7 +301,7 @@ fn a_new_key_from_the_next_answer_on() {
 }
 
 #[test]
-fn a_bad_new_key_leaves_the_old_one_in_use() {
+fn an_unusable_new_key_leaves_the_old_one_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, public) = key_pair(dir.path(), "test-1");
     let good = fs::read(&secret).unwrap();
@@ -329,7 +329,7 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
 
 /// Logs are reopened as log rotation requires: rename, signal, compress the renamed file.
 #[test]
-fn logs_are_opened_anew() {
+fn a_reload_reopens_logs() {
     let dir = tempfile::tempdir().unwrap();
     let (access, errors) = (at(dir.path(), "access"), at(dir.path(), "errors"));
     let mut command = server_of(&sample_root());

@@ -88,7 +88,7 @@ fn signers(narinfo: &str, keys: &[&PublicKey]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_signed_by_whom() {
+fn the_configured_paths_are_signed_with_the_configured_keys() {
     let dir = tempfile::tempdir().unwrap();
     let ((one, one_public), (two, two_public)) =
         (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
@@ -175,7 +175,7 @@ fn what_is_signed_by_whom() {
 
 /// A configured cache sends content addresses, with which a client needs no signature.
 #[test]
-fn content_addresses_by_choice() {
+fn content_addresses_are_sent_if_configured() {
     let serving = Serving::start(
         &sample_root(),
         vec![

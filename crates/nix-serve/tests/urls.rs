@@ -67,7 +67,7 @@ impl Subject {
 }
 
 #[test]
-fn every_status_with_the_words_of_nix_serve() {
+fn errors_have_the_texts_of_nix_serve() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
     let mut connection = Connection::connect(addr);
@@ -215,7 +215,7 @@ fn a_narinfo_has_the_fields_of_nix_serve_in_their_order() {
 }
 
 #[test]
-fn a_nar_by_each_of_its_urls() {
+fn a_nar_is_served_at_each_of_its_urls() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
     for key in ["tree", "kinds", "single_file", "odd"] {
@@ -243,7 +243,7 @@ fn a_nar_by_each_of_its_urls() {
 }
 
 #[test]
-fn other_methods_are_refused_and_named() {
+fn other_methods_get_405_with_allow() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
     let mut connection = Connection::connect(addr);
@@ -269,7 +269,7 @@ fn other_methods_are_refused_and_named() {
 
 /// The body of a refused upload is not parsed as the next request.
 #[test]
-fn the_body_of_a_refused_upload_is_no_request() {
+fn the_body_of_a_refused_upload_is_not_parsed_as_a_request() {
     let (_server, addr) = serve_sample(&[]);
     let inner = "GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut connection = Connection::connect(addr);
@@ -285,7 +285,7 @@ fn the_body_of_a_refused_upload_is_no_request() {
 }
 
 #[test]
-fn percent_encoding_is_undone_once() {
+fn percent_encoding_is_decoded_once() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
     let mut connection = Connection::connect(addr);
@@ -319,7 +319,7 @@ fn percent_encoding_is_undone_once() {
 }
 
 #[test]
-fn no_url_leads_out() {
+fn no_url_leads_out_of_the_store() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
     let mut connection = Connection::connect(addr);
@@ -347,7 +347,7 @@ fn no_url_leads_out() {
 }
 
 #[test]
-fn absolute_targets_mean_their_path() {
+fn absolute_targets_are_served_by_their_path() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
     // The absolute form is valid with the host of these requests.
@@ -355,7 +355,7 @@ fn absolute_targets_mean_their_path() {
 }
 
 #[test]
-fn below_a_prefix_and_nowhere_else() {
+fn a_cache_with_a_prefix_answers_only_below_it() {
     for given in ["/cache", "/cache/"] {
         let (_server, addr) = serve_sample(&["--path", given]);
         let mut connection = Connection::connect(addr);
@@ -381,7 +381,7 @@ fn below_a_prefix_and_nowhere_else() {
 }
 
 #[test]
-fn the_priority_that_was_asked_for() {
+fn nix_cache_info_has_the_configured_priority() {
     for (arguments, expected) in [
         (&["--priority", "100"][..], 100),
         (&["--priority=0"], 0),

@@ -134,7 +134,7 @@ fn make_writable(path: &Path) {
 }
 
 #[test]
-fn nothing_happens_and_all_is_well() {
+fn an_undisturbed_download_is_complete() {
     let mut scene = Scene::of_tree();
     let outcome = scene.download(|_, _| {});
     assert!(outcome.ended_well);

@@ -2,12 +2,6 @@
 //!
 //! An I/O thread sends such a response as one piece. A worker sends the same status and header
 //! fields, and generates the body while it is sent. Both are made from one [`AnswerHead`].
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | body sent by an I/O thread | 16 KiB | while a client does not read, the body stays in memory |
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -17,8 +11,8 @@ use std::sync::Arc;
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Prepared, Progress, Response, Source};
 
-/// Maximum length in bytes of a body sent by an I/O thread. Longer bodies go through buffers whose
-/// total size is limited.
+/// Maximum length in bytes of a body sent by an I/O thread, which stays in memory while the client
+/// does not read. Longer bodies go through buffers whose total size is limited.
 const INLINE_LEN_MAX: usize = 16 * 1024;
 
 /// Whether an I/O thread may send this response.

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prepared_answers_are_those_of_workers() {
+    fn prepared_answers_equal_those_of_workers() {
         let all = PreparedAnswers::new();
         for (index, fixed) in Fixed::ALL.into_iter().enumerate() {
             assert_eq!(index, fixed as usize);

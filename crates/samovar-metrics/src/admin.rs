@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_are_refused() {
+    fn only_own_names_and_addresses_are_accepted_as_host() {
         let own = own_names("cache\n", "nameserver 192.0.2.1\nsearch example.org. lan\n");
         for host in [
             "",

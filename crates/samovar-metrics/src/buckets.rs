@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn bounds_ascend_and_hold_what_is_exposed() {
+    fn bounds_ascend_and_contain_the_exposed_ones() {
         assert!(BOUNDS_NS.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!((BOUNDS_NS[0], BOUNDS_NS[78]), (1_000, 60_000_000_000));
         for (bound_ns, label) in exposed() {
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantiles_are_those_of_the_sorted_list_but_for_a_bucket(
+        fn percentiles_are_exact_within_a_bucket(
             mut list in prop::collection::vec(1_001_u64..60_000_000_000, 1..200),
             percent in 1_usize..=100,
         ) {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_there_is_no_quantile() {
+    fn the_percentile_of_an_empty_histogram_is_zero() {
         assert_eq!(Histogram::default().percentile_s(99), 0.0);
     }
 }

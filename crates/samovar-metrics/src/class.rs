@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_told_by_their_hundreds_and_404() {
+    fn statuses_are_classified_by_hundreds_and_404_separately() {
         for (code, class) in [
             (101, StatusClass::Success),
             (206, StatusClass::Success),

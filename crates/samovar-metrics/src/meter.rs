@@ -8,13 +8,6 @@
 //! Each shard also records the requested paths, and a sampler thread takes these records once a
 //! second. Above a certain rate, a shard records a random sample only, in which each record stands
 //! for several requests.
-//!
-//! # Limits
-//!
-//! | limit | value | reason |
-//! | --- | --- | --- |
-//! | shards | 4 per core, 8 to 64 | enough for I/O threads and most workers |
-//! | recorded requests per shard and second | 2048 | 96 KiB |
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +23,7 @@ const METHOD_COUNT: usize = MethodClass::NAMES.len();
 const STATUS_COUNT: usize = StatusClass::NAMES.len();
 const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
 
-/// Maximum number of requests that a shard records per second.
+/// Maximum number of requests that a shard records per second. The records take 96 KiB.
 const ASKED_COUNT_MAX: usize = 2048;
 
 /// The request counters of all threads.
@@ -117,6 +110,7 @@ pub(crate) struct ClassSums {
 impl Meter {
     pub(crate) fn new(classify: Classify) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // Enough for the I/O threads and most workers.
         let count = (4 * cores).next_power_of_two().clamp(8, 64);
         let shard = |number: usize| Shard {
             classes: std::array::from_fn(|_| ClassShard::default()),
@@ -338,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_load_a_part_stands_for_all() {
+    fn a_random_sample_represents_all_requests_under_load() {
         let mut shard = AskedShard::new(3);
         let part = |number: u64| {
             let mut part = [b'0'; 32];
@@ -370,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_marks_of_all_kinds() {
+    fn addresses_are_hashed_evenly_to_64_marks() {
         let marks: std::collections::HashSet<u8> = (0..=255)
             .map(|number| mark_of(Peer::Tcp(([10, 0, 0, number], 1).into())))
             .collect();

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_seen() {
+    fn memory_descriptors_and_threads_of_the_process_are_counted() {
         let before = Process::now();
         let files: Vec<_> = (0..10)
             .map(|_| fs::File::open("/dev/null").expect("opens"))
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart() {
+    fn the_cpu_time_of_an_io_thread_is_reported_by_its_name() {
         let find = || {
             let times = thread_times();
             times.into_iter().find(|time| time.name == "io-7")

@@ -1,12 +1,4 @@
 //! The values sampled once a second: rates, percentiles and top paths.
-//!
-//! # Limits
-//!
-//! | limit | value | reason |
-//! | --- | --- | --- |
-//! | paths with a counter | 1024 per list | an error is at most a thousandth of the total |
-//! | history | 120 seconds | width of the chart |
-//! | windows of percentiles | 10 s and 300 s | the present, and a longer time for comparison |
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,9 +14,10 @@ use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 
 /// Number of paths in a list of top paths.
 pub(crate) const TOP_COUNT: usize = 20;
-/// Length of the history, in seconds.
+/// Length of the history, in seconds: the width of the chart.
 const HISTORY_LEN: usize = 120;
-/// Windows of the percentiles, each with the interval at which a state is stored for it.
+/// Windows of the percentiles, for the present and for comparison, each with the interval at which a
+/// state is stored for it.
 const WINDOWS: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_secs(1)),
     (Duration::from_secs(300), Duration::from_secs(10)),
@@ -287,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_does_not_fill_the_list() {
+    fn paths_requested_once_each_do_not_fill_the_top_list() {
         let mut sampled = Sampled::default();
         let part = |number: u32| HashPart::parse(format!("{number:032}").as_bytes()).unwrap();
         for number in 0..100_000 {
@@ -305,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_percentiles_are_of_their_windows() {
+    fn rates_and_percentiles_cover_their_windows() {
         let (mut sampled, start) = (Sampled::default(), Instant::now());
         let at = |second| start + Duration::from_secs(second);
         // A hundred slow requests per second for one minute, then none for one minute.

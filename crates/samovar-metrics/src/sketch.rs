@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Default number of counters.
+/// Default number of counters. The error of a count is at most a thousandth of the total.
 const COUNTER_COUNT: usize = 1024;
 
 /// The counters of the most frequent keys.
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_within_their_bounds(
+        fn counts_are_within_their_errors(
             capacity in 1_usize..12,
             stream in prop::collection::vec((0_u8..40, 0_u64..1000), 0..400),
         ) {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_counted_about() {
+    fn the_number_of_distinct_marks_is_estimated() {
         let mut sketch = Sketch::new(1);
         assert_eq!(sketch.top(1).count(), 0);
         for (mark, expected) in [(0, 1), (0, 1), (1, 2), (2, 3)] {

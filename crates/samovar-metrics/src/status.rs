@@ -323,7 +323,7 @@ mod tests {
 
     /// The web interface and clients rely on this example.
     #[test]
-    fn the_example_has_all_of_it_and_nothing_else() {
+    fn the_example_has_exactly_the_fields_of_a_status() {
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../docs/status.example.json"
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_server_does_not_say_is_nothing() {
+    fn fields_that_an_older_server_omits_have_default_values() {
         let status: Status = serde_json::from_str("{\"version\":1,\"new\":[]}").expect("is read");
         let expected = Status {
             version: 1,

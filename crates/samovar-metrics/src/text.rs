@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_cannot_break_out() {
+    fn label_values_are_escaped() {
         let mut text = Text::new("ab counter Other.\na gauge What.");
         text.family("a")
             .put(&[], 1)

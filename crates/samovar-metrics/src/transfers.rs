@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_listed_until_it_is_dropped() {
+    fn a_body_is_listed_until_it_is_dropped() {
         let all = Arc::new(Transfers::default());
         let peer = Peer::Tcp(([192, 0, 2, 7], 80).into());
         let body = |name: &str| all.watch(Body::Source(Box::new(Nothing)), name.into(), peer);

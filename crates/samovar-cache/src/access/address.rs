@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_believed() {
+    fn the_header_is_ignored_unless_the_peer_is_a_trusted_proxy() {
         for header in [Forwarded::XForwardedFor, Forwarded::Forwarded] {
             let values = ["10.0.0.9", "for=10.0.0.9"];
             check(header, "192.0.2.7", &values, Some("192.0.2.7"));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn networks_are_prefixes_or_addresses() {
         let parse = |text: &str| Networks::parse(&[text.to_owned()]).is_ok();
         assert!(parse("192.0.2.0/24") && parse("::/0") && parse("192.0.2.1") && parse("::1"));
         assert!(!parse("192.0.2.0/33") && !parse("example.org") && !parse(""));
@@ -329,7 +329,7 @@ mod tests {
     proptest! {
         /// The proxy's own entry decides, whatever the client sends.
         #[test]
-        fn the_proxys_own_entry_counts(client in "[ -~]{0,60}") {
+        fn the_entry_of_the_proxy_decides_whatever_the_client_sends(client in "[ -~]{0,60}") {
             let check = |header: Forwarded, own: &str| {
                 let value = format!("{client}, {own}");
                 let fields = [(header.name(), value.as_bytes())];

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn a_burst_is_admitted_and_then_requests_at_the_rate() {
         let start = Instant::now();
         let buckets = Buckets::new(SECOND / 10, 5, start);
         assert_eq!(tokens(&buckets, 1, start), 5);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not_refill_a_bucket() {
+    fn other_clients_do_not_refill_a_bucket() {
         let start = Instant::now();
         let buckets = Buckets::new(SECOND * 3600, 5, start);
         let of_one = tokens(&buckets, 0, start);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_clients_as_there_are_places_are_mostly_told_apart() {
+    fn a_quarter_as_many_clients_as_entries_rarely_share_a_bucket() {
         let start = Instant::now();
         let buckets = Buckets::new(SECOND, 5, start);
         let clients = u32::try_from(CLIENTS_MAX / 4).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     proptest! {
         /// No span of time admits more than the burst plus the tokens added in that span.
         #[test]
-        fn never_more_than_the_rate(
+        fn no_span_of_time_admits_more_than_burst_and_rate(
             steps in prop::collection::vec((0_u64..300, 0_u32..40), 1..100)
         ) {
             let start = Instant::now();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn values_are_parsed_as_in_the_rfcs() {
         // RFC 7617, section 2.
         let aladdin = Some(("Aladdin", "open sesame"));
         check("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", aladdin);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths() {
+    fn lengths_are_limited() {
         for len in [BASIC_LEN_MAX, BASIC_LEN_MAX + 1] {
             let value = format!("Basic {}", STANDARD.encode(":".repeat(len)));
             let is_taken = matches!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn one_field_counts() {
+    fn a_second_authorization_field_is_refused() {
         let ours = (&b"AUTHORIZATION"[..], &b"Bearer a"[..]);
         let other = (&b"Host"[..], &b"a"[..]);
         let of = |fields: &[_]| Credentials::of(fields.iter().copied());
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_found(user in "[^:\\p{Cc}]{0,40}", password in "[^\\p{Cc}]{0,80}") {
+        fn a_user_name_and_password_are_parsed_back(user in "[^:\\p{Cc}]{0,40}", password in "[^\\p{Cc}]{0,80}") {
             let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
             let Some(Credentials::Basic(basic)) = Credentials::parse(value.as_bytes()) else {
                 panic!("{value}");
@@ -213,7 +213,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes(value in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn no_bytes_panic(value in prop::collection::vec(any::<u8>(), 0..300)) {
             drop(Credentials::parse(&value));
         }
     }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_and_back() {
+    fn a_digest_is_formatted_and_parsed_as_hex() {
         let digest = sha256(b"abc");
         let text = hex(&digest);
         assert!(text.starts_with("ba7816bf"));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_count() {
+    fn the_borders_between_pieces_change_the_digest() {
         let secret = Secret::new().unwrap();
         assert_eq!(secret.digest(&[b"a", b"b"]), secret.digest(&[b"a", b"b"]));
         assert_ne!(secret.digest(&[b"a", b"b"]), secret.digest(&[b"ab", b""]));

@@ -157,7 +157,7 @@ const REFUSED: &str = "401 WWW-Authenticate: Basic realm=\"Nix binary cache\", c
                        Credentials are needed here.";
 
 #[test]
-fn passwords_and_tokens() {
+fn passwords_and_tokens_admit_their_clients() {
     let dir = tempfile::tempdir().unwrap();
     let (token, line) = new_token("ci").unwrap();
     let house = House::new(AccessConfig {
@@ -192,7 +192,7 @@ fn passwords_and_tokens() {
 }
 
 #[test]
-fn networks_and_proxies() {
+fn clients_are_admitted_by_network_also_behind_a_trusted_proxy() {
     let own = House::new(AccessConfig {
         networks: vec!["127.0.0.0/8".into()],
         ..AccessConfig::default()
@@ -226,7 +226,7 @@ fn networks_and_proxies() {
 }
 
 #[test]
-fn processes_on_a_unix_socket() {
+fn processes_are_admitted_on_a_unix_socket_by_uid_and_gid() {
     let own = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     let check = |uids: Vec<u32>, gids: Vec<u32>, expected: &str| {
@@ -254,7 +254,7 @@ fn processes_on_a_unix_socket() {
 }
 
 #[test]
-fn refusals_by_choice() {
+fn the_configured_status_is_sent_to_refused_clients() {
     let check = |refuse_with, expected: &str| {
         let config = AccessConfig {
             networks: vec!["192.0.2.0/24".into()],
@@ -272,7 +272,7 @@ fn refusals_by_choice() {
 }
 
 #[test]
-fn a_reload_changes_who_is_in_or_nothing() {
+fn a_reload_changes_the_admitted_clients_or_fails_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (ada, bob) = (user("ada", "x"), user("bob", "x"));
     let path = file(dir.path(), "users", &(ada.clone() + &bob));
@@ -312,7 +312,7 @@ fn a_reload_changes_who_is_in_or_nothing() {
 }
 
 #[test]
-fn who_asks_too_often_waits() {
+fn a_client_that_exceeds_its_rate_limit_gets_429() {
     let rate_limit = Some(RateLimit {
         per_second: 1,
         burst: 3,
@@ -339,7 +339,7 @@ fn who_asks_too_often_waits() {
 }
 
 #[test]
-fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
+fn guessed_passwords_are_limited_and_verified_users_are_not_affected() {
     let dir = tempfile::tempdir().unwrap();
     let house = House::new(AccessConfig {
         users_file: Some(file(dir.path(), "users", &user("ada", "x"))),
@@ -361,7 +361,7 @@ fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
 
 /// Many machines may share an address, and one of them may have a wrong password or be hostile.
 #[test]
-fn who_guesses_keeps_out_nobody_else_at_his_address() {
+fn guessed_passwords_do_not_affect_other_users_at_the_address() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [user("ada", "x"), user("bob", "y"), user("eve", "z")].concat();
     let house = House::new(AccessConfig {
@@ -386,7 +386,7 @@ fn who_guesses_keeps_out_nobody_else_at_his_address() {
 }
 
 #[test]
-fn what_is_not_understood_does_not_start() {
+fn an_invalid_access_configuration_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let check = |config: AccessConfig, expected: &str| {
         let error = Access::new(config).unwrap_err().to_string();

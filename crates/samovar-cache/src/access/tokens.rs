@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_found_by_what_it_is() {
+    fn a_token_is_found_by_its_exact_text() {
         let secret = Secret::new().unwrap();
         let (token, line) = new_token("ci").unwrap();
         let (other, other_line) = new_token("ci").unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none() {
+    fn invalid_lines_are_refused_with_their_number() {
         let secret = Secret::new().unwrap();
         for line in ["a", "a:", "a:secret", "a:abcd", &"0".repeat(64)] {
             let text = format!("\n{line}");

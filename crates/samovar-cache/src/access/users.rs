@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_refused() {
+    fn invalid_lines_are_refused_with_the_reason() {
         check_line("ada", LineProblem::NoUser);
         check_line("ada:secret", LineProblem::Plain);
         check_line("ada:", LineProblem::Plain);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn bcrypt_has_no_tails() {
+    fn a_bcrypt_password_longer_than_72_bytes_is_not_truncated() {
         let long = "p".repeat(72);
         let hash = bcrypt::hash(&long, 4).unwrap();
         let users = Users::parse(&format!("ada:{hash}")).unwrap();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_outlives_a_reload_if_the_line_is_the_same() {
+    fn remembered_passwords_survive_a_reload_if_the_line_is_unchanged() {
         let other = hash_password(b"secret").unwrap();
         let before = Users::parse(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\neve:{BCRYPT}")).unwrap();
         let (secret, now) = (Secret::new().unwrap(), Instant::now());
@@ -428,7 +428,7 @@ mod tests {
     /// An unknown name is always verified against the same user's hash, and not all unknown names
     /// against that of one user.
     #[test]
-    fn somebody_stands_in_for_whoever_does_not_exist() {
+    fn an_unknown_name_is_always_verified_against_the_same_user() {
         let users = Users::parse(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();
         let secret = Secret::new().unwrap();
         let stand_in = |name: &str| {

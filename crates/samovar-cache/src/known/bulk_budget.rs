@@ -18,7 +18,7 @@ use samovar_store::Member;
 
 use crate::sync::Locked;
 
-/// Maximum number of paths in the lists of all answers, at 40 bytes or less each.
+/// Maximum number of paths in the lists of all answers, at 40 bytes or less each: 80 MB.
 pub(crate) const COUNT_MAX: usize = 2_000_000;
 
 /// Answers expected to end within this time are not evicted. It is enough to send 100,000 paths at
@@ -182,7 +182,8 @@ impl Drop for Share {
     }
 }
 
-/// Maximum number of large closures that are computed at the same time.
+/// Maximum number of large closures that are computed at the same time. The other workers stay free
+/// for other requests.
 const CLOSURES_AT_ONCE_MAX: usize = 4;
 
 /// Slots for computing large closures. Each acquired slot is one more reference.
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_answer_is_evicted_and_none_at_a_fair_pace() {
+    fn the_slowest_answer_is_evicted_and_answers_at_a_fair_pace_are_not() {
         const TENTH: usize = COUNT_MAX / 10;
         let (budget, start) = (Arc::new(BulkBudget::default()), Instant::now());
         let readers: Vec<Share> = (0..10)
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn closure_slots_are_bounded_and_given_back() {
+    fn closure_slots_are_bounded_and_can_be_acquired_again() {
         let closures = ClosureSlots::default();
         for _ in 0..2 {
             let slots: Vec<_> = (0..CLOSURES_AT_ONCE_MAX)

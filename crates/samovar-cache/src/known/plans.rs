@@ -3,16 +3,7 @@
 //! With a plan, a range of a NAR is sent without reading the bytes before it, and a listing is made
 //! without reading the files. A plan is valid for one registration of a path and one root on the
 //! disk. If a path is registered anew, repaired or replaced, or a reader finds that the files
-//! differ from the plan, the path is planned again.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | memory of all plans | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
-//! | memory of one plan | 8 MiB | past 300,000 nodes, ranges and listings walk the tree |
-//! | start of a range that uses a plan | 1 MiB | before it, walking is cheaper than planning |
-//! | size of a NAR that uses a plan | 1 MiB | walking a smaller tree is cheaper than a look-up |
+//! differ from the plan, a new plan is made.
 
 use std::io;
 use std::sync::Arc;
@@ -25,14 +16,16 @@ use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 use crate::known::registration::{Registration, wrong_size};
 use crate::known::sharded::{MemoryLen, Sharded};
 
-/// Memory for all plans, in bytes.
+/// Memory for all plans, in bytes. A node of a tree takes about 25 bytes, so this is enough for
+/// 600,000 nodes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
 
-/// Memory for one plan, in bytes: it must fit into half of the table.
+/// Memory for one plan, in bytes: it must fit into half of the table. Trees of more than 300,000
+/// nodes have no plan, so their ranges and listings walk the tree.
 const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 
-/// Ranges that start before this offset, in bytes, do not cause a tree to be planned; NARs smaller
-/// than this are sent without looking for a plan.
+/// Ranges that start before this offset, in bytes, do not cause a tree to be planned, and NARs
+/// smaller than this are sent without looking for a plan: walking so far is cheaper.
 const PLANNED_FROM: u64 = 1 << 20;
 
 /// The NAR plans of recently used paths.
@@ -256,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_holds_for_one_registration_and_root() {
+    fn a_plan_is_valid_for_one_registration_and_root() {
         let plans = Plans::default();
         let (dir, tree) = tree();
         let plan = Arc::new(tree.plan(1 << 20).unwrap());

@@ -342,7 +342,7 @@ mod tests {
 
     /// A narinfo of a path with thousands of references may be this long.
     #[test]
-    fn an_entry_longer_than_half_a_shard_is_not_kept() {
+    fn an_entry_longer_than_half_a_shard_is_not_added() {
         let table = table(SHARD_COUNT, SHARD_COUNT * 20_000);
         let part = hash_part(7);
         table.insert(part, 10_000);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_no_use() {
+    fn an_update_does_not_count_as_a_use() {
         let table = table(1, 100);
         table.insert(hash_part(1), 50);
         table.insert(hash_part(2), 50);

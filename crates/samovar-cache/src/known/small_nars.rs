@@ -6,13 +6,6 @@
 //! the files do not invalidate the entry, because it still has the registered hash. The path may be
 //! registered anew with another hash, so each entry carries the epoch in which its row was last
 //! read, as a narinfo does.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | size of one NAR | 64 KiB | for larger NARs, reading files is a small part of the cost |
-//! | memory of all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
 
 use std::io::{self, Read as _};
 use std::sync::Arc;
@@ -38,7 +31,8 @@ pub(crate) const HEAD: AnswerHead = AnswerHead {
     fields: &[NAR_TYPE, ACCEPT_RANGES],
 };
 
-/// Maximum size of a NAR in this cache, in bytes.
+/// Maximum size of a NAR in this cache, in bytes. For larger NARs, reading files is a small part of
+/// the cost.
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
 
 /// Number of shards. Few, because each must have capacity for several NARs of maximum size.
@@ -108,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nar_with_another_hash_is_not_kept() {
+    fn a_nar_with_another_hash_is_not_cached() {
         let nar = b"nar".as_slice();
         assert!(SmallNar::new(hash_of(nar), None, nar).is_some());
         assert!(SmallNar::new(hash_of(b"other"), None, nar).is_none());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn key_files_are_loaded_or_refused_with_the_reason() {
         check(KEY, 0o600, Ok(0));
         check(&format!("  {KEY}\n\n"), 0o400, Ok(0));
         check(KEY, 0o644, Ok(1));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file() {
+    fn a_missing_file_and_a_directory_are_refused() {
         let error = load_key(Path::new("/nonexistent/key")).unwrap_err();
         assert!(error.to_string().contains("does not exist"), "{error}");
         assert!(matches!(

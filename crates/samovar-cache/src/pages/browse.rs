@@ -2,13 +2,6 @@
 //!
 //! The URLs are those of harmonia. A file is sent; a directory is shown as its `index.html` or as a
 //! list of its entries. `?list` always shows the list, and `?save` downloads a file.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | entries per page | 1000 | each costs a system call, and makes the page longer |
-//! | other store paths looked up for the links on a page | 100 | each needs a query |
 
 use std::collections::HashMap;
 
@@ -26,10 +19,10 @@ use super::text::{Count, Name, Size};
 use super::url::{encode, parameter};
 use crate::refusal::Refusal;
 
-/// Maximum number of entries per page.
+/// Maximum number of entries per page. Each costs a system call, and makes the page longer.
 const ENTRY_COUNT_MAX: usize = 1000;
 
-/// Maximum number of other store paths looked up for the links on one page.
+/// Maximum number of other store paths looked up for the links on one page. Each needs a query.
 const OTHER_COUNT_MAX: usize = 100;
 
 const INDEX: &[u8] = b"index.html";

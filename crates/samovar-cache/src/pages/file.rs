@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_said_or_files_are_saved() {
+    fn text_and_known_types_are_displayed_and_other_files_have_no_type() {
         check(b"a.html", b"", Some("text/html; charset=utf-8"));
         check(b"A.PNG", b"x", Some("image/png"));
         check(b"html", b"<script>", Some(TEXT));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tags() {
+    fn entity_tags_are_compared_weakly() {
         assert!(names_tag(b"\"a\", W/\"b\"", "\"b\""));
         assert!(names_tag(b"*", "\"b\""));
         assert!(!names_tag(b"\"bb\"", "\"b\""));

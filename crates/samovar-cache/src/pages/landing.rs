@@ -175,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts() {
+    fn the_host_of_a_url_has_no_port_and_no_user() {
         assert_eq!(host_of("https://a.example:8443/team"), "a.example");
         assert_eq!(host_of("http://[2001:db8::1]:5000"), "2001:db8::1");
         assert_eq!(host_of("http://user@b.example"), "b.example");
     }
 
     #[test]
-    fn strings_of_nix() {
+    fn nix_strings_are_escaped() {
         assert_eq!(nix_string("a:b+/="), "\"a:b+/=\"");
         assert_eq!(nix_string("\"${x}\\"), "\"\\\"\\${x}\\\\\"");
     }

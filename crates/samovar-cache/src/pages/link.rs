@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_where_they_say_within_the_store() {
+    fn links_are_resolved_within_the_store_only() {
         check("bin", "tool", Some((OWN, "bin/tool")));
         check("bin", "./a//../b/", Some((OWN, "bin/b")));
         check("bin", "../lib/x", Some((OWN, "lib/x")));

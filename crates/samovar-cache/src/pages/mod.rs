@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_holds_a_hash_part_is_found() {
+    fn search_finds_a_hash_part_in_any_text() {
         check("{H}", true);
         check("  {H}\n", true);
         check("/nix/store/{H}-hello-2.12/bin/hello", true);

@@ -1,11 +1,4 @@
 //! `/path/<hash part>`: the page of a store path.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | paths of a closure whose sizes are added | 2000 | takes 20 ms; above, no size is shown |
-//! | references that are looked up | 500 | further ones are shown without a link |
 
 use maud::{Markup, html};
 use samovar_http::Response;
@@ -19,8 +12,11 @@ use super::text::{Count, Date, Size};
 use crate::answer::build_log;
 use crate::refusal::Refusal;
 
+/// Maximum number of paths in a closure whose sizes are added up, which takes 20 ms. The size of a
+/// larger closure is not shown.
 const CLOSURE_COUNT_MAX: usize = 2000;
 
+/// Maximum number of references that are looked up. Further ones are shown without a link.
 const LINK_COUNT_MAX: usize = 500;
 
 /// Number of rows read in one transaction.

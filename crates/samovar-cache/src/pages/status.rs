@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn times_and_rates_are_rounded() {
         assert_eq!(seconds(0.000_012), "12 µs");
         assert_eq!(seconds(0.0021), "2.1 ms");
         assert_eq!(seconds(3.0), "3.0 s");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_in_which_nobody_asks_is_no_second_of_misses() {
+    fn a_second_without_requests_repeats_the_last_hit_ratio() {
         let moment = |hit_count, miss_count| Moment {
             hit_count,
             miss_count,
@@ -381,7 +381,7 @@ mod tests {
 
     /// Paths and log lines contain text from clients, which must be escaped.
     #[test]
-    fn figures_are_text() {
+    fn text_in_the_status_is_escaped() {
         let hostile = "<script>alert(1)</script>\"".to_owned();
         let mut status = Status::default();
         status.warnings.push(hostile.clone());

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_more_than_text() {
+    fn names_are_escaped() {
         check_name(b"plain.txt", "plain.txt");
         check_name("käse ü".as_bytes(), "käse ü");
         check_name(
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_shown_with_binary_units() {
         check_size(0, "0 B");
         check_size(1023, "1023 B");
         check_size(1024, "1.0 KiB");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn counts() {
+    fn thousands_are_grouped() {
         assert_eq!(Count(0).grouped(), "0");
         assert_eq!(Count(999).grouped(), "999");
         assert_eq!(Count(1000).grouped(), "1\u{202f}000");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn dates() {
+    fn dates_are_shown_in_utc() {
         check_date(0, "1970-01-01 00:00 UTC");
         check_date(951_868_799, "2000-02-29 23:59 UTC");
         check_date(951_868_800, "2000-03-01 00:00 UTC");

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn narinfos() {
+    fn urls_of_narinfos() {
         check("/{H}.narinfo", Route::Narinfo(h()));
         check("/{H}.narinfo?x=1", Route::Narinfo(h()));
         check(
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn nars() {
+    fn urls_of_nars() {
         check("/nar/{H}-{N}.nar", nar(true));
         check("/nar/{H}.nar", nar(false));
         check("/nar/{H}.nar?hash=x", nar(false));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest() {
+    fn all_other_urls() {
         check("/nix-cache-info", Route::CacheInfo);
         check("/{H}.ls", Route::Listing(h()));
         let path = StorePath::from_base_name(&format!("{H}-a.drv")).unwrap();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_found() {
+    fn urls_of_pages() {
         check("", Some(PageRoute::Prefix));
         check("/", Some(PageRoute::Landing));
         check("/version", Some(PageRoute::Version));

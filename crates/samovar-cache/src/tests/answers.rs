@@ -31,7 +31,7 @@ fn contents(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_narinfo_is_the_same_the_first_and_the_second_time() {
+fn a_narinfo_from_memory_equals_the_first_one() {
     for server in [server(), signed(Sign::All, Stored::Replace)] {
         let info = server.store.add_file("hello", b"hello\n");
         let first = server.narinfo(&info);
@@ -61,7 +61,7 @@ fn a_narinfo_is_renewed_with_its_row() {
 }
 
 #[test]
-fn signatures_are_of_the_configured_keys_and_paths() {
+fn the_configured_keys_sign_the_configured_paths() {
     let foreign = Signature::parse(&format!("other-1:{}", "A".repeat(86) + "==")).unwrap();
     let dir = samovar_nix::StoreDir::default();
     let cases = [

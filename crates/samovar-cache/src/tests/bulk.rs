@@ -41,7 +41,7 @@ fn each_line_is_answered_in_order_also_a_repeated_one() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_is_refused_with_the_line() {
+fn an_invalid_list_is_refused_with_the_number_of_the_line() {
     let server = server();
     let absent = "0".repeat(32);
     let answer = post(&server, "", &format!("{absent}\nnonsense\n")).unwrap();
@@ -69,7 +69,7 @@ fn a_store_that_fails_in_the_middle_is_never_reported_as_absent_paths() {
 }
 
 #[test]
-fn a_closure_is_whole_or_refused() {
+fn a_closure_is_sent_completely_or_refused() {
     let server = server();
     let infos = ["a", "b", "c"].map(|name| server.store.add_file(name, b"x"));
     let [a, b, c] = infos.each_ref().map(|info| info.path.clone());

@@ -73,7 +73,7 @@ fn are_same(with: &TestServer, without: &TestServer) {
 }
 
 #[test]
-fn a_hidden_cache_is_answered_as_none() {
+fn a_hidden_cache_is_answered_as_if_it_did_not_exist() {
     let others = || vec![cache("/open")];
     let mut caches = others();
     caches.push(hidden("/team"));
@@ -81,7 +81,7 @@ fn a_hidden_cache_is_answered_as_none() {
 }
 
 #[test]
-fn a_hidden_cache_is_answered_as_the_cache_around_it() {
+fn requests_for_a_hidden_cache_go_to_the_cache_with_a_shorter_prefix() {
     let others = || vec![with_pages(cache(""))];
     let mut caches = others();
     caches.push(with_pages(hidden("/team")));
@@ -89,7 +89,7 @@ fn a_hidden_cache_is_answered_as_the_cache_around_it() {
 }
 
 #[test]
-fn a_hidden_cache_at_the_root_is_answered_as_none() {
+fn a_hidden_cache_at_the_root_is_answered_as_if_it_did_not_exist() {
     let others = || vec![cache("/open")];
     let mut caches = others();
     caches.push(hidden(""));

@@ -6,7 +6,7 @@ use super::TestServer;
 use crate::{CacheConfig, SiteConfig};
 
 #[test]
-fn the_counter_of_evictions_does_not_fall() {
+fn a_reload_does_not_reset_the_counter_of_evictions() {
     let server = TestServer::with_site(SiteConfig {
         rendered_memory_len: 64 * 4096,
         ..SiteConfig::default()

@@ -1,12 +1,4 @@
 //! `GET /closure/<hash part>`: the narinfos of a path's closure.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | paths of a closure | 1,000,000 | eight seconds of a worker; no known system is as large |
-//! | closures computed at once | 4 | the other workers stay free for other requests |
-//! | paths of a closure without a slot | 1,000 | takes ten milliseconds, less than a retry |
 
 use std::sync::Arc;
 
@@ -20,10 +12,12 @@ use crate::answer::bulk;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
-/// Maximum number of paths in a closure.
+/// Maximum number of paths in a closure. It takes eight seconds of a worker; no known system is as
+/// large.
 const COUNT_MAX: usize = 1_000_000;
 
-/// Maximum number of paths in a closure that is computed without a slot.
+/// Maximum number of paths in a closure that is computed without a slot. It takes ten milliseconds,
+/// less than a retry of the client.
 const SMALL_COUNT_MAX: usize = 1000;
 
 /// Answers `/closure/<hash part>`.

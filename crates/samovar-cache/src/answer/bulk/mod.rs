@@ -6,13 +6,6 @@
 //! body = [line *(LF line) [LF]]
 //! line = hash-part / base-name / store-dir "/" base-name
 //! ```
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | paths | 100,000 | ten closures of a whole system; for more, clients send several requests |
-//! | body | 16 MiB | enough for 100,000 full paths of usual length |
 
 pub(crate) mod closure;
 mod records;
@@ -30,10 +23,10 @@ use samovar_store::Member;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::Fixed;
 
-/// Maximum number of paths in a request.
+/// Maximum number of paths in a request: ten closures of a whole system.
 pub(crate) const COUNT_MAX: usize = 100_000;
 
-/// Maximum length of the request body, in bytes.
+/// Maximum length of the request body, in bytes: 100,000 full paths of usual length.
 pub(crate) const BODY_LEN_MAX: u64 = 16 << 20;
 
 /// The reason why a list of paths was refused.
@@ -162,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
+    fn lists_are_parsed_or_refused_with_the_line() {
         check("", Ok(0));
         check("\n", Ok(0));
         check(H, Ok(1));
@@ -195,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn every_form_of_a_path_is_its_hash_part(
+        fn every_form_of_a_path_is_parsed_to_its_hash_part(
             all in vec((any::<[u8; 20]>(), 0..3_u8, "[a-z0-9+._?=-]{1,20}"), 0..20),
             ends in any::<bool>(),
         ) {

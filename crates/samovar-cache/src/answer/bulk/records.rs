@@ -11,13 +11,6 @@
 //!
 //! All numbers are decimal. `1` is the version of the format, `count` the number of records. The
 //! manual for authors of clients is `docs/bulk-queries.md`.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | records rendered at once | 32 | they stay in memory while a client is slow |
-//! | paths of all answers in progress | 2,000,000 | `bulk_budget.rs`; 40 bytes each: 80 MB |
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -32,7 +25,7 @@ use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
 
-/// Number of records that are rendered together and kept until they are sent.
+/// Number of records that are rendered together. They stay in memory until the client has read them.
 const STEP_COUNT: usize = 32;
 
 /// A `text/` media type, so that proxies compress the response: without its signatures, to a third.

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_generation_is_not_taken_for_a_leasing_one() {
+    fn a_path_leased_by_a_lost_generation_is_not_leased() {
         let (mut table, waiter) = leasing();
         table.note_leased(&path(1));
         table.turn();

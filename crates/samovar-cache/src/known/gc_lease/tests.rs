@@ -63,7 +63,7 @@ fn without_a_daemon_no_request_waits_and_nothing_is_counted() {
 }
 
 #[test]
-fn a_request_waits_for_all_of_its_leases_and_the_next_one_not_at_all() {
+fn a_request_waits_for_all_of_its_leases_and_the_next_request_does_not_wait() {
     let (leases, shared, events) = leases();
     shared.change(Table::begin_leasing);
     let paths = [path(1), path(2), path(3)];
@@ -85,7 +85,7 @@ fn a_request_waits_for_all_of_its_leases_and_the_next_one_not_at_all() {
 }
 
 #[test]
-fn a_refused_lease_is_no_lease_and_is_counted() {
+fn a_refused_lease_is_counted_as_a_missing_one() {
     let (leases, shared, events) = leases();
     shared.change(Table::begin_leasing);
     let asked = announce(&leases, &shared, &[path(1), path(2)], false);

@@ -6,19 +6,12 @@
 //! removes the mark or *quarantines* the path, and stores a fingerprint of its files. Quarantine
 //! requires that the fingerprint was the same before and after that read, so that files under
 //! repair are not quarantined. A quarantined path gets 404 while its row and the fingerprint of its
-//! files stay the same. Each request checks the fingerprint again; if it differs, the mark is
-//! removed and the path counts as never verified.
+//! files stay the same. Each request checks the fingerprint again, one request per path at a time;
+//! meanwhile, others get 503. If the fingerprint differs, the mark is removed and the path counts as
+//! never verified.
 //!
 //! Clients cache a 404 for an hour, so it must not be sent before the damage is confirmed. But only
 //! a 404 makes clients query their next cache, so confirmed damage must not be a 503.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | number of marks | 65,536 | 100 bytes each; more damaged paths are found and reported again |
-//! | checks of one path's files | one at a time | other requests for the path get 503 meanwhile |
-//! | checks of 20 ms or more, for one path | a tenth of the time in an epoch | a large tree |
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -33,13 +26,15 @@ use super::stamp::Stamp;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
 
-/// Maximum number of marks.
+/// Maximum number of marks, at 100 bytes each. Further damaged paths are found and reported again at
+/// each request.
 pub(super) const COUNT_MAX: usize = 65_536;
 
 /// Duration from which a check counts as long: it is not repeated at once in the same epoch.
 const LONG_CHECK: Duration = Duration::from_millis(20);
 
-/// The pause after a long check, as a multiple of its duration.
+/// The pause after a long check, as a multiple of its duration: checking a large tree takes at most
+/// a tenth of the time.
 const PAUSE_FACTOR: u32 = 9;
 
 /// The marks of suspect and quarantined paths.

@@ -2,17 +2,11 @@
 //!
 //! # Theory of operation
 //!
-//! A round lists all paths of the store and reads them one after the other at the configured rate.
+//! A round lists all paths of the store (32 bytes of memory each) and reads them one after the other
+//! at the configured rate.
 //! Paths never verified come first, then those with the oldest verification records. Paths that
 //! were verified since the round started are skipped. While the store cannot be read, the round
 //! waits.
-//!
-//! # Limits
-//!
-//! | what | value | why |
-//! | --- | --- | --- |
-//! | memory of a round | 32 bytes per path | the list is sorted by verification record |
-//! | start of rounds | at most one an hour | a small store need not be read all the time |
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +27,7 @@ use samovar_metrics::ScrubStatus;
 /// The interval of progress events.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Minimum interval between the starts of rounds.
+/// Minimum interval between the starts of rounds: a small store need not be read all the time.
 const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The pause while the store cannot be read.

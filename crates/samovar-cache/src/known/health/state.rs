@@ -211,12 +211,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(state in state()) {
+        fn a_written_state_is_read_back(state in state()) {
             prop_assert_eq!(decode(&encode(&state)).unwrap(), state);
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_are_refused(bytes in vec(any::<u8>(), 0..300)) {
             prop_assert!(decode(&bytes).is_err());
             let with_magic = [MAGIC.as_slice(), &bytes].concat();
             prop_assert!(decode(&with_magic).is_err());
@@ -224,7 +224,7 @@ mod tests {
 
         /// Any counts with a valid checksum: lengths are checked before memory is allocated.
         #[test]
-        fn counts_are_not_believed(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
+        fn wrong_counts_with_a_valid_checksum_are_refused(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
             let mut bytes = encode(&State::default());
             bytes.truncate(HEAD_LEN - 16);
             bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
@@ -235,7 +235,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_or_missing_byte_is_noticed(
+        fn a_changed_byte_or_a_truncated_file_is_refused(
             state in state(),
             at: prop::sample::Index,
             change in 1..=255_u8,
@@ -249,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_distinguished_from_damage() {
+    fn a_later_version_is_not_reported_as_damage() {
         let mut bytes = encode(&State::default());
         bytes[16] = 2;
         assert!(matches!(decode(&bytes), Err(StateError::Version(2))));
     }
 
     #[test]
-    fn a_pipe_in_its_place_does_not_block() {
+    fn a_pipe_in_place_of_the_state_file_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.path().join(NEW_NAME), kind, mode, 0).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_replaced() {
+    fn saving_replaces_the_state_file() {
         let dir = tempfile::tempdir().unwrap();
         assert!(load(dir.path()).unwrap().is_none());
         for _ in 0..2 {

@@ -51,7 +51,7 @@ fn wrong_bytes_of_a_registered_path_are_damage() {
 }
 
 #[test]
-fn a_failing_disk_is_a_failure_and_no_damage() {
+fn a_disk_error_is_not_taken_for_damage() {
     let fixture = Fixture::new();
     for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::OutOfMemory] {
         assert_eq!(fixture.report(kind), ["path failed"]);
@@ -61,7 +61,7 @@ fn a_failing_disk_is_a_failure_and_no_damage() {
 }
 
 #[test]
-fn wrong_bytes_of_a_path_that_was_collected_or_registered_anew_are_no_damage() {
+fn wrong_bytes_of_a_path_that_was_collected_or_registered_anew_are_not_taken_for_damage() {
     let fixture = Fixture::new();
     assert!(fixture.registration.is_current().unwrap());
     fixture.register_anew(|info| info.registration = Some(100));
@@ -72,7 +72,7 @@ fn wrong_bytes_of_a_path_that_was_collected_or_registered_anew_are_no_damage() {
 }
 
 #[test]
-fn wrong_bytes_are_no_damage_while_the_store_is_unavailable() {
+fn wrong_bytes_are_not_taken_for_damage_while_the_store_is_unavailable() {
     let fixture = Fixture::new();
     fixture.store.fail(true);
     assert!(fixture.registration.is_current().is_err());
@@ -101,7 +101,7 @@ fn files_that_changed_while_they_were_read_are_read_again_before_they_are_damage
 }
 
 #[test]
-fn unreadable_files_are_refused_by_what_became_of_the_path() {
+fn unreadable_files_are_refused_with_the_present_state_of_the_path() {
     let fixture = Fixture::new();
     assert!(matches!(fixture.unreadable(), Refusal::Unreadable));
     fixture.register_anew(|info| info.nar_hash = samovar_nix::NarHash::from_bytes([1; 32]));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns() {
+    fn stars_and_question_marks_match() {
         check("", "", true);
         check("", "a", false);
         check("hello", "hello", true);
@@ -83,7 +83,7 @@ mod tests {
 
     /// A pattern for which naive backtracking takes exponential time.
     #[test]
-    fn stars_cost_no_more_than_both_lengths() {
+    fn matching_takes_at_most_the_product_of_both_lengths() {
         let (pattern, name) = ("a*".repeat(2000) + "b", "a".repeat(20_000));
         check(&pattern, &name, false);
     }
@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_defined(pattern in "[ab*?]{0,8}", name in "[ab]{0,10}") {
+        fn patterns_match_as_the_recursive_definition_does(pattern in "[ab*?]{0,8}", name in "[ab]{0,10}") {
             let expected = naive(pattern.as_bytes(), name.as_bytes());
             prop_assert_eq!(Glob::new(&pattern).matches(&name), expected);
         }

@@ -14,14 +14,6 @@
 //!
 //! Before a policy replaces another one, its roots are followed once, so that no request finds its
 //! closures unknown ([`Look::first`]).
-//!
-//! # Limits
-//!
-//! | limit | value | reason |
-//! | --- | --- | --- |
-//! | memory per path | 20 bytes | size of a hash part |
-//! | symbolic links in a row | 40 | the kernel's limit |
-//! | nested directories | 16 | Nix uses three |
 
 #[cfg(test)]
 mod tests;
@@ -47,10 +39,10 @@ const INTERVAL: Duration = Duration::from_millis(400);
 /// Number of rows per query of the store.
 const STEP_COUNT: usize = 256;
 
-/// Maximum number of symbolic links in a row.
+/// Maximum number of symbolic links in a row, which is also the kernel's limit.
 const HOP_COUNT_MAX: usize = 40;
 
-/// Maximum depth of nested directories.
+/// Maximum depth of nested directories. Nix uses three.
 const DEPTH_MAX: usize = 16;
 
 /// Maximum time for the first checks of the roots of all new policies.
@@ -77,7 +69,7 @@ pub(crate) struct Roots {
     generation: AtomicU64,
 }
 
-/// The closure of the roots of each rule, sorted.
+/// The closure of the roots of each rule, sorted: 20 bytes of memory per path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sets(Vec<Box<[HashPart]>>);
 

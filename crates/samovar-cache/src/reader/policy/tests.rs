@@ -201,7 +201,7 @@ fn written() -> impl Strategy<Value = Written> {
 
 proptest! {
     #[test]
-    fn decisions_are_those_of_the_rules_as_they_are_written(
+    fn decisions_follow_the_definition_of_the_rules(
         allow in vec(written(), 0..3),
         deny in vec(written(), 0..3),
         row in rows(),
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_decided_while_it_is_not_known_where_roots_lead(
+    fn no_decision_is_made_while_the_closures_of_roots_are_unknown(
         allow in vec(written(), 0..3),
         deny in vec(written(), 0..3),
         row in rows(),

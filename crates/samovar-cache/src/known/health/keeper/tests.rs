@@ -143,7 +143,7 @@ fn a_new_registration_releases_a_marked_path() {
 }
 
 #[test]
-fn an_undecided_second_read_releases_a_suspect_path() {
+fn a_second_read_without_a_result_releases_a_suspect_path() {
     for is_collected in [false, true] {
         let fixture = Fixture::new();
         let info = fixture.damaged();
@@ -159,7 +159,7 @@ fn an_undecided_second_read_releases_a_suspect_path() {
 }
 
 #[test]
-fn an_undecided_read_of_a_quarantined_path_does_not_release_it() {
+fn a_read_without_a_result_does_not_release_a_quarantined_path() {
     let fixture = Fixture::new();
     let info = fixture.damaged();
     fixture.quarantine(&info);
@@ -270,7 +270,7 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
 }
 
 #[test]
-fn marks_are_bounded_and_a_released_path_makes_capacity() {
+fn marks_are_bounded_and_releasing_a_path_frees_one() {
     let fixture = Fixture::new();
     let info = fixture.store.add_file("a", b"a");
     let numbered = |number| {

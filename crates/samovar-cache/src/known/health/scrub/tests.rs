@@ -61,7 +61,7 @@ fn a_path_verified_since_the_start_of_the_round_is_skipped() {
 }
 
 #[test]
-fn a_path_collected_during_the_round_is_no_damage() {
+fn a_path_collected_during_the_round_is_not_reported_as_damaged() {
     let (store, health, events) = fixture();
     let info = store.add_file("a", b"a");
     store.unregister(&info.path);

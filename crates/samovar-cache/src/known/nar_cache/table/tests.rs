@@ -146,7 +146,7 @@ fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
 }
 
 #[test]
-fn a_nar_of_large_files_is_given_up_and_not_tried_again() {
+fn recording_a_nar_of_large_files_stops_and_is_not_started_again() {
     // The limit is 32 KiB, the average length of one file, plus 256 KiB.
     for (len, is_worth) in [(288 * KIB, true), (288 * KIB + 1, false)] {
         let fixture = Fixture::new(1024 * KIB, 2);
@@ -160,7 +160,7 @@ fn a_nar_of_large_files_is_given_up_and_not_tried_again() {
 }
 
 #[test]
-fn a_nar_longer_than_registered_is_no_entry() {
+fn a_nar_longer_than_registered_is_not_cached() {
     let fixture = Fixture::new(1024 * KIB, 2);
     let recording = fixture.start(1, 300 * KIB).unwrap();
     let recording = recording.write(&vec![1; 300 * 1024], 1000).unwrap();
@@ -170,7 +170,7 @@ fn a_nar_longer_than_registered_is_no_entry() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_read_is_dropped_and_not_written_again() {
+fn an_unreadable_entry_is_dropped_and_not_written_again() {
     let fixture = Fixture::new(1024 * KIB, 2);
     assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
     let cached = fixture.cache.find(&hash(1)).unwrap();

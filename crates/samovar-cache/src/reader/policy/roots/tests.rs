@@ -118,7 +118,7 @@ fn a_missing_root_of_a_deny_rule_makes_the_closure_unknown() {
 }
 
 #[test]
-fn as_many_links_in_a_row_are_followed_as_the_kernel_follows() {
+fn forty_links_in_a_row_are_followed_as_by_the_kernel() {
     for (count, is_followed) in [(1, true), (HOP_COUNT_MAX, true), (HOP_COUNT_MAX + 1, false)] {
         let mut fixture = Fixture::new(true);
         let [a, ..] = chain(&fixture.store);
@@ -304,7 +304,7 @@ fn an_unavailable_store_leaves_closures_unknown_that_were_never_read() {
 }
 
 #[test]
-fn a_target_counts_while_it_is_registered() {
+fn a_target_is_in_the_closure_while_it_is_registered() {
     let mut fixture = Fixture::new(false);
     let [a, b, _] = chain(&fixture.store);
     fixture.link("root", &a);
