@@ -1,5 +1,5 @@
-//! Locking without poisoning, for data that is consistent even if a holder of the lock panicked; and
-//! threads with a low priority.
+//! Locking without poisoning, for data that is consistent even if a holder of the lock panicked;
+//! and threads with a low priority.
 
 use std::io;
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread with a low priority. It is joined when this is dropped, so it must have been told to end
-/// before.
+/// A thread with a low priority. It is joined when this is dropped, so it must have been told to
+/// end before.
 #[derive(Debug)]
 pub(crate) struct LowPriority(Option<JoinHandle<()>>);
 

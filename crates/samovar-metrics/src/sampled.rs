@@ -16,8 +16,8 @@ use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 pub(crate) const TOP_COUNT: usize = 20;
 /// Length of the history, in seconds: the width of the chart.
 const HISTORY_LEN: usize = 120;
-/// Windows of the percentiles, for the present and for comparison, each with the interval at which a
-/// state is stored for it.
+/// Windows of the percentiles, for the present and for comparison, each with the interval at which
+/// a state is stored for it.
 const WINDOWS: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_secs(1)),
     (Duration::from_secs(300), Duration::from_secs(10)),

@@ -46,9 +46,9 @@ pub struct Kettles {
 }
 
 impl Kettles {
-    /// Creates `count` kettles, which send `host` in the `Host` field and two requests per `period`.
-    /// Their phases are random within `within`, derived from `seed`: usually the whole period, or
-    /// one second to simulate the return of power.
+    /// Creates `count` kettles, which send `host` in the `Host` field and two requests per
+    /// `period`. Their phases are random within `within`, derived from `seed`: usually the whole
+    /// period, or one second to simulate the return of power.
     #[must_use]
     pub fn new(host: &str, count: usize, period: Duration, within: Duration, seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);

@@ -14,8 +14,8 @@ use crate::plan::Plan;
 use crate::sockets::{Poller, connect};
 use crate::tally::{Tally, record};
 
-/// Maximum number of connections that are being opened at the same time. More would overflow a short
-/// accept queue, and the client repeats a dropped SYN only after a second.
+/// Maximum number of connections that are being opened at the same time. More would overflow a
+/// short accept queue, and the client repeats a dropped SYN only after a second.
 const OPENING_MAX: usize = 100;
 /// Delay before another attempt to open a connection.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
@@ -26,8 +26,8 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Maximum number of requests to write before polling for responses.
 const BURST_MAX: usize = 64;
 
-/// Sends the requests of `fleet` and calls `each_second` with the results of each second. Ends after
-/// the plan's duration, or soon after `stop` is set. Returns the sum.
+/// Sends the requests of `fleet` and calls `each_second` with the results of each second. Ends
+/// after the plan's duration, or soon after `stop` is set. Returns the sum.
 ///
 /// The clock starts when all connections are open, or after the plan's timeout. Connections that
 /// could not be opened by then count as failures.
@@ -47,8 +47,8 @@ pub fn run<F: Fleet>(
     })
 }
 
-/// Runs `load` on a thread of its own, so that reports do not delay requests; returns the sum of the
-/// results that it publishes.
+/// Runs `load` on a thread of its own, so that reports do not delay requests; returns the sum of
+/// the results that it publishes.
 pub(crate) fn watch(
     operations: &[&'static str],
     stop: &AtomicBool,

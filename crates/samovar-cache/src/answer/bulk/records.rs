@@ -25,7 +25,8 @@ use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
 
-/// Number of records that are rendered together. They stay in memory until the client has read them.
+/// Number of records that are rendered together. They stay in memory until the client has read
+/// them.
 const STEP_COUNT: usize = 32;
 
 /// A `text/` media type, so that proxies compress the response: without its signatures, to a third.

@@ -7,8 +7,8 @@
 //! requires that the fingerprint was the same before and after that read, so that files under
 //! repair are not quarantined. A quarantined path gets 404 while its row and the fingerprint of its
 //! files stay the same. Each request checks the fingerprint again, one request per path at a time;
-//! meanwhile, others get 503. If the fingerprint differs, the mark is removed and the path counts as
-//! never verified.
+//! meanwhile, others get 503. If the fingerprint differs, the mark is removed and the path counts
+//! as never verified.
 //!
 //! Clients cache a 404 for an hour, so it must not be sent before the damage is confirmed. But only
 //! a 404 makes clients query their next cache, so confirmed damage must not be a 503.
@@ -26,8 +26,8 @@ use super::stamp::Stamp;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
 
-/// Maximum number of marks, at 100 bytes each. Further damaged paths are found and reported again at
-/// each request.
+/// Maximum number of marks, at 100 bytes each. Further damaged paths are found and reported again
+/// at each request.
 pub(super) const COUNT_MAX: usize = 65_536;
 
 /// Duration from which a check counts as long: it is not repeated at once in the same epoch.

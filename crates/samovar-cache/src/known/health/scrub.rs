@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! A round lists all paths of the store (32 bytes of memory each) and reads them one after the other
-//! at the configured rate.
+//! A round lists all paths of the store (32 bytes of memory each) and reads them one after the
+//! other at the configured rate.
 //! Paths never verified come first, then those with the oldest verification records. Paths that
 //! were verified since the round started are skipped. While the store cannot be read, the round
 //! waits.
