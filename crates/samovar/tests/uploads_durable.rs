@@ -255,7 +255,7 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
         return;
     }
     for (call, error, whens) in [
-        ("fsync", "EIO", "1+5"),
+        ("fsync", "EIO", "2+5"),
         ("fsync", "ENOSPC", "3+7"),
         ("renameat", "EIO", "1+3"),
         ("pwrite64", "ENOSPC", "20+31"),
