@@ -1,6 +1,6 @@
 //! samovar-http as a contender of the engine benchmark, with the endpoints of `bench/rivals`.
 //!
-//! Usage: `samovar PORT IO_THREADS WORKERS FILE BIG [--inline]`. It exits at the end of its
+//! Usage: `samovar PORT IO_THREADS WORKERS FILE [--inline]`. It exits at the end of its
 //! standard input.
 //!
 //! With `--inline`, the I/O threads run the handlers of responses that are in memory; without it,
@@ -23,9 +23,6 @@ use samovar_http::{
 const TEXT: &str = "Hello, World!";
 static TEXT_500: [u8; 500] = [b'x'; 500];
 
-/// Time for which `/sleep` blocks.
-const NAP: Duration = Duration::from_millis(10);
-
 /// Maximum length of an upload, in bytes.
 const UPLOAD_LEN_MAX: u64 = 1 << 30;
 
@@ -35,7 +32,6 @@ const UPLOAD_PIECE_LEN: usize = 64 << 10;
 struct Bench {
     is_inline: bool,
     file: PathBuf,
-    big: PathBuf,
     text: Prepared,
     text_500: Prepared,
     hearers: Arc<Mutex<HashMap<u64, Socket>>>,
@@ -69,12 +65,7 @@ impl Service for Bench {
             b"/json" => Response::new(Status::OK, Body::Bytes(json().into()))
                 .header("Content-Type", "application/json"),
             b"/file" => file(&self.file),
-            b"/big" => file(&self.big),
             b"/upload" => upload(request),
-            b"/sleep" => {
-                std::thread::sleep(NAP);
-                Response::text(Status::OK, TEXT)
-            }
             b"/ws" => self.upgrade(
                 Upgrade::new(|socket: &Socket, message: Message<'_>| {
                     socket.send(message);
@@ -161,10 +152,8 @@ fn upload(request: &mut Request) -> Response {
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [port, io_threads, workers, file, big, rest @ ..] = &words[..] else {
-        return Err(io::Error::other(
-            "PORT IO_THREADS WORKERS FILE BIG [--inline]",
-        ));
+    let [port, io_threads, workers, file, rest @ ..] = &words[..] else {
+        return Err(io::Error::other("PORT IO_THREADS WORKERS FILE [--inline]"));
     };
     let number = |word: &String| word.parse::<usize>().map_err(io::Error::other);
     let port = port.parse().map_err(io::Error::other)?;
@@ -172,7 +161,6 @@ fn main() -> io::Result<()> {
     let bench = Bench {
         is_inline: rest.iter().any(|word| word == "--inline"),
         file: file.into(),
-        big: big.into(),
         text: Prepared::new(Status::OK, &fields, TEXT.as_bytes()),
         text_500: Prepared::new(Status::OK, &fields, &TEXT_500),
         hearers: Arc::default(),

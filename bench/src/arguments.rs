@@ -7,7 +7,10 @@ use anyhow::{Context, Result, bail};
 use crate::nginx::Variant;
 
 pub(crate) const USAGE: &str = "\
-usage: samovar-bench --store DIR [--server NAME=COMMAND]... [OPTION...]
+usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
+       samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT] [--quick]
+
+`engine` compares HTTP engines instead of binary caches.
 
   --store DIR            store made by `cargo run -p xtask -- sample-store --bench DIR`
   --big-store DIR        store made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
@@ -22,12 +25,13 @@ usage: samovar-bench --store DIR [--server NAME=COMMAND]... [OPTION...]
   --rows TEXT            measure only rows whose name contains TEXT
   --quick                rounds of half a second, 1 and 64 connections
   --check                one round, as short as possible: checks that everything works
-  --no-nginx             leave out nginx, the point of reference
   --help                 show this help";
 
 /// Parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
+    /// Whether to compare HTTP engines.
+    pub(crate) is_engine: bool,
     pub(crate) store: PathBuf,
     pub(crate) big_store: Option<PathBuf>,
     /// Name and command of each server, in the order of the command line.
@@ -46,7 +50,9 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Parses the arguments after the program's name.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
+        let is_engine = words.first().is_some_and(|word| word == "engine");
         let mut arguments = Self {
+            is_engine,
             store: PathBuf::new(),
             big_store: None,
             servers: Vec::new(),
@@ -57,7 +63,7 @@ impl Arguments {
             connections: &[1, 64, 256],
             nginx: &[Variant::Sendfile, Variant::NoSendfile],
         };
-        let mut words = words.iter();
+        let mut words = words.iter().skip(usize::from(is_engine));
         while let Some(option) = words.next() {
             let mut value = || {
                 words
@@ -92,18 +98,15 @@ impl Arguments {
                     arguments.rounds = 1;
                     arguments.nginx = &[Variant::Sendfile];
                 }
-                "--no-nginx" => arguments.nginx = &[],
                 _ => bail!("unknown option {option:?}\n\n{USAGE}"),
             }
         }
-        if arguments.store.as_os_str().is_empty() {
-            bail!("--store is required\n\n{USAGE}");
+        let has_store = !arguments.store.as_os_str().is_empty() && !arguments.servers.is_empty();
+        if !is_engine && !has_store {
+            bail!("--store and --server are required\n\n{USAGE}");
         }
         if arguments.rounds == 0 || arguments.seconds <= 0.0 {
             bail!("--rounds and --seconds must be above 0");
-        }
-        if arguments.servers.is_empty() && arguments.nginx.is_empty() {
-            bail!("nothing to measure: add --server, or drop --no-nginx\n\n{USAGE}");
         }
         Ok(arguments)
     }
@@ -124,8 +127,14 @@ mod tests {
         assert_eq!(arguments.servers, [("a".to_owned(), "b=c".to_owned())]);
         assert_eq!((arguments.rounds, arguments.seconds), (5, 1.5));
         assert_eq!(arguments.out, Some("/o".into()));
-        assert_eq!(parse("--store /s --quick").unwrap().connections, [1, 64]);
-        assert_eq!(parse("--store /s --check").unwrap().rounds, 1);
+        assert!(!arguments.is_engine && parse("engine --rows x").unwrap().is_engine);
+        assert_eq!(
+            parse("--store /s --server a=b --quick")
+                .unwrap()
+                .connections,
+            [1, 64]
+        );
+        assert_eq!(parse("--store /s --server a=b --check").unwrap().rounds, 1);
     }
 
     #[test]
@@ -133,12 +142,13 @@ mod tests {
         for line in [
             "--quick",
             "--store",
-            "--store /s --rounds 0",
-            "--store /s --what",
+            "--store /s",
+            "--store /s --server a=b --rounds 0",
+            "--store /s --server a=b --what",
+            "engine --rounds 0",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
-        assert!(parse("--store /s --no-nginx").is_err());
         assert!(parse("--store /s --server nix-serve").is_err());
     }
 }

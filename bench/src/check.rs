@@ -68,7 +68,7 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
 fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<String>> {
     // The first request is from a client without zstd, because narinfos could be compressed too.
     let url = nar_url(&mut Client::new(server.address), &store.tree)?;
-    let mut client = Client::taking_zstd(server.address);
+    let mut client = Client::new(server.address).taking_zstd();
     let mut decoder = zstd::stream::write::Decoder::new(Hasher(Sha256::new()))?;
     let mut plain = Sha256::new();
     let mut decoded = Ok(());

@@ -37,10 +37,6 @@ pub(crate) enum Quantity {
     ServerCpuPerDelivery,
     /// Anonymous memory per idle connection, in KiB.
     KibPerConnection,
-    /// Growth of anonymous memory, in MiB.
-    GrowthMib,
-    /// Rate as a percentage of the maximum that is possible.
-    PercentOfLimit,
 }
 
 impl Quantity {
@@ -94,8 +90,6 @@ impl Quantity {
                 "connection_kib",
                 " KiB",
             ],
-            Self::GrowthMib => ["Growth of memory, MiB", "memory", "growth_mib", " MiB"],
-            Self::PercentOfLimit => ["Rate, % of the possible", "rate", "percent", " %"],
         }
     }
 
@@ -121,7 +115,7 @@ impl Quantity {
 
     /// Returns whether a larger value is better.
     pub(crate) fn is_more_better(self) -> bool {
-        matches!(self, Self::Rate | Self::MbPerSecond | Self::PercentOfLimit)
+        matches!(self, Self::Rate | Self::MbPerSecond)
     }
 }
 
@@ -237,8 +231,6 @@ impl Section {
                 Quantity::ServerCpuPerMessage,
                 Quantity::ServerCpuPerDelivery,
                 Quantity::KibPerConnection,
-                Quantity::GrowthMib,
-                Quantity::PercentOfLimit,
                 Quantity::Rate,
                 Quantity::P50Us,
                 Quantity::P99Us,

@@ -1,17 +1,9 @@
 //! Measuring client: GET on a keep-alive connection.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use testkit::http1::Connection;
-
-/// Maximum length of a read: large, because the cost of small reads would be measured with the
-/// server.
-const BUFFER_LEN: usize = 256 * 1024;
-
-/// Read timeout: longer than any response takes, so that a hanging server cannot hang the run.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Client whose connection is opened on the first request, and reopened after the server closed it.
 #[derive(Debug)]
@@ -19,9 +11,7 @@ pub(crate) struct Client {
     address: SocketAddr,
     /// Header lines of every request, after `Host`.
     fields: &'static str,
-    /// The connection; a closed one is retained for its buffer.
     connection: Option<Connection>,
-    is_open: bool,
 }
 
 /// Response without its body.
@@ -34,6 +24,13 @@ pub(crate) struct Answer {
     pub(crate) is_zstd: bool,
 }
 
+/// A response whose body was not read yet, and its connection.
+struct Begun {
+    answer: Answer,
+    keeps_alive: bool,
+    connection: Connection,
+}
+
 impl Client {
     /// Creates a client that accepts no compression.
     pub(crate) fn new(address: SocketAddr) -> Self {
@@ -41,97 +38,78 @@ impl Client {
             address,
             fields: "",
             connection: None,
-            is_open: false,
         }
     }
 
-    /// Creates a client that accepts zstd, as Nix does.
-    pub(crate) fn taking_zstd(address: SocketAddr) -> Self {
+    /// Makes the client accept zstd, as Nix does.
+    pub(crate) fn taking_zstd(self) -> Self {
         Self {
             fields: "Accept-Encoding: zstd\r\n",
-            ..Self::new(address)
+            ..self
         }
     }
 
     /// Requests `path` and passes the body to `take` in pieces. Fails if the connection fails, or
     /// the response is malformed or incomplete.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let reused = self.is_open;
-        let (answer, keeps_alive) = match self.send(path).and_then(|()| self.head()) {
+        let is_reused = self.connection.is_some();
+        let begun = match self.send(path).and_then(|()| self.begin()) {
             // The server may have closed the idle connection, so the request is sent again on a new
             // one.
-            Err(_) if reused => {
-                self.is_open = false;
+            Err(_) if is_reused => {
+                self.connection = None;
                 self.send(path)?;
-                self.head()?
+                self.begin()?
             }
-            head => head?,
+            begun => begun?,
         };
-        self.body(answer, keeps_alive, take)
+        self.end(begun, take)
     }
 
     /// Sends a request, whose response is read by [`Client::receive`]. Fails if the connection
     /// fails.
     pub(crate) fn send(&mut self, path: &str) -> io::Result<()> {
-        if !self.is_open {
-            let stream = TcpStream::connect(self.address)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(READ_TIMEOUT))?;
-            match &mut self.connection {
-                Some(connection) => drop(connection.replace_stream(stream)),
-                None => self.connection = Some(Connection::with_buffer(stream, BUFFER_LEN)),
-            }
-            self.is_open = true;
-        }
-        let request = format!(
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(Connection::try_connect(self.address)?),
+        };
+        connection.try_send(format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\n{}\r\n",
             self.address, self.fields
-        );
-        self.connection()?.try_send(request)
+        ))
     }
 
     /// Receives the response to the previously sent request. Fails if the connection fails, or the
     /// response is malformed or incomplete.
     pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        match self.head() {
-            Ok((answer, keeps_alive)) => self.body(answer, keeps_alive, take),
-            Err(error) => {
-                self.is_open = false;
-                Err(error)
-            }
-        }
+        let begun = self.begin()?;
+        self.end(begun, take)
     }
 
-    fn connection(&mut self) -> io::Result<&mut Connection> {
-        let connection = self.connection.as_mut().filter(|_| self.is_open);
-        connection.ok_or_else(|| ErrorKind::NotConnected.into())
-    }
-
-    /// Reads a head; returns also whether the connection persists after the response.
-    fn head(&mut self) -> io::Result<(Answer, bool)> {
-        let head = self.connection()?.try_head(false)?;
+    /// Reads the head of a response.
+    fn begin(&mut self) -> io::Result<Begun> {
+        let mut connection = self.connection.take().ok_or(ErrorKind::NotConnected)?;
+        let head = connection.try_head(false)?;
         let head = head.ok_or(ErrorKind::UnexpectedEof)?;
         let coding = head.header("content-encoding");
-        let answer = Answer {
-            status: head.status,
-            body_len: 0,
-            is_zstd: coding.is_some_and(|coding| coding.eq_ignore_ascii_case("zstd")),
-        };
-        Ok((answer, head.keeps_alive))
+        Ok(Begun {
+            answer: Answer {
+                status: head.status,
+                body_len: 0,
+                is_zstd: coding.is_some_and(|coding| coding.eq_ignore_ascii_case("zstd")),
+            },
+            keeps_alive: head.keeps_alive,
+            connection,
+        })
     }
 
-    fn body(
-        &mut self,
-        mut answer: Answer,
-        keeps_alive: bool,
-        mut take: impl FnMut(&[u8]),
-    ) -> io::Result<Answer> {
-        let body = self.connection()?.body(|piece| {
-            answer.body_len += piece.len() as u64;
+    fn end(&mut self, mut begun: Begun, mut take: impl FnMut(&[u8])) -> io::Result<Answer> {
+        begun.connection.body(|piece| {
+            begun.answer.body_len += piece.len() as u64;
             take(piece);
-        });
-        self.is_open &= keeps_alive && body.is_ok();
-        body.map(|()| answer)
+        })?;
+        self.connection = begun.keeps_alive.then_some(begun.connection);
+        Ok(begun.answer)
     }
 }
 

@@ -54,33 +54,6 @@ pub(crate) fn enter_network_namespace() {
     crate::progress(&format!("staying in the network of the machine: {error}"));
 }
 
-/// Sizes of send buffers: minimum, default, maximum.
-const SEND_BUFFERS: &str = "/proc/sys/net/ipv4/tcp_wmem";
-
-/// Limits the maximum send buffer of new sockets until dropped. Does nothing outside a network
-/// namespace of our own.
-#[derive(Debug)]
-pub(crate) struct SendBuffers(Option<String>);
-
-impl SendBuffers {
-    pub(crate) fn limit(len_max: usize) -> Self {
-        if !is_inside_namespace() {
-            return Self(None);
-        }
-        let before = read(SEND_BUFFERS);
-        let is_set = fs::write(SEND_BUFFERS, format!("4096 16384 {len_max}")).is_ok();
-        Self(is_set.then_some(before))
-    }
-}
-
-impl Drop for SendBuffers {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            fs::write(SEND_BUFFERS, before).ok();
-        }
-    }
-}
-
 /// Returns the load averages.
 pub(crate) fn load() -> String {
     read("/proc/loadavg")

@@ -52,7 +52,7 @@ mod wrk;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::arguments::Arguments;
 use crate::contender::{Contender, Places, Setting, gap_error};
@@ -62,14 +62,14 @@ use crate::store::{BigStore, Store};
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--help") {
-        println!("{}\n\n{}", arguments::USAGE, engine::USAGE);
+        println!("{}", arguments::USAGE);
         return ExitCode::SUCCESS;
     }
-    let done = match words.split_first() {
-        Some((mode, rest)) if mode == "engine" => engine::run(rest),
-        _ => Arguments::parse(&words).and_then(|arguments| run(&arguments)),
-    };
-    match done {
+    let done = Arguments::parse(&words).map(|arguments| match arguments.is_engine {
+        true => engine::run(&arguments),
+        false => run(&arguments),
+    });
+    match done.flatten() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("samovar-bench: {error:#}");
@@ -95,16 +95,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
 
     let mut contenders = Contender::of_commands(&arguments.servers, &places);
-    if !arguments.nginx.is_empty() {
-        progress("rendering files for nginx");
-        let first = contenders.first();
-        let first = first.map(|contender| contender.standing(Setting::Plain));
-        let first = first.transpose().map_err(gap_error)?;
-        let files = nginx::render(&store, first.map(|running| &running.server), scratch.path())?;
-        for &variant in arguments.nginx {
-            let (name, command) = nginx::command(&files, variant, scratch.path())?;
-            contenders.push(Contender::anchor(name, command, &places));
-        }
+    progress("copying files for nginx");
+    let first = contenders.first().context("no server is given")?;
+    let first = first.standing(Setting::Plain).map_err(gap_error)?;
+    let files = nginx::render(&store, &first.server, scratch.path())?;
+    for &variant in arguments.nginx {
+        let (name, command) = nginx::command(&files, variant, scratch.path())?;
+        contenders.push(Contender::anchor(name, command, &places));
     }
     let mut remarks = check(&store, &contenders)?;
     if !rows::can_count_calls() {

@@ -1,18 +1,16 @@
 //! Reference: nginx serving the same bytes from static files. It performs no look-ups, so it is no
 //! peer; it shows what an efficient server in C can do on this machine.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::check::nar_url;
 use crate::http::Client;
 use crate::process::Server;
-use crate::store::{PathInfo, Store, hash_part};
+use crate::store::{Store, hash_part};
 
 /// Way in which nginx sends file contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,83 +30,44 @@ pub(crate) fn find(program: &str) -> PathBuf {
 
 /// Writes all narinfos, and the NARs of the rows, as files below `scratch`.
 ///
-/// Copies them from the server `first`, so that nginx sends the same bytes. Without a server,
-/// renders narinfos as nix-serve does, and NARs with Nix. [`mod@crate::check`] verifies either.
-pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> Result<PathBuf> {
+/// Copies them from the server `first`, so that nginx sends the same bytes. [`mod@crate::check`]
+/// verifies them.
+pub(crate) fn render(store: &Store, first: &Server, scratch: &Path) -> Result<PathBuf> {
     let files = scratch.join("files");
     fs::create_dir_all(files.join("nar"))?;
     fs::write(
         files.join("nix-cache-info"),
         "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n",
     )?;
-    let mut client = first.map(|server| Client::new(server.address));
-    for (path, info) in &store.paths {
-        let name = format!("{}.narinfo", hash_part(path));
-        let mut body = Vec::new();
-        match &mut client {
-            Some(client) => {
-                let answer =
-                    client.get(&format!("/{name}"), |piece| body.extend_from_slice(piece))?;
-                if answer.status != 200 {
-                    bail!("the first server answers {name} with {}", answer.status);
-                }
-            }
-            None => body.extend_from_slice(narinfo(path, info).as_bytes()),
-        }
-        fs::write(files.join(name), body)?;
-    }
-    let nars = [&store.empty, &store.big, &store.tree].into_iter();
-    for path in nars.chain(&store.mixed).chain(&store.closure) {
-        let url = match &mut client {
-            Some(client) => nar_url(client, path)?,
-            None => format!("/{}", default_url(path, store.info(path)?)),
-        };
+    let mut client = Client::new(first.address);
+    let mut copy = |url: &str| -> Result<()> {
         // A query is not part of the file name.
         let file = url.split('?').next().unwrap_or_default();
         let file = files.join(file.trim_start_matches('/'));
-        fs::create_dir_all(file.parent().context("a NAR has a folder")?)?;
+        fs::create_dir_all(file.parent().context("a file has a folder")?)?;
         let mut file = fs::File::create(&file)?;
-        if let Some(client) = &mut client {
-            let mut written = Ok(());
-            let answer = client.get(&url, |piece| {
-                if written.is_ok() {
-                    written = file.write_all(piece);
-                }
-            })?;
-            written?;
-            if answer.status != 200 {
-                bail!("the first server answers {url} with {}", answer.status);
+        let mut written = Ok(());
+        let answer = client.get(url, |piece| {
+            if written.is_ok() {
+                written = file.write_all(piece);
             }
-        } else {
-            let status = store.dump(path).stdout(Stdio::from(file)).status()?;
-            if !status.success() {
-                bail!("nix-store --dump {path}: {status}");
-            }
-        }
+        })?;
+        written?;
+        ensure!(
+            answer.status == 200,
+            "the first server answers {url} with {}",
+            answer.status
+        );
+        Ok(())
+    };
+    for path in store.paths.keys() {
+        copy(&format!("/{}.narinfo", hash_part(path)))?;
+    }
+    let nars = [&store.empty, &store.big, &store.tree].into_iter();
+    for path in nars.chain(&store.mixed).chain(&store.closure) {
+        copy(&nar_url(&mut Client::new(first.address), path)?)?;
     }
     Ok(files)
-}
-
-fn default_url(path: &str, info: &PathInfo) -> String {
-    let hash = info.nar_hash.trim_start_matches("sha256:");
-    format!("nar/{}-{hash}.nar", hash_part(path))
-}
-
-fn narinfo(path: &str, info: &PathInfo) -> String {
-    let mut text = format!(
-        "StorePath: {path}\nURL: {}\nCompression: none\nNarHash: {}\nNarSize: {}\n",
-        default_url(path, info),
-        info.nar_hash,
-        info.nar_size
-    );
-    // Writing to a `String` never fails.
-    if !info.references.is_empty() {
-        writeln!(text, "References: {}", info.references.join(" ")).ok();
-    }
-    if let Some(deriver) = &info.deriver {
-        writeln!(text, "Deriver: {deriver}").ok();
-    }
-    text
 }
 
 /// Returns the name of a variant and the command that starts it on `files`, with placeholders.
@@ -181,25 +140,4 @@ http {{
 }}
 "
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_narinfo_without_references_has_no_such_line() {
-        let info = PathInfo {
-            nar_hash: "sha256:h".into(),
-            nar_size: 120,
-            references: Vec::new(),
-            deriver: Some("d.drv".into()),
-            content_address: None,
-        };
-        assert_eq!(
-            narinfo("/nix/store/abc-x", &info),
-            "StorePath: /nix/store/abc-x\nURL: nar/abc-h.nar\nCompression: none\n\
-             NarHash: sha256:h\nNarSize: 120\nDeriver: d.drv\n"
-        );
-    }
 }

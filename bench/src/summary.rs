@@ -6,7 +6,7 @@ use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
 /// Quantities that count as the cost of a row; the first one that the row has is used.
-const COSTS: [Quantity; 9] = [
+const COSTS: [Quantity; 8] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
     Quantity::ServerCpuMs,
@@ -15,7 +15,6 @@ const COSTS: [Quantity; 9] = [
     Quantity::ServerCpuPerMessage,
     Quantity::ServerCpuPerDelivery,
     Quantity::KibPerConnection,
-    Quantity::GrowthMib,
 ];
 
 /// Quantities that count as the speed of a row; the first one that the row has is used.

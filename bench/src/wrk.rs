@@ -50,26 +50,24 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Writes `targets` below `scratch`. `found` is the expected status: 200 if true, else 404.
-    pub(crate) fn new(scratch: &Path, name: &str, targets: &[String], found: bool) -> Result<Self> {
+    /// Writes `targets` below `scratch`, in place of those of an earlier load. `found` is the
+    /// expected status: 200 if true, else 404. `takes_zstd`: the client accepts zstd.
+    pub(crate) fn new(
+        scratch: &Path,
+        targets: &[String],
+        found: bool,
+        takes_zstd: bool,
+    ) -> Result<Self> {
         let script = scratch.join("load.lua");
         fs::write(&script, SCRIPT)?;
-        let file = scratch.join(format!("{name}.targets"));
+        let file = scratch.join("targets");
         fs::write(&file, targets.join("\n") + "\n")?;
         Ok(Self {
             script,
             targets: file,
             found,
-            takes_zstd: false,
+            takes_zstd,
         })
-    }
-
-    /// Makes the client accept zstd.
-    pub(crate) fn taking_zstd(self) -> Self {
-        Self {
-            takes_zstd: true,
-            ..self
-        }
     }
 
     /// Runs wrk for `seconds` on `connections` connections; returns rate, latencies and CPU time of

@@ -12,32 +12,25 @@ fn sample_store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample")
 }
 
-/// Returns the path of nix-serve if the whole workspace was built; otherwise the test measures only
-/// nginx.
-fn nix_serve() -> Option<PathBuf> {
-    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("nix-serve");
-    program.exists().then_some(program)
-}
-
 #[test]
 fn every_row_has_a_figure_or_a_reason() {
+    // Only `cargo test --workspace` builds it.
+    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("nix-serve");
+    if !program.exists() {
+        println!("skipped: nix-serve was not built");
+        return;
+    }
     let out = tempfile::tempdir().unwrap();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_samovar-bench"));
     bench.arg("--check").arg("--store").arg(sample_store());
     bench.arg("--out").arg(out.path());
-    let servers = nix_serve().into_iter().flat_map(|program| {
-        let options = "--listen 127.0.0.1:{port} --store local?root={store}";
-        let program = program.display();
-        [
-            format!("ours=exec {program} {options}"),
-            format!("ours=NIX_SECRET_KEY_FILE={{key}} exec {program} {options}"),
-        ]
-    });
-    let servers: Vec<String> = servers.collect();
-    let has_ours = !servers.is_empty();
-    for server in servers {
-        bench.arg("--server").arg(server);
-    }
+    let options = "--listen 127.0.0.1:{port} --store local?root={store}";
+    let program = program.display();
+    bench
+        .arg("--server")
+        .arg(format!("ours=exec {program} {options}"));
+    let signing = format!("ours=NIX_SECRET_KEY_FILE={{key}} exec {program} {options}");
+    bench.arg("--server").arg(signing);
     let done = bench.output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
@@ -52,7 +45,7 @@ fn every_row_has_a_figure_or_a_reason() {
             let has_reason = cell["not_asked"].is_string();
             assert!(is_measured || has_reason, "{server}: {row}");
         }
-        if has_ours && row["name"] == "all narinfos, signed, cold" {
+        if row["name"] == "all narinfos, signed, cold" {
             assert!(
                 row["servers"]["ours"]["rounds"][0]["wall_ms"].is_f64(),
                 "{row}"

@@ -6,9 +6,8 @@
 //! | `/text` | 13 bytes |
 //! | `/text500` | 500 bytes |
 //! | `/json` | a JSON object, serialised for each request |
-//! | `/file`, `/big` | the files named on the command line |
+//! | `/file` | the file named on the command line |
 //! | `/upload` | the number of received bytes |
-//! | `/sleep` | the same as `/text`, after blocking for 10 ms |
 //! | `/ws` | a WebSocket that echoes messages |
 //! | `/broadcast` | WebSockets; each message is sent to all of them |
 
@@ -22,9 +21,6 @@ pub const TEXT: &str = "Hello, World!";
 
 /// Body of `/text500`: 500 bytes.
 pub static TEXT_500: [u8; 500] = [b'x'; 500];
-
-/// Time for which `/sleep` blocks.
-pub const NAP: Duration = Duration::from_millis(10);
 
 /// Number of messages that a slow socket of `/broadcast` may lag behind.
 pub const BROADCAST_BACKLOG: usize = 64;
@@ -47,27 +43,24 @@ pub struct Options {
     pub blocking_threads: usize,
     /// File that `/file` serves.
     pub file: PathBuf,
-    /// File that `/big` serves.
-    pub big: PathBuf,
 }
 
 impl Options {
-    /// Parses `PORT THREADS BLOCKING_THREADS FILE BIG`.
+    /// Parses `PORT THREADS BLOCKING_THREADS FILE`.
     ///
     /// # Panics
     ///
     /// If the command line is malformed.
     pub fn from_command_line() -> Self {
         let words: Vec<String> = std::env::args().skip(1).collect();
-        let [port, threads, blocking, file, big] = &words[..] else {
-            panic!("usage: PORT THREADS BLOCKING_THREADS FILE BIG");
+        let [port, threads, blocking, file] = &words[..] else {
+            panic!("usage: PORT THREADS BLOCKING_THREADS FILE");
         };
         Self {
             port: port.parse().expect("a port"),
             threads: threads.parse().expect("a number of threads"),
             blocking_threads: blocking.parse().expect("a number of threads"),
             file: file.into(),
-            big: big.into(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! HTTP servers in the comparison, and a check that they respond alike.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -14,11 +14,8 @@ use crate::process::{Server, free_port};
 /// Length of `/file`, in bytes.
 pub(crate) const FILE_LEN: u64 = 10 << 20;
 
-/// Length of `/big`, in bytes. The file is sparse.
-pub(crate) const BIG_LEN: u64 = 1 << 30;
-
-/// Number of threads for blocking handlers, unless a row needs more.
-pub(crate) const BLOCKING_THREADS: usize = 16;
+/// Number of threads for blocking handlers.
+const BLOCKING_THREADS: usize = 16;
 
 /// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,8 +40,6 @@ pub(crate) enum Ability {
     Json,
     /// Serves files and accepts uploads.
     Bodies,
-    /// Has blocking handlers.
-    Sleep,
     WebSocket,
 }
 
@@ -59,7 +54,7 @@ impl Kind {
         Self::Nginx,
     ];
 
-    /// Returns the name, as in `--only` and in table heads.
+    /// Returns the name, as in table heads.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -89,17 +84,16 @@ impl Kind {
             Ability::Text => true,
             Ability::Json => self != Self::Floor,
             Ability::Bodies => !matches!(self, Self::Floor | Self::Inline),
-            Ability::Sleep => !matches!(self, Self::Floor | Self::Inline | Self::Nginx),
             Ability::WebSocket => !matches!(self, Self::Floor | Self::Nginx),
         }
     }
 
-    /// Starts the server with `threads` I/O threads and `blocking` threads for blocking handlers.
-    pub(crate) fn start(self, files: &Files, threads: usize, blocking: usize) -> Result<Server> {
+    /// Starts the server with `threads` I/O threads.
+    pub(crate) fn start(self, files: &Files, threads: usize) -> Result<Server> {
         let port = free_port()?;
         let release = super::release_dir()?;
-        let (file, big) = (files.file.display(), files.big.display());
-        let served = format!("{port} {threads} {blocking} {file} {big}");
+        let file = files.file.display();
+        let served = format!("{port} {threads} {BLOCKING_THREADS} {file}");
         let ours = release.join("examples/samovar");
         let rival = |name: &str| release.with_file_name("rivals").join("release").join(name);
         let command = match self {
@@ -130,7 +124,6 @@ impl Kind {
 pub(crate) struct Files {
     dir: PathBuf,
     file: PathBuf,
-    big: PathBuf,
 }
 
 impl Files {
@@ -139,12 +132,10 @@ impl Files {
         let files = Self {
             dir: dir.to_path_buf(),
             file: dir.join("file"),
-            big: dir.join("big"),
         };
         // Random bytes, in case zeros are treated specially on the way.
         let bytes = SplitMix64::new(1).bytes(usize::try_from(FILE_LEN)?);
         fs::write(&files.file, bytes)?;
-        File::create(&files.big)?.set_len(BIG_LEN)?;
         Ok(files)
     }
 
@@ -183,9 +174,6 @@ pub(crate) fn check(kind: Kind, server: &Server) -> Result<()> {
     }
     if kind.can(Ability::Bodies) {
         expected.push(("/file", FILE_LEN));
-    }
-    if kind.can(Ability::Sleep) {
-        expected.push(("/sleep", 13));
     }
     for (path, len) in expected {
         let answer = client

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::contender::{Ability, BLOCKING_THREADS, FILE_LEN, Files, Kind, check};
-use super::{Options, attempt, row};
+use super::contender::{Ability, FILE_LEN, Files, Kind, check};
+use super::{attempt, row};
+use crate::arguments::Arguments;
 use crate::figures::{Quantity, Row, Values, to_f64};
 use crate::http::Client;
 use crate::load::{Seen, echo, on_threads, upload};
@@ -90,18 +91,18 @@ struct Contender {
 }
 
 /// Measures all rows.
-pub(crate) fn measure(options: &Options, files: &Files, scratch: &Path) -> Result<Vec<Row>> {
+pub(crate) fn measure(options: &Arguments, files: &Files, scratch: &Path) -> Result<Vec<Row>> {
     let mut plans = plans();
     plans.retain(|plan| plan.name.contains(&options.rows));
     if plans.is_empty() {
         return Ok(Vec::new());
     }
     let mut contenders = Vec::new();
-    for kind in options.kinds() {
+    for kind in Kind::ALL {
         crate::progress(&format!("starting {}", kind.name()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let single = kind.start(files, 1, BLOCKING_THREADS)?;
-        let full = kind.start(files, cores, BLOCKING_THREADS)?;
+        let single = kind.start(files, 1)?;
+        let full = kind.start(files, cores)?;
         check(kind, &single)?;
         check(kind, &full)?;
         contenders.push(Contender { kind, single, full });
@@ -137,7 +138,7 @@ impl What {
         let address = server.address;
         let (cost, scale, seen) = match self {
             Self::Small(target, _, count) => {
-                let load = Load::new(scratch, "engine", &[target.into()], true)?;
+                let load = Load::new(scratch, &[target.into()], true, false)?;
                 return load.measure(server, count, seconds);
             }
             Self::Download(count) => {

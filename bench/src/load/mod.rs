@@ -4,7 +4,6 @@
 pub(crate) mod echo;
 pub(crate) mod idle;
 pub(crate) mod poll;
-pub(crate) mod slow;
 pub(crate) mod upload;
 pub(crate) mod websocket;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::{Bench, Encoding};
+use super::Bench;
 use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
@@ -15,24 +15,34 @@ impl Bench<'_> {
     /// Requests the NAR of `path` repeatedly, on `connections` connections.
     pub(super) fn bulk(
         &self,
-        url: &str,
+        contender: &Contender,
         path: &str,
-        server: &Server,
         connections: usize,
-        encoding: Encoding,
+        takes_zstd: bool,
+    ) -> Result<Values, Gap> {
+        let server = &contender.standing(Setting::Plain)?.server;
+        failed(self.repeated_nar(server, path, connections, takes_zstd))
+    }
+
+    fn repeated_nar(
+        &self,
+        server: &Server,
+        path: &str,
+        connections: usize,
+        takes_zstd: bool,
     ) -> Result<Values> {
         let nar_size = self.store.info(path)?.nar_size;
-        let seconds = self.seconds;
+        let url = &crate::check::nar_url(&mut Client::new(server.address), path)?;
         let (server_before, client_before) = (server.cpu(), process::own_cpu());
         let started = Instant::now();
         let count = on_threads(connections, || {
-            let mut client = match encoding {
-                Encoding::Plain => Client::new(server.address),
-                Encoding::ZstdAccepted => Client::taking_zstd(server.address),
-            };
+            let mut client = Client::new(server.address);
+            if takes_zstd {
+                client = client.taking_zstd();
+            }
             let mut count = 0;
             let started = Instant::now();
-            while count == 0 || started.elapsed().as_secs_f64() < seconds {
+            while count == 0 || started.elapsed().as_secs_f64() < self.seconds {
                 fetch_nar(&mut client, url, nar_size)?;
                 count += 1;
             }
@@ -48,9 +58,8 @@ impl Bench<'_> {
     /// after the response.
     pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Plain)?;
-        let server = &running.server;
-        server.rest();
-        failed(self.first_nar(&self.store.tree, server))
+        running.server.rest();
+        failed(self.first_nar(&self.store.tree, &running.server))
     }
 
     fn first_nar(&self, path: &str, server: &Server) -> Result<Values> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
 
-use super::{Bench, Target, Urls};
+use super::{Bench, Target};
 use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
@@ -31,23 +31,14 @@ pub(crate) fn is_possible() -> bool {
 }
 
 impl Bench<'_> {
-    pub(super) fn calls(
-        &self,
-        target: Target,
-        contender: &Contender,
-        urls: &Urls,
-    ) -> Result<Values, Gap> {
+    pub(super) fn calls(&self, target: Target, contender: &Contender) -> Result<Values, Gap> {
         if !is_possible() {
             return Err(Gap::NotAsked("strace is not installed".into()));
         }
-        let (targets, status): (Vec<&String>, u16) = match target {
-            Target::Narinfo | Target::NarinfoTakingZstd => {
-                (self.narinfos.iter().take(COUNT).collect(), 200)
-            }
-            Target::Absent => (self.absent.iter().take(COUNT).collect(), 404),
-            Target::EmptyNar => (vec![&urls.empty; COUNT], 200),
-            Target::BigNar => (vec![&urls.big; 10], 200),
-        };
+        let (targets, is_found) = failed(self.targets(target, Setting::Plain, contender))?;
+        let count = if target == Target::BigNar { 10 } else { COUNT };
+        let targets: Vec<&String> = targets.iter().cycle().take(count).collect();
+        let status = if is_found { 200 } else { 404 };
         let running = contender.start(Setting::Plain)?;
         failed(self.counted(&running.server, &targets, status))
     }

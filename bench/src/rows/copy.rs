@@ -9,35 +9,23 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use super::{Bench, millis};
-use crate::figures::{Quantity, Values};
+use crate::contender::{Contender, Setting};
+use crate::figures::{Gap, Quantity, Values, failed};
 use crate::process::{self, Server};
 use crate::store::base_name;
 
 /// World-writable tmpfs on Linux.
 const TMPFS: &str = "/dev/shm";
 
-/// Store path to copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Copied {
-    Closure,
-    Tree,
-}
-
-impl Copied {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Closure => "nix copy, a closure of 400 paths",
-            Self::Tree => "nix copy, the tree",
-        }
-    }
-}
-
 impl Bench<'_> {
-    pub(super) fn copy(&self, copied: Copied, server: &Server) -> Result<Values> {
-        let path = match copied {
-            Copied::Closure => self.store.closure.last().context("a closure has a top")?,
-            Copied::Tree => &self.store.tree,
-        };
+    /// Copies the closure of `path`.
+    pub(super) fn copy(&self, contender: &Contender, path: Option<&String>) -> Result<Values, Gap> {
+        let server = &contender.standing(Setting::Plain)?.server;
+        failed(self.copied(server, path))
+    }
+
+    fn copied(&self, server: &Server, path: Option<&String>) -> Result<Values> {
+        let path = path.context("a closure has a top")?;
         let home = if Path::new(TMPFS).is_dir() {
             Path::new(TMPFS)
         } else {

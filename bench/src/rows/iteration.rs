@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{Bench, first_of, micros, millis, narinfo_target};
+use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{Server, on_one_core};
@@ -13,54 +14,77 @@ use crate::process::{Server, on_one_core};
 /// Number of requests for NARs, or narinfos, in one iteration.
 const REPEATS: usize = 10;
 
-/// Requests of one iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Iteration {
-    PresentNarinfos,
-    AbsentNarinfo,
-    EmptyNars,
-    BigNars,
-    MixedNars,
+/// A row: requests that are repeated.
+pub(super) struct Iteration {
+    pub(super) name: &'static str,
+    /// Whether the row needs the files of mixed sizes, which only the benchmark's store has.
+    needs_mixed: bool,
+    iterate: fn(&Bench<'_>, &mut Client) -> Result<()>,
 }
 
-impl Iteration {
-    pub(super) const ALL: [Self; 5] = [
-        Self::PresentNarinfos,
-        Self::AbsentNarinfo,
-        Self::EmptyNars,
-        Self::BigNars,
-        Self::MixedNars,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::PresentNarinfos => "fetch present NAR info ×10",
-            Self::AbsentNarinfo => "fetch absent NAR info ×1",
-            Self::EmptyNars => "fetch empty NAR ×10",
-            Self::BigNars => "fetch 10 MB NAR ×10",
-            Self::MixedNars => "fetch NARs of mixed sizes ×10",
-        }
-    }
-}
+pub(super) static ITERATIONS: [Iteration; 5] = [
+    Iteration {
+        name: "fetch present NAR info ×10",
+        needs_mixed: true,
+        iterate: |bench, client| {
+            let mut paths = bench.store.mixed.iter();
+            paths.try_for_each(|path| narinfo(client, path).map(drop))
+        },
+    },
+    Iteration {
+        name: "fetch absent NAR info ×1",
+        needs_mixed: false,
+        iterate: |bench, client| {
+            let target = first_of(&bench.absent)?;
+            let answer = client.get(target, |_| ())?;
+            ensure!(answer.status == 404, "{target}: status {}", answer.status);
+            Ok(())
+        },
+    },
+    Iteration {
+        name: "fetch empty NAR ×10",
+        needs_mixed: false,
+        iterate: |bench, client| {
+            (0..REPEATS).try_for_each(|_| bench.nar(client, &bench.store.empty))
+        },
+    },
+    Iteration {
+        name: "fetch 10 MB NAR ×10",
+        needs_mixed: false,
+        iterate: |bench, client| (0..REPEATS).try_for_each(|_| bench.nar(client, &bench.store.big)),
+    },
+    Iteration {
+        name: "fetch NARs of mixed sizes ×10",
+        needs_mixed: true,
+        iterate: |bench, client| {
+            let mut paths = bench.store.mixed.iter();
+            paths.try_for_each(|path| bench.nar(client, path))
+        },
+    },
+];
 
 impl Bench<'_> {
-    pub(super) fn iteration(&self, what: Iteration, server: &Server) -> Result<Values, Gap> {
-        let needs_mixed = matches!(what, Iteration::PresentNarinfos | Iteration::MixedNars);
-        if needs_mixed && self.store.mixed.is_empty() {
+    pub(super) fn iteration(
+        &self,
+        iteration: &Iteration,
+        contender: &Contender,
+    ) -> Result<Values, Gap> {
+        if iteration.needs_mixed && self.store.mixed.is_empty() {
             return Err(Gap::NotAsked("the store names no mixed files".into()));
         }
-        failed(on_one_core(server, || self.iterations(what, server)))
+        let server = &contender.standing(Setting::Plain)?.server;
+        failed(on_one_core(server, || self.iterations(iteration, server)))
     }
 
-    fn iterations(&self, what: Iteration, server: &Server) -> Result<Values> {
+    fn iterations(&self, iteration: &Iteration, server: &Server) -> Result<Values> {
         let mut client = Client::new(server.address);
-        self.iterate(what, &mut client)?;
+        (iteration.iterate)(self, &mut client)?;
         let mut times: Vec<Duration> = Vec::new();
         let before = server.cpu();
         let started = Instant::now();
         while times.len() < 3 || started.elapsed().as_secs_f64() < self.seconds {
             let asked = Instant::now();
-            self.iterate(what, &mut client)?;
+            (iteration.iterate)(self, &mut client)?;
             times.push(asked.elapsed());
         }
         let cpu = server.cpu().saturating_sub(before);
@@ -71,40 +95,6 @@ impl Bench<'_> {
             (Quantity::WallMs, millis(median)),
             (Quantity::ServerCpuUs, micros(cpu) / to_f64(count)),
         ]))
-    }
-
-    fn iterate(&self, what: Iteration, client: &mut Client) -> Result<()> {
-        let store = self.store;
-        match what {
-            Iteration::PresentNarinfos => {
-                for path in &store.mixed {
-                    narinfo(client, path)?;
-                }
-            }
-            Iteration::AbsentNarinfo => {
-                let target = first_of(&self.absent)?;
-                let answer = client.get(target, |_| ())?;
-                if answer.status != 404 {
-                    bail!("{target}: status {}", answer.status);
-                }
-            }
-            Iteration::EmptyNars | Iteration::BigNars => {
-                let path = if what == Iteration::EmptyNars {
-                    &store.empty
-                } else {
-                    &store.big
-                };
-                for _ in 0..REPEATS {
-                    self.nar(client, path)?;
-                }
-            }
-            Iteration::MixedNars => {
-                for path in &store.mixed {
-                    self.nar(client, path)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn nar(&self, client: &mut Client, path: &str) -> Result<()> {

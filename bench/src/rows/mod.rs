@@ -7,7 +7,6 @@ mod iteration;
 mod once;
 mod start;
 
-use std::cell::OnceCell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,7 @@ use anyhow::{Context, Result};
 use testkit::random::SplitMix64;
 
 pub(crate) use self::calls::is_possible as can_count_calls;
-use self::copy::Copied;
-use self::iteration::Iteration;
+use self::iteration::ITERATIONS;
 use crate::arguments::Arguments;
 use crate::contender::{Contender, Setting};
 use crate::figures::{Cell, Gap, Results, Row, Section, Values, failed};
@@ -29,91 +27,49 @@ use crate::wrk::Load;
 const LONG: Duration = Duration::from_secs(6);
 
 /// Row to measure.
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     name: String,
     section: Section,
-    kind: Kind,
+    measure: Box<Measure>,
 }
 
-/// Measuring method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Iteration(Iteration),
-    /// Random requests by wrk, on this many connections.
-    Requests(Target, Setting, u32),
-    /// One NAR, requested repeatedly by this number of clients.
-    Bulk(Nar, usize, Encoding),
-    /// The NAR of the tree, from a freshly started server.
-    FirstTree,
-    /// Every narinfo once, from a freshly started server with a key.
-    ColdSigned,
-    /// The narinfos of a large closure, each once.
-    MassQuery(Warmth),
-    /// The same narinfos as in [`Self::MassQuery`], in one response.
-    WholeClosure,
-    Copy(Copied),
-    Start(Setting),
-    /// Memory of the server, before or after all other measurements.
-    Memory(Setting, When),
-    Calls(Target),
-}
+/// Measures a server in one round of a row.
+type Measure = dyn Fn(&Bench<'_>, &Contender) -> Result<Values, Gap>;
 
+/// Requested resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
+    /// Narinfos of all paths of the store.
     Narinfo,
-    NarinfoTakingZstd,
     Absent,
     EmptyNar,
     BigNar,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nar {
-    Big,
-    Tree,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
-    Plain,
-    ZstdAccepted,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Warmth {
-    Cold,
-    Warm,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
-    Idle,
-    AfterTheLoad,
-}
-
-impl Kind {
+impl Plan {
     /// Returns whether one round suffices, because further ones would add nothing or be
     /// incomparable.
-    fn is_measured_once(self) -> bool {
-        matches!(self, Self::Memory(..) | Self::Calls(_))
+    fn is_measured_once(&self) -> bool {
+        matches!(self.section, Section::Memory | Section::Calls)
     }
 }
 
 /// Returns all rows in measuring order. Memory comes last, after all load.
 // Long: a table of rows.
-fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
+fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
-    let mut add = |section, name: String, kind| {
+    let mut add = |section, name: String, measure: Box<Measure>| {
         plans.push(Plan {
             name,
             section,
-            kind,
+            measure,
         });
     };
-    for iteration in Iteration::ALL {
-        let name = iteration.name().into();
-        add(Section::NixServeNg, name, Kind::Iteration(iteration));
+    for iteration in &ITERATIONS {
+        let measure = Box::new(|bench: &Bench<'_>, contender: &Contender| {
+            bench.iteration(iteration, contender)
+        });
+        add(Section::NixServeNg, iteration.name.into(), measure);
     }
     for (target, name) in [
         (Target::Narinfo, "narinfo"),
@@ -121,70 +77,100 @@ fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
         (Target::EmptyNar, "empty NAR"),
     ] {
         for &count in connections {
-            let kind = Kind::Requests(target, Setting::Plain, count);
-            add(Section::Requests, format!("{name} c{count}"), kind);
+            let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
+                bench.requests(target, Setting::Plain, count, false, contender)
+            });
+            add(Section::Requests, format!("{name} c{count}"), measure);
         }
     }
     let many = if connections.contains(&64) { 64 } else { 1 };
     let big = crate::table::grouped(path_count);
-    for (target, setting, name) in [
-        (
-            Target::NarinfoTakingZstd,
-            Setting::Plain,
-            "narinfo, zstd accepted".to_owned(),
-        ),
-        (Target::Narinfo, Setting::Signing, "narinfo, signed".into()),
+    let (big_narinfo, big_absent) = (
+        format!("narinfo, {big} paths"),
+        format!("absent, {big} paths"),
+    );
+    for (target, setting, takes_zstd, name) in [
         (
             Target::Narinfo,
-            Setting::Big,
-            format!("narinfo, {big} paths"),
+            Setting::Plain,
+            true,
+            "narinfo, zstd accepted",
         ),
-        (Target::Absent, Setting::Big, format!("absent, {big} paths")),
+        (Target::Narinfo, Setting::Signing, false, "narinfo, signed"),
+        (Target::Narinfo, Setting::Big, false, &*big_narinfo),
+        (Target::Absent, Setting::Big, false, &*big_absent),
     ] {
-        let kind = Kind::Requests(target, setting, many);
-        add(Section::Requests, format!("{name} c{many}"), kind);
+        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
+            bench.requests(target, setting, many, takes_zstd, contender)
+        });
+        add(Section::Requests, format!("{name} c{many}"), measure);
     }
-    for (name, kind) in [
-        ("10 MB NAR c1", Kind::Bulk(Nar::Big, 1, Encoding::Plain)),
-        ("10 MB NAR c16", Kind::Bulk(Nar::Big, 16, Encoding::Plain)),
-        ("tree, first c1", Kind::FirstTree),
-        ("tree, again c1", Kind::Bulk(Nar::Tree, 1, Encoding::Plain)),
+    let nars: [(&str, Box<Measure>); 5] = [
+        (
+            "10 MB NAR c1",
+            Box::new(|b, c| b.bulk(c, &b.store.big, 1, false)),
+        ),
+        (
+            "10 MB NAR c16",
+            Box::new(|b, c| b.bulk(c, &b.store.big, 16, false)),
+        ),
+        ("tree, first c1", Box::new(|b, c| b.first_tree(c))),
+        (
+            "tree, again c1",
+            Box::new(|b, c| b.bulk(c, &b.store.tree, 1, false)),
+        ),
         (
             "tree, again, zstd accepted c1",
-            Kind::Bulk(Nar::Tree, 1, Encoding::ZstdAccepted),
+            Box::new(|b, c| b.bulk(c, &b.store.tree, 1, true)),
         ),
-    ] {
-        add(Section::Bulk, name.into(), kind);
+    ];
+    for (name, measure) in nars {
+        add(Section::Bulk, name.into(), measure);
     }
-    add(
-        Section::Once,
-        "all narinfos, signed, cold".into(),
-        Kind::ColdSigned,
-    );
-    for (name, warmth) in [("cold", Warmth::Cold), ("again", Warmth::Warm)] {
-        add(
-            Section::Once,
-            format!("mass query of 10,000 paths, {name}"),
-            Kind::MassQuery(warmth),
-        );
+    let once: [(&str, Box<Measure>); 4] = [
+        (
+            "all narinfos, signed, cold",
+            Box::new(|b, c| b.cold_signed(c)),
+        ),
+        (
+            "mass query of 10,000 paths, cold",
+            Box::new(|b, c| b.cold_mass_query(c)),
+        ),
+        (
+            "mass query of 10,000 paths, again",
+            Box::new(|b, c| b.warm_mass_query(c)),
+        ),
+        (
+            "mass query of 10,000 paths, one answer",
+            Box::new(|b, c| b.whole_closure(c)),
+        ),
+    ];
+    for (name, measure) in once {
+        add(Section::Once, name.into(), measure);
     }
-    add(
-        Section::Once,
-        "mass query of 10,000 paths, one answer".into(),
-        Kind::WholeClosure,
-    );
-    for copied in [Copied::Closure, Copied::Tree] {
-        add(Section::Copy, copied.name().into(), Kind::Copy(copied));
+    let copies: [(&str, Box<Measure>); 2] = [
+        (
+            "nix copy, a closure of 400 paths",
+            Box::new(|b, c| b.copy(c, b.store.closure.last())),
+        ),
+        (
+            "nix copy, the tree",
+            Box::new(|b, c| b.copy(c, Some(&b.store.tree))),
+        ),
+    ];
+    for (name, measure) in copies {
+        add(Section::Copy, name.into(), measure);
     }
-    for (setting, name) in [
+    let stores = [
         (Setting::Plain, "the store".to_owned()),
         (Setting::Big, format!("{big} paths")),
-    ] {
-        add(
-            Section::Start,
-            format!("start, {name}"),
-            Kind::Start(setting),
-        );
+    ];
+    for (setting, name) in &stores {
+        let setting = *setting;
+        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
+            bench.start(contender, setting)
+        });
+        add(Section::Start, format!("start, {name}"), measure);
     }
     for (target, name) in [
         (Target::Narinfo, "narinfo"),
@@ -192,23 +178,26 @@ fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
         (Target::EmptyNar, "empty NAR"),
         (Target::BigNar, "10 MB NAR"),
     ] {
-        add(
-            Section::Calls,
-            format!("system calls, {name}"),
-            Kind::Calls(target),
-        );
+        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
+            bench.calls(target, contender)
+        });
+        add(Section::Calls, format!("system calls, {name}"), measure);
     }
-    for (setting, name) in [
-        (Setting::Plain, "the store".to_owned()),
-        (Setting::Big, format!("{big} paths")),
-    ] {
-        for (when, moment) in [(When::Idle, "idle"), (When::AfterTheLoad, "after the load")] {
-            add(
-                Section::Memory,
-                format!("memory, {name}, {moment}"),
-                Kind::Memory(setting, when),
-            );
-        }
+    for (setting, name) in stores {
+        add(
+            Section::Memory,
+            format!("memory, {name}, idle"),
+            Box::new(move |_, contender| Ok(contender.standing(setting)?.idle_memory.clone())),
+        );
+        add(
+            Section::Memory,
+            format!("memory, {name}, after the load"),
+            Box::new(move |_, contender| {
+                let server = &contender.standing(setting)?.server;
+                server.rest();
+                Ok(server.memory())
+            }),
+        );
     }
     plans
 }
@@ -222,11 +211,20 @@ pub(crate) fn measure(
     scratch: &Path,
 ) -> Result<Results> {
     let path_count = big_store.map_or(1_000_000, |big| big.path_count);
-    let plans: Vec<Plan> = plans(arguments.connections, path_count)
-        .into_iter()
-        .filter(|plan| plan.name.contains(&arguments.rows))
-        .collect();
-    let bench = Bench::new(arguments, store, big_store, scratch, contenders.len())?;
+    let mut plans = plans(arguments.connections, path_count);
+    plans.retain(|plan| plan.name.contains(&arguments.rows));
+    let bench = Bench {
+        seconds: arguments.seconds,
+        scratch,
+        store,
+        big_store,
+        narinfos: store
+            .paths
+            .keys()
+            .map(|path| narinfo_target(path))
+            .collect(),
+        absent: absent_targets(10_000),
+    };
     let mut rows: Vec<Row> = plans
         .iter()
         .map(|plan| Row {
@@ -235,28 +233,27 @@ pub(crate) fn measure(
             cells: vec![Cell::default(); contenders.len()],
         })
         .collect();
-    let mut lasts_long: Vec<(&Plan, usize)> = Vec::new();
+    let mut lasts_long: Vec<(&str, &str)> = Vec::new();
     for round in 1..=arguments.rounds {
         for (plan, row) in plans.iter().zip(&mut rows) {
-            if plan.kind.is_measured_once() && round < arguments.rounds {
+            if plan.is_measured_once() && round < arguments.rounds {
                 continue;
             }
             crate::progress(&format!("round {round}: {}", plan.name));
-            for (index, cell) in row.cells.iter_mut().enumerate() {
+            for (contender, cell) in contenders.iter().zip(&mut row.cells) {
+                let pair = (&*plan.name, &*contender.name);
                 // Do not repeat after a failure.
-                if cell.gap.is_some() || lasts_long.contains(&(plan, index)) {
+                if cell.gap.is_some() || lasts_long.contains(&pair) {
                     continue;
                 }
                 let started = Instant::now();
-                if let Some((contender, urls)) = contenders.get(index).zip(bench.urls.get(index)) {
-                    let outcome = bench.measure(plan.kind, contender, urls);
-                    if let Err(Gap::Failed(why)) = &outcome {
-                        crate::progress(&format!("{}, {}: {why}", contender.name, plan.name));
-                    }
-                    cell.add(outcome);
+                let outcome = (plan.measure)(&bench, contender);
+                if let Err(Gap::Failed(why)) = &outcome {
+                    crate::progress(&format!("{}, {}: {why}", contender.name, plan.name));
                 }
+                cell.add(outcome);
                 if started.elapsed() > LONG {
-                    lasts_long.push((plan, index));
+                    lasts_long.push(pair);
                 }
             }
         }
@@ -268,141 +265,58 @@ pub(crate) fn measure(
     Ok(Results { servers, rows })
 }
 
-/// Targets and wrk scripts of the rows. NAR URLs differ between servers.
+/// Stores, and request targets that all servers share.
 struct Bench<'run> {
     seconds: f64,
     scratch: &'run Path,
     store: &'run Store,
     big_store: Option<&'run BigStore>,
     narinfos: Vec<String>,
-    narinfo_load: Load,
-    zstd_load: Load,
     absent: Vec<String>,
-    absent_load: Load,
-    big_load: Load,
-    urls: Vec<OnceCell<Urls>>,
 }
 
-/// A server's URLs of the NARs in the rows.
-struct Urls {
-    empty: String,
-    empty_load: Load,
-    big: String,
-    tree: String,
-}
-
-impl<'run> Bench<'run> {
-    fn new(
-        arguments: &Arguments,
-        store: &'run Store,
-        big_store: Option<&'run BigStore>,
-        scratch: &'run Path,
-        contender_count: usize,
-    ) -> Result<Self> {
-        let narinfos: Vec<String> = store
-            .paths
-            .keys()
-            .map(|path| narinfo_target(path))
-            .collect();
-        let absent = absent_targets(10_000);
-        let big: Vec<String> = big_store
-            .into_iter()
-            .flat_map(|big| &big.paths)
-            .map(|path| narinfo_target(path))
-            .collect();
-        Ok(Self {
-            seconds: arguments.seconds,
-            scratch,
-            store,
-            big_store,
-            narinfo_load: Load::new(scratch, "narinfo", &narinfos, true)?,
-            zstd_load: Load::new(scratch, "narinfo", &narinfos, true)?.taking_zstd(),
-            absent_load: Load::new(scratch, "absent", &absent, false)?,
-            big_load: Load::new(scratch, "big", &big, true)?,
-            narinfos,
-            absent,
-            urls: (0..contender_count).map(|_| OnceCell::new()).collect(),
-        })
+impl Bench<'_> {
+    /// Returns the request targets, and whether the server has them. URLs of NARs differ between
+    /// servers.
+    fn targets(
+        &self,
+        target: Target,
+        setting: Setting,
+        contender: &Contender,
+    ) -> Result<(Vec<String>, bool)> {
+        let targets = match (target, setting, self.big_store) {
+            (Target::Narinfo, Setting::Big, Some(big)) => {
+                big.paths.iter().map(|path| narinfo_target(path)).collect()
+            }
+            (Target::Narinfo, ..) => self.narinfos.clone(),
+            (Target::Absent, ..) => self.absent.clone(),
+            (Target::EmptyNar, ..) => vec![contender.nar_url(&self.store.empty)?],
+            (Target::BigNar, ..) => vec![contender.nar_url(&self.store.big)?],
+        };
+        Ok((targets, target != Target::Absent))
     }
 
-    fn measure(
+    /// Requests random targets with wrk, on `count` connections.
+    fn requests(
         &self,
-        kind: Kind,
+        target: Target,
+        setting: Setting,
+        count: u32,
+        takes_zstd: bool,
         contender: &Contender,
-        urls: &OnceCell<Urls>,
     ) -> Result<Values, Gap> {
-        // The methods of these rows start servers themselves.
-        match kind {
-            Kind::FirstTree => return self.first_tree(contender),
-            Kind::ColdSigned => return self.cold_signed(contender),
-            Kind::MassQuery(warmth) => return self.mass_query(contender, warmth),
-            Kind::WholeClosure => return self.whole_closure(contender),
-            Kind::Start(setting) => return self.start(contender, setting),
-            Kind::Memory(setting, when) => return start::memory(contender, setting, when),
-            Kind::Calls(target) => {
-                return self.calls(target, contender, self.urls(contender, urls)?);
-            }
-            Kind::Iteration(_) | Kind::Requests(..) | Kind::Bulk(..) | Kind::Copy(_) => {}
-        }
-        let setting = match kind {
-            Kind::Requests(_, setting, _) => setting,
-            _ => Setting::Plain,
-        };
         let server = &contender.standing(setting)?.server;
-        let urls = self.urls(contender, urls)?;
-        match kind {
-            Kind::Iteration(iteration) => self.iteration(iteration, server),
-            Kind::Requests(target, setting, count) => {
-                let load = match (target, setting) {
-                    (Target::Narinfo, Setting::Big) => &self.big_load,
-                    (Target::Narinfo, _) => &self.narinfo_load,
-                    (Target::NarinfoTakingZstd, _) => &self.zstd_load,
-                    (Target::Absent, _) => &self.absent_load,
-                    (Target::EmptyNar | Target::BigNar, _) => &urls.empty_load,
-                };
-                let measure = || load.measure(server, count, self.seconds);
-                // On two cores, every request of a single client waits twice for an idle core to
-                // wake, which no server can avoid.
-                failed(if count == 1 {
-                    on_one_core(server, measure)
-                } else {
-                    measure()
-                })
-            }
-            Kind::Bulk(nar, count, encoding) => {
-                let (url, path) = match nar {
-                    Nar::Big => (&urls.big, &self.store.big),
-                    Nar::Tree => (&urls.tree, &self.store.tree),
-                };
-                failed(self.bulk(url, path, server, count, encoding))
-            }
-            Kind::Copy(copied) => failed(self.copy(copied, server)),
-            _ => Err(Gap::NotAsked(
-                "not a measurement of a running server".into(),
-            )),
-        }
-    }
-
-    fn urls<'cell>(
-        &self,
-        contender: &Contender,
-        cell: &'cell OnceCell<Urls>,
-    ) -> Result<&'cell Urls, Gap> {
-        if let Some(urls) = cell.get() {
-            return Ok(urls);
-        }
-        let find = || -> Result<Urls> {
-            let empty = contender.nar_url(&self.store.empty)?;
-            let name = format!("empty-{}", contender.name);
-            Ok(Urls {
-                empty_load: Load::new(self.scratch, &name, std::slice::from_ref(&empty), true)?,
-                empty,
-                big: contender.nar_url(&self.store.big)?,
-                tree: contender.nar_url(&self.store.tree)?,
-            })
-        };
-        let urls = failed(find())?;
-        Ok(cell.get_or_init(|| urls))
+        let (targets, is_found) = failed(self.targets(target, setting, contender))?;
+        let load = Load::new(self.scratch, &targets, is_found, takes_zstd);
+        let load = failed(load)?;
+        let measure = || load.measure(server, count, self.seconds);
+        // On two cores, every request of a single client waits twice for an idle core to wake, which
+        // no server can avoid.
+        failed(if count == 1 {
+            on_one_core(server, measure)
+        } else {
+            measure()
+        })
     }
 }
 
@@ -458,7 +372,7 @@ mod tests {
         let plans = plans(&[1, 64, 256], 1_000_000);
         let names: std::collections::BTreeSet<_> = plans.iter().map(|plan| &plan.name).collect();
         assert_eq!(names.len(), plans.len());
-        let is_memory = |plan: &Plan| matches!(plan.kind, Kind::Memory(..));
+        let is_memory = |plan: &Plan| plan.section == Section::Memory;
         let first = plans.iter().position(is_memory).unwrap();
         assert!(plans.iter().skip(first).all(is_memory));
     }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
 
-use super::{Bench, Warmth, micros, millis, narinfo_target};
+use super::{Bench, micros, millis, narinfo_target};
 use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
+use crate::process::Server;
 use crate::store::hash_part;
 
 /// Maximum number of connections that Nix opens to a server (`http-connections`).
@@ -27,30 +28,26 @@ impl Bench<'_> {
         Ok(values(self.narinfos.len(), asked, running.server.cpu()))
     }
 
-    /// Requests the narinfos of a large closure of the big store.
-    pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
+    /// Requests the narinfos of a large closure of the big store from a server that was just
+    /// started.
+    pub(super) fn cold_mass_query(&self, contender: &Contender) -> Result<Values, Gap> {
+        let targets = self.mass_targets()?;
+        let running = contender.start(Setting::Big)?;
+        running.server.rest();
+        mass_query(&running.server, &targets)
+    }
+
+    /// Requests the same narinfos a second time.
+    pub(super) fn warm_mass_query(&self, contender: &Contender) -> Result<Values, Gap> {
+        let targets = self.mass_targets()?;
+        let server = &contender.standing(Setting::Big)?.server;
+        failed(ask_all(server.address, &targets))?;
+        mass_query(server, &targets)
+    }
+
+    fn mass_targets(&self) -> Result<Vec<String>, Gap> {
         let closure = self.big_closure()?.iter();
-        let targets: Vec<String> = closure.map(|path| narinfo_target(path)).collect();
-        // Holds a server that is started here until the function returns.
-        let started;
-        let server = match warmth {
-            Warmth::Cold => {
-                started = contender.start(Setting::Big)?;
-                started.server.rest();
-                &started.server
-            }
-            Warmth::Warm => {
-                let server = &contender.standing(Setting::Big)?.server;
-                failed(ask_all(server.address, &targets))?;
-                server
-            }
-        };
-        let before = server.cpu();
-        let asked = failed(ask_all(server.address, &targets))?;
-        // The work that a server does in advance of the next request is part of the cost.
-        server.rest();
-        let cpu = server.cpu().saturating_sub(before);
-        Ok(values(targets.len(), asked, cpu))
+        Ok(closure.map(|path| narinfo_target(path)).collect())
     }
 
     /// Requests the same narinfos in one response, if the server supports it.
@@ -90,6 +87,15 @@ impl Bench<'_> {
         }
         Ok(&big.closure)
     }
+}
+
+fn mass_query(server: &Server, targets: &[String]) -> Result<Values, Gap> {
+    let before = server.cpu();
+    let asked = failed(ask_all(server.address, targets))?;
+    // The work that a server does in advance of the next request is part of the cost.
+    server.rest();
+    let cpu = server.cpu().saturating_sub(before);
+    Ok(values(targets.len(), asked, cpu))
 }
 
 fn values(count: usize, asked: Duration, cpu: Duration) -> Values {

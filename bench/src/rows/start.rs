@@ -1,10 +1,10 @@
-//! Time from exec to the first response, and memory.
+//! Time from exec to the first response.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Bench, When, millis, narinfo_target};
+use super::{Bench, millis, narinfo_target};
 use crate::contender::{Contender, Running, Setting};
 use crate::figures::{Gap, Quantity, Values, failed};
 use crate::http::Client;
@@ -38,16 +38,4 @@ impl Bench<'_> {
             (Quantity::ServerCpuMs, millis(running.server.cpu())),
         ]))
     }
-}
-
-/// Returns the memory of the long-running instance.
-pub(super) fn memory(contender: &Contender, setting: Setting, when: When) -> Result<Values, Gap> {
-    let running = contender.standing(setting)?;
-    Ok(match when {
-        When::Idle => running.idle_memory.clone(),
-        When::AfterTheLoad => {
-            running.server.rest();
-            running.server.memory()
-        }
-    })
 }

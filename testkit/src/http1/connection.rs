@@ -9,8 +9,8 @@ use std::path::Path;
 use super::decoder::{Decoder, Event, Head};
 use crate::PATIENCE;
 
-/// Length of the read buffer.
-const BUFFER_LEN: usize = 64 << 10;
+/// Length of the read buffer: large, because benchmarks would measure small reads with the server.
+const BUFFER_LEN: usize = 256 << 10;
 
 /// A stream of any kind: TCP, Unix, or TLS over either.
 pub trait Stream: Read + Write + Send {}
@@ -157,24 +157,12 @@ impl Connection<UnixStream> {
 impl<S: Read + Write> Connection<S> {
     /// Wraps a stream without changing its options.
     pub fn new(stream: S) -> Self {
-        Self::with_buffer(stream, BUFFER_LEN)
-    }
-
-    /// Wraps a stream without changing its options; each read takes at most `len` bytes.
-    pub fn with_buffer(stream: S, len: usize) -> Self {
         Self {
             stream,
-            buffer: vec![0; len].into_boxed_slice(),
+            buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
             unused: 0..0,
             decoder: Decoder::default(),
         }
-    }
-
-    /// Replaces the stream and returns the old one; the buffer stays.
-    pub fn replace_stream(&mut self, stream: S) -> S {
-        self.unused = 0..0;
-        self.decoder.clear();
-        std::mem::replace(&mut self.stream, stream)
     }
 
     /// Reads into the empty buffer; returns `false` at the end of the stream.

@@ -5,7 +5,7 @@ use actix_web::web::{self, Data, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer};
 use actix_ws::Message as Frame;
 use futures_util::StreamExt;
-use samovar_rivals::{BROADCAST_BACKLOG, Message, NAP, Options, TEXT, TEXT_500};
+use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
 use tokio::sync::broadcast;
 
 type Sender = broadcast::Sender<bytestring::ByteString>;
@@ -36,13 +36,7 @@ async fn serve(options: Options) -> std::io::Result<()> {
                 web::get()
                     .to(async |options: Data<Options>| NamedFile::open_async(&options.file).await),
             )
-            .route(
-                "/big",
-                web::get()
-                    .to(async |options: Data<Options>| NamedFile::open_async(&options.big).await),
-            )
             .route("/upload", web::post().to(upload))
-            .route("/sleep", web::get().to(sleep))
             .route("/ws", web::get().to(echo))
             .route("/broadcast", web::get().to(all_hear))
     })
@@ -60,11 +54,6 @@ async fn upload(mut payload: Payload) -> Result<String, Error> {
         len += piece?.len();
     }
     Ok(format!("{len}\n"))
-}
-
-async fn sleep() -> Result<&'static str, Error> {
-    web::block(|| std::thread::sleep(NAP)).await?;
-    Ok(TEXT)
 }
 
 async fn echo(request: HttpRequest, body: Payload) -> Result<HttpResponse, Error> {

@@ -7,7 +7,7 @@ use axum::extract::ws::{Message as Frame, Utf8Bytes, WebSocket, WebSocketUpgrade
 use axum::routing::{any, get, post};
 use axum::serve::ListenerExt;
 use futures_util::{SinkExt, StreamExt};
-use samovar_rivals::{BROADCAST_BACKLOG, Message, NAP, Options, TEXT, TEXT_500};
+use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
 use tokio::sync::broadcast;
 use tower_http::services::ServeFile;
 
@@ -24,9 +24,7 @@ async fn serve(options: Options) {
         .route("/text500", get(async || &TEXT_500[..]))
         .route("/json", get(async || Json(Message { message: TEXT })))
         .route_service("/file", ServeFile::new(&options.file))
-        .route_service("/big", ServeFile::new(&options.big))
         .route("/upload", post(upload))
-        .route("/sleep", get(sleep))
         .route(
             "/ws",
             any(async |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo)),
@@ -54,13 +52,6 @@ async fn upload(body: Body) -> String {
         len += piece.len();
     }
     format!("{len}\n")
-}
-
-async fn sleep() -> &'static str {
-    tokio::task::spawn_blocking(|| std::thread::sleep(NAP))
-        .await
-        .expect("a nap");
-    TEXT
 }
 
 async fn echo(mut socket: WebSocket) {

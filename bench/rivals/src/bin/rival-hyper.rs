@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use samovar_rivals::{BROADCAST_BACKLOG, Message, NAP, Options, TEXT, TEXT_500};
+use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
 use tokio::sync::broadcast;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message as WsMessage;
@@ -81,14 +81,7 @@ async fn answer(request: Request<Incoming>, state: &State) -> Response<Body> {
             full("application/json", json.into())
         }
         "/file" => file(&state.options.file).await,
-        "/big" => file(&state.options.big).await,
         "/upload" => upload(request.into_body()).await,
-        "/sleep" => {
-            tokio::task::spawn_blocking(|| std::thread::sleep(NAP))
-                .await
-                .expect("a nap");
-            full("text/plain", Bytes::from_static(TEXT.as_bytes()))
-        }
         "/ws" => upgrade(request, echo),
         "/broadcast" => {
             let sender = state.sender.clone();
