@@ -24,17 +24,16 @@ pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
     run_on(&programs, &programs.join("nix-serve"), "chaos", &words)
 }
 
-/// Runs a soak of this many requests on the release build; writes the chart and its figures to
-/// `docs/`. Fails if something does not build, a response is wrong, or the server's resource usage
-/// rises.
+/// Runs a soak of this many requests on the release build; writes its figures to `docs/`. Fails if
+/// something does not build, a response is wrong, or the server's resource usage rises.
 pub(crate) fn run_soak(requests: &str) -> Result<()> {
     let programs = build()?;
     let words = ["--requests", requests];
     let found = run_on(&programs, &serve::build("nix-serve")?, "soak", &words);
-    for name in ["soak.csv", "soak.svg"] {
-        let (from, to) = (out("soak").join(name), repository().join("docs").join(name));
-        fs::copy(from, to)?;
-    }
+    fs::copy(
+        out("soak").join("soak.csv"),
+        repository().join("docs/soak.csv"),
+    )?;
     found
 }
 

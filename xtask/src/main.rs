@@ -38,7 +38,6 @@ usage: xtask TASK [ARGUMENT...]
   sample-store [--bench] DIR       make a store with Nix; --bench: with the benchmarks' paths
   sample-store --paths N DIR       make a store of N valid paths, nearly all without files
   serve [--port N]                 build the server and serve this machine's store, or the sample
-  example-lines [--port N]         print what a client needs to use that server
   bench [OPTION...]                measure the server beside nginx and other installed caches
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
   suites [--update] [--address HOST:PORT] [NAME...]
@@ -47,7 +46,7 @@ usage: xtask TASK [ARGUMENT...]
   instructions [--renew]           count instructions and system calls of requests; fail above the
                                    budget, or write a new one with --renew
   chaos --seconds N [--seed S]     run clients and faults at once and check every byte
-  soak --requests N                send N requests; chart memory and descriptors in docs/
+  soak --requests N                send N requests; record memory and descriptors in docs/
   leaks                            run the server under valgrind; fail if memory is lost
   book-links                       preprocessor that mdBook calls, see docs/book.toml
   deb DIR                          build a Debian package into DIR
@@ -83,7 +82,6 @@ fn run() -> Result<()> {
         }
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
-        ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
         ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {
             let seconds = seconds.parse().context("--seconds must be a number")?;

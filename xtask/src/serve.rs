@@ -47,15 +47,6 @@ pub(crate) fn serve(port: u16) -> Result<()> {
     Err(error).with_context(|| format!("cannot start {}", server.display()))
 }
 
-/// Prints the output of [`serve`] without serving. Fails if the sample store or the key is missing
-/// and cannot be created.
-pub(crate) fn print_example_lines(port: u16) -> Result<()> {
-    let served = prepare_store()?;
-    let key = signing_key()?;
-    println!("{}", client_lines(port, &key.public, &served.example));
-    Ok(())
-}
-
 /// Builds a program with the release profile; returns its path. Fails if it does not build.
 pub(crate) fn build(program: &str) -> Result<PathBuf> {
     Ok(build_release(&[program])?.join(program))

@@ -310,8 +310,8 @@ impl Bench<'_> {
         let load = Load::new(self.scratch, &targets, is_found, takes_zstd);
         let load = failed(load)?;
         let measure = || load.measure(server, count, self.seconds);
-        // On two cores, every request of a single client waits twice for an idle core to wake, which
-        // no server can avoid.
+        // On two cores, every request of a single client waits twice for an idle core to wake,
+        // which no server can avoid.
         failed(if count == 1 {
             on_one_core(server, measure)
         } else {

@@ -27,7 +27,6 @@
 
 mod ask;
 mod changes;
-mod chart;
 mod client;
 mod content;
 mod control;

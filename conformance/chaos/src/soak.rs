@@ -17,15 +17,38 @@ use rustls::ClientConfig;
 
 use crate::ask::{Ask, What};
 use crate::changes::Stock;
-use crate::chart::{self, Sample};
 use crate::client::http1::connect;
 use crate::content::Version;
-use crate::server::Shared;
+use crate::server::{Holdings, Shared};
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
 /// Number of pipelined requests in one batch.
 const BATCH: usize = 32;
+
+/// Resources in use by the server after a number of requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    seconds: f64,
+    requests: u64,
+    held: Holdings,
+}
+
+/// Name, value, and the maximum rise of the regression line over the second half of the run.
+type Resource = (&'static str, fn(&Sample) -> f64, f64);
+
+/// The resources. The tolerance for memory allows for the allocator's arenas. That for threads
+/// allows for up to two workers per slot: a worker is started when a job has a slot but no worker
+/// is idle.
+const RESOURCES: [Resource; 3] = [
+    (
+        "anonymous memory, MiB",
+        |sample| sample.held.anonymous_kib as f64 / 1024.0,
+        2.0,
+    ),
+    ("descriptors", |sample| sample.held.descriptors as f64, 4.0),
+    ("threads", |sample| sample.held.threads as f64, 8.0),
+];
 
 /// Number of requests answered so far, and the number at which the run ends.
 #[derive(Debug)]
@@ -165,9 +188,8 @@ pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Pat
         )?;
     }
     fs::write(out.join("soak.csv"), table)?;
-    fs::write(out.join("soak.svg"), chart::render(samples))?;
     let half = &samples[samples.len() / 2..];
-    for (what, of, rise_max) in chart::RESOURCES {
+    for (what, of, rise_max) in RESOURCES {
         let rise = rise(half, of);
         println!("second half: {rise:+.1} {what}, {rise_max} allowed");
         if rise > rise_max {
@@ -210,7 +232,6 @@ fn rise(samples: &[Sample], of: fn(&Sample) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::Holdings;
 
     #[test]
     fn a_rise_is_found_and_noise_is_not() {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use testkit::random::SplitMix64;
 
-use super::store::{Derivation, Import, Store};
+use super::store::{Derivation, Features, Import, Store};
 use super::trees;
 
 /// A package: its name, and the indices of its references, all of which precede it.
@@ -76,7 +76,7 @@ pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
 /// everywhere.
 pub(crate) fn register(store: &Store, recipes: &[Recipe]) -> Result<Vec<Derivation>> {
     let derivations = store
-        .instantiate(&expression(recipes))
+        .instantiate(Features::Stable, &expression(recipes))
         .context("cannot make the graph")?;
     let outputs: Vec<&str> = derivations
         .iter()

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use self::nar::Node;
 pub(crate) use self::store::STORE_DIR;
-use self::store::{Import, Store};
+use self::store::{Features, Import, Store};
 use crate::command::progress;
 
 /// Version of the contents, to be incremented with each change: older stores are recreated.
@@ -130,7 +130,7 @@ fn bench_store(store: &Store) -> Result<Manifest> {
     let added = store.add(&sources)?;
 
     progress("  a tree of 45,000 files");
-    let tree = store.instantiate(&single_derivation("tree"))?;
+    let tree = store.instantiate(Features::Stable, &single_derivation("tree"))?;
     let tree = tree.first().context("one derivation")?;
     let tree_path = tree.outputs.get("out").context("an output")?.clone();
     store.import(&[Import {

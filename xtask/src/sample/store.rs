@@ -64,20 +64,10 @@ impl Store {
 
     /// Returns a Nix command on this store, isolated from the configuration of machine and user.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(crate::command::find(program).unwrap_or(program.into()));
-        let outside =
-            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("NIX_"));
-        for (name, _) in outside {
-            command.env_remove(name);
-        }
-        command
-            .env("HOME", &self.scratch)
-            .env("NIX_CONF_DIR", &self.scratch)
-            .env("XDG_CACHE_HOME", &self.scratch)
-            .env("XDG_CONFIG_HOME", &self.scratch)
-            .env("LC_ALL", "C")
-            .current_dir(&self.scratch);
-        if program == "nix" {
+        let program = crate::command::find(program).unwrap_or(program.into());
+        let mut command = testkit::nix::nix(&program.to_string_lossy(), &self.scratch);
+        command.current_dir(&self.scratch);
+        if program.ends_with("nix") {
             command.args(["--extra-experimental-features", "nix-command"]);
         }
         command.arg("--store").arg(&self.root);
@@ -129,12 +119,7 @@ impl Store {
     }
 
     /// Evaluates `expression`, a list of derivations, and writes their `.drv` files.
-    pub(crate) fn instantiate(&self, expression: &str) -> Result<Vec<Derivation>> {
-        self.instantiate_with(Features::Stable, expression)
-    }
-
-    /// Like [`Self::instantiate`], with experimental features.
-    pub(crate) fn instantiate_with(
+    pub(crate) fn instantiate(
         &self,
         features: Features,
         expression: &str,
@@ -184,12 +169,7 @@ impl Store {
 
     /// Builds the derivation `drv` in Nix's sandbox with this machine's programs; returns the path
     /// of its first output.
-    pub(crate) fn build(&self, drv: &str) -> Result<String> {
-        self.build_with(Features::Stable, drv)
-    }
-
-    /// Like [`Self::build`], with experimental features.
-    pub(crate) fn build_with(&self, features: Features, drv: &str) -> Result<String> {
+    pub(crate) fn build(&self, features: Features, drv: &str) -> Result<String> {
         let built = output(
             self.command("nix-store")
                 // Nix must not fall back to builds without a sandbox, whose builder would write to
@@ -255,18 +235,23 @@ impl Store {
         Ok(fs::read_to_string(secret)?)
     }
 
-    /// Writes a build log for `drv` to `place`.
-    pub(crate) fn write_log(&self, drv: &str, place: LogPlace, bytes: &[u8]) -> Result<()> {
+    /// Writes a build log for `drv`; the caller compresses.
+    pub(crate) fn write_log(
+        &self,
+        drv: &str,
+        (is_flat, is_bzip2): LogPlace,
+        bytes: &[u8],
+    ) -> Result<()> {
         let name = drv.trim_start_matches(STORE_DIR).trim_start_matches('/');
         let logs = self.root.join("nix/var/log/nix/drvs");
-        let file = if place.flat {
+        let file = if is_flat {
             logs.join(name)
         } else {
             let (folder, rest) = name.split_at(2);
             logs.join(folder).join(rest)
         };
         fs::create_dir_all(file.parent().context("a log has a folder")?)?;
-        let suffix = if place.bzip2 { ".bz2" } else { "" };
+        let suffix = if is_bzip2 { ".bz2" } else { "" };
         Ok(fs::write(format!("{}{suffix}", file.display()), bytes)?)
     }
 }
@@ -290,14 +275,8 @@ impl Features {
     }
 }
 
-/// One of the four places where Nix searches for a log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LogPlace {
-    /// Directly in the log folder, without subfolders, as in very old versions.
-    pub(crate) flat: bool,
-    /// With the suffix `.bz2`; the caller compresses.
-    pub(crate) bzip2: bool,
-}
+/// Whether a log is in the log folder itself, and whether it is compressed with bzip2.
+pub(crate) type LogPlace = (bool, bool);
 
 fn derivation(value: &Value) -> Option<Derivation> {
     let outputs = value.get("outputs")?.as_object()?;

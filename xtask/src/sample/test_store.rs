@@ -31,10 +31,9 @@ const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 /// | `odd`, `kinds` | unusual file names; empty folders, all kinds of links, programs |
 /// | `deep63`, `deep64` | a file nested 63 or 64 levels deep; newer clients refuse the second, and newer Nix cannot add it: then it is null |
 /// | `fixed`, `text` | content-addressed the other two ways: flat hash; text with a reference (`text_reference`) |
-/// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to another path; its log as text |
-/// | `built_really` | whether Nix could build on this machine; if not, `built` and `multi` were made without Nix |
+/// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to another path; its log as text; these and the next two rows are null where Nix may not build |
 /// | `multi_out`, `multi_dev`, `multi_drv` | a derivation with two outputs, one referring to the other |
-/// | `ca`, `ca_drv` | output of a content-addressed derivation, with a realisation; null where Nix may not build |
+/// | `ca`, `ca_drv` | output of a content-addressed derivation, with a realisation |
 /// | `signed`, `signed_by` | a path with two stored signatures; the public key of one |
 /// | `self_reference` | a path of the graph that refers to itself |
 /// | `single_file` | a path of the graph that is a file and has references |
@@ -84,7 +83,7 @@ fn add_sources(store: &Store, manifest: &mut Manifest) -> Result<()> {
     let fixed = store.add_fixed("fixed", &Node::file("fixed\n"))?;
     manifest.insert("fixed".into(), json!(fixed));
 
-    let derivations = store.instantiate(&super::single_derivation("tree"))?;
+    let derivations = store.instantiate(Features::Stable, &super::single_derivation("tree"))?;
     let (path, deriver) = only_output(&derivations)?;
     let node = trees::node_modules(5_200, 6, 5);
     let tree = Import {
@@ -125,71 +124,35 @@ fn describe_graph(store: &Store, packages: &[Derivation], manifest: &mut Manifes
 }
 
 /// Lets Nix build three derivations. This requires a mount namespace, which many containers forbid;
-/// in those, this function makes the results of the first two itself.
+/// there, the paths are null.
 fn build(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
-    let output = |of: &Derivation, name: &str| -> Result<String> {
-        of.outputs
-            .get(name)
-            .cloned()
-            .with_context(|| format!("{} has no {name}", of.drv))
-    };
-    let needed = output(packages.first().context("the graph is not empty")?, "out")?;
-    let derivations = store.instantiate_with(Features::ContentAddressed, &buildable(&needed))?;
+    let needed = packages.first().and_then(|one| one.outputs.get("out"));
+    let needed = needed.context("the graph has an output")?;
+    let derivations = store.instantiate(Features::ContentAddressed, &buildable(needed))?;
     let [built, multi, addressed] = derivations.as_slice() else {
         bail!("three derivations")
     };
-    let (built_out, multi_out, multi_dev) = (
-        output(built, "out")?,
-        output(multi, "out")?,
-        output(multi, "dev")?,
-    );
-
-    let really = store
-        .build(&built.drv)
-        .and_then(|_| store.build(&multi.drv));
-    if let Err(error) = &really {
-        progress("  Nix may not build on this machine; what it would build is made by hand:");
-        progress(&format!(
-            "  {}",
-            error.to_string().lines().last().unwrap_or_default()
-        ));
-        let import = |path: &String, of: &Derivation, references: &[&String], node| Import {
-            path: path.clone(),
-            node,
-            references: references.iter().copied().cloned().collect(),
-            deriver: of.drv.clone(),
-        };
-        let node = built_by_hand(&built_out, &needed);
-        store.import(&[
-            import(&built_out, built, &[&built_out, &needed], node),
-            import(&multi_out, multi, &[], Node::file("out\n")),
-            import(
-                &multi_dev,
-                multi,
-                &[&multi_out],
-                Node::file(format!("{multi_out}\n")),
-            ),
-        ])?;
-        store.write_log(&built.drv, BZIP2, &bzip2(BUILT_LOG.as_bytes())?)?;
+    let done = store.build(Features::Stable, &built.drv).and_then(|_| {
+        store.build(Features::Stable, &multi.drv)?;
+        store.build(Features::ContentAddressed, &addressed.drv)
+    });
+    if let Err(error) = &done {
+        let error = error.to_string();
+        let last = error.lines().last().unwrap_or_default();
+        progress(&format!("  Nix may not build on this machine: {last}"));
     }
-    let addressed_out = match really {
-        Ok(_) => store
-            .build_with(Features::ContentAddressed, &addressed.drv)
-            .ok(),
-        Err(_) => None,
-    };
-    manifest.insert("built_really".into(), json!(really.is_ok()));
-    manifest.insert("built".into(), json!(built_out));
-    manifest.insert("built_drv".into(), json!(built.drv));
+    for (name, value) in [
+        ("built", built.outputs.get("out")),
+        ("built_drv", Some(&built.drv)),
+        ("multi_out", multi.outputs.get("out")),
+        ("multi_dev", multi.outputs.get("dev")),
+        ("multi_drv", Some(&multi.drv)),
+        ("ca", done.as_ref().ok()),
+        ("ca_drv", Some(&addressed.drv)),
+    ] {
+        manifest.insert(name.into(), json!(value.filter(|_| done.is_ok())));
+    }
     manifest.insert("built_log".into(), json!(BUILT_LOG));
-    manifest.insert("multi_out".into(), json!(multi_out));
-    manifest.insert("multi_dev".into(), json!(multi_dev));
-    manifest.insert("multi_drv".into(), json!(multi.drv));
-    manifest.insert("ca".into(), json!(addressed_out));
-    manifest.insert(
-        "ca_drv".into(),
-        json!(addressed_out.is_some().then_some(&addressed.drv)),
-    );
     Ok(())
 }
 
@@ -230,17 +193,6 @@ fn buildable(needed: &str) -> String {
     )
 }
 
-/// Returns the output of the script of `built` in [`buildable`].
-fn built_by_hand(own_path: &str, needed: &str) -> Node {
-    Node::dir([
-        (
-            "run",
-            Node::program(format!("#!/bin/sh\nexec {own_path}/libexec/run\n")),
-        ),
-        ("needs", Node::file(format!("{needed}\n"))),
-    ])
-}
-
 fn sign(store: &Store, manifest: &mut Manifest) -> Result<()> {
     let added = store.add(&[("signed", Node::file("signed\n"))])?;
     let signed = added.first().context("one path was added")?;
@@ -251,22 +203,12 @@ fn sign(store: &Store, manifest: &mut Manifest) -> Result<()> {
     Ok(())
 }
 
-const PLAIN: LogPlace = LogPlace {
-    flat: false,
-    bzip2: false,
-};
-const BZIP2: LogPlace = LogPlace {
-    flat: false,
-    bzip2: true,
-};
-const FLAT: LogPlace = LogPlace {
-    flat: true,
-    bzip2: false,
-};
-const FLAT_BZIP2: LogPlace = LogPlace {
-    flat: true,
-    bzip2: true,
-};
+/// Places where Nix searches for a log: whether the file is directly in the log folder, as in very
+/// old versions, and whether it is compressed.
+const PLAIN: LogPlace = (false, false);
+const BZIP2: LogPlace = (false, true);
+const FLAT: LogPlace = (true, false);
+const FLAT_BZIP2: LogPlace = (true, true);
 
 fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
     let growing: String = (0..60_000)
@@ -289,7 +231,7 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
     let derivations = derivations.take(logs.len() - 1).chain([orphan]);
     let mut described = Vec::new();
     for (drv, (kind, place, content)) in derivations.zip(logs) {
-        let mut bytes = if place.bzip2 {
+        let mut bytes = if place.1 {
             bzip2(&content)?
         } else {
             content.clone()
