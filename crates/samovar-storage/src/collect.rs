@@ -26,9 +26,9 @@
 //! # Promises
 //!
 //! * **A path exists only with its references, and with its NAR**: foreign keys.
-//! * **A visible path has an object.** An object is removed only if its key is garbage. The key gets
-//!   there in the transaction that deletes the last row with it, and no new object gets a key that
-//!   is garbage. So a removal that is late removes nothing that is in use.
+//! * **A visible path has an object.** An object is removed only if its key is garbage. The key
+//!   gets there in the transaction that deletes the last row with it, and no new object gets a key
+//!   that is garbage. So a removal that is late removes nothing that is in use.
 //! * **An answer holds.** A path or file that a look-up returned exists for [`Rules::hold`] from
 //!   then on: a look-up that finds it condemned revives it in the database before it returns it. A
 //!   look-up that began before the condemnation was confirmed is older than the time from which
@@ -47,6 +47,7 @@ use crate::keep;
 use crate::metadata::{CacheId, DAY, Graph, Metadata};
 use crate::mirror::narinfo_key;
 use crate::objects::Objects;
+use crate::size::human;
 
 pub use crate::keep::Verdict;
 
@@ -112,6 +113,29 @@ pub struct Summary {
     pub deleted_nars: usize,
     /// Total length of their files, in bytes.
     pub deleted_bytes: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} paths condemned, {} deleted; {} files condemned, {} deleted ({})",
+            self.condemned,
+            self.deleted,
+            self.condemned_nars,
+            self.deleted_nars,
+            human(self.deleted_bytes)
+        )?;
+        for (count, what) in [
+            (self.revived, "paths kept again"),
+            (self.expired_pins, "expired pins removed"),
+        ] {
+            if count > 0 {
+                write!(f, "; {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A run of the collector.

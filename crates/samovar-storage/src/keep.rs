@@ -226,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// The naive rule: a path is kept if a path that is itself kept by age, use or pin needs it.
+        /// The naive rule: a path is kept if one that is kept by age, use or pin needs it.
         #[test]
         fn the_kept_paths_are_the_closures_of_roots(nodes in nodes(), days in 1..15_u32) {
             let graph = graph(&nodes);

@@ -10,8 +10,8 @@ use crate::collect::{Collector, Retention, Summary};
 use crate::error::StorageError;
 use crate::storage::Storage;
 
-/// Interval at which uses are written. Shorter than [`Rules::hold`](crate::collect::Rules::hold), so
-/// that every use revives before the path can be deleted.
+/// Interval at which uses are written. Shorter than [`Rules::hold`](crate::collect::Rules::hold),
+/// so that every use revives before the path can be deleted.
 const WRITE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Number of write intervals between two runs of the collector: an hour.

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::{secrets, serve, status, token};
+use crate::{gc, pin, secrets, serve, status, token};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -24,6 +24,8 @@ pub fn command() -> Command {
         .subcommand(config())
         .subcommand(secrets::password())
         .subcommand(token::with_subcommands(secrets::token()))
+        .subcommand(pin::command())
+        .subcommand(gc::command())
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")

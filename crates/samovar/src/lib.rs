@@ -17,8 +17,10 @@ mod cache;
 pub mod cli;
 mod command;
 mod doctor;
+mod gc;
 mod http;
 mod outcome;
+mod pin;
 mod records;
 mod remote;
 mod roots;
@@ -110,6 +112,11 @@ fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Resul
             Some((name, matches)) => token::run(name, matches, out),
             None => secrets::make(one, out),
         },
+        "pin" => match one.subcommand() {
+            Some((name, matches)) => pin::run(name, matches, out),
+            None => Ok(()),
+        },
+        "gc" => gc::run(one, out),
         "completions" => completions(one, out),
         _ => man(one),
     }

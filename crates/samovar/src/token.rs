@@ -64,7 +64,7 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
         )
 }
 
-fn storage() -> Arg {
+pub(crate) fn storage() -> Arg {
     Arg::new("storage")
         .long("storage")
         .value_name("DIRECTORY")
@@ -95,7 +95,7 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
     }
 }
 
-fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
+pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
     let exists = directory.join(DATABASE).exists();
     ensure!(
         may_create || exists,
@@ -191,7 +191,7 @@ fn state(token: &Token) -> &'static str {
 }
 
 /// Formats the date of a Unix time.
-fn date(seconds: i64) -> String {
+pub(crate) fn date(seconds: i64) -> String {
     OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
         |_out_of_range| "-".to_owned(),
         |time| {
@@ -202,7 +202,7 @@ fn date(seconds: i64) -> String {
 }
 
 /// Parses a lifetime and returns it in seconds.
-fn lifetime(text: &str) -> Result<i64, String> {
+pub(crate) fn lifetime(text: &str) -> Result<i64, String> {
     config::time(text)
         .and_then(|time| i64::try_from(time.as_secs()).ok())
         .filter(|seconds| *seconds > 0)

@@ -23,6 +23,7 @@ use std::time::Duration;
 use samovar_cache::access::AccessConfig;
 use samovar_cache::{PolicyConfig, Sign, Stored};
 use samovar_http::Limits;
+use samovar_storage::collect::Retention;
 
 pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;
@@ -219,6 +220,20 @@ pub struct CacheSettings {
     pub policy: PolicyConfig,
     /// Texts of the web interface; `None` turns it off.
     pub pages: Option<Pages>,
+    /// Which uploaded paths the collector keeps.
+    pub retention: Retention,
+    /// Maximum total length of the files of uploaded paths, in bytes. Default: no limit.
+    pub quota: Option<u64>,
+}
+
+impl CacheSettings {
+    /// Returns the name of the cache in the storage for uploads.
+    pub fn storage_name(&self) -> &str {
+        match &*self.name {
+            "" => "default",
+            name => name,
+        }
+    }
 }
 
 /// Texts of a cache's web interface.
@@ -247,6 +262,8 @@ impl Default for CacheSettings {
             signs_realisations: false,
             policy: PolicyConfig::default(),
             pages: Some(Pages::default()),
+            retention: Retention::default(),
+            quota: None,
         }
     }
 }

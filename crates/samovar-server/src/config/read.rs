@@ -12,6 +12,9 @@ use super::{CacheSettings, ClientAddress, Configuration};
 /// Prefix of a path that names a credential of the service manager.
 const CREDENTIAL: &str = "credential:";
 
+/// Retention time, in days, below which a warning is logged: Nix caches narinfos that long.
+const RETENTION_DAYS_MIN: u32 = 30;
+
 /// Options that restrict access by a list. An empty list would restrict nothing.
 const ACCESS_LISTS: [&str; 7] = [
     "access.networks",
@@ -51,6 +54,18 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
+    for cache in &config.caches {
+        if let Some(days) = cache
+            .retention
+            .days
+            .filter(|days| *days < RETENTION_DAYS_MIN)
+        {
+            config.remarks.push(format!(
+                "uploads.retention of {days} days is short: clients keep narinfos for 30 days, and \
+                 may request paths that are deleted by then"
+            ));
+        }
+    }
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
     if config.client_address == ClientAddress::Forwarded && config.caches.iter().all(trusts_nobody)
     {

@@ -10,9 +10,6 @@ use samovar_storage::Storage;
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
 
-/// Name of an unnamed cache in the database of the storage.
-const DEFAULT_CACHE: &str = "default";
-
 /// Creates the caches, and reads the files that their configuration names.
 pub(super) fn read(
     settings: &[CacheSettings],
@@ -61,12 +58,11 @@ pub(super) fn add_uploads(
     storage: &Arc<Storage>,
 ) -> anyhow::Result<()> {
     for (index, (cache, settings)) in caches.iter_mut().zip(settings).enumerate() {
-        let name = match &*settings.name {
-            "" => DEFAULT_CACHE,
-            name => name,
-        };
-        cache.uploads = Some(storage.cache(name, index == 0)?);
+        let stored = storage.cache(settings.storage_name(), index == 0)?;
+        cache.uploads = Some(stored.with_quota(settings.quota));
     }
+    let retention = |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention);
+    storage.set_retentions(settings.iter().map(retention).collect());
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use samovar_cache::{CacheConfig, LeaseConfig, Program, Site, SiteConfig, Trust};
 use samovar_http::{Listener, Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
-use samovar_storage::Storage;
+use samovar_storage::collect::Summary;
+use samovar_storage::{Storage, StorageError};
 use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
@@ -268,6 +269,17 @@ impl Serving<'_> {
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
         site.repair_mirror().context("cannot start a thread")?;
+        if let Some(storage) = site.storage() {
+            let errors = errors.clone();
+            let report = move |outcome: Result<Summary, StorageError>| match outcome {
+                Ok(summary) if summary == Summary::default() => {}
+                Ok(summary) => errors.info(format_args!("collected uploaded paths: {summary}")),
+                Err(error) => errors.error(format_args!("cannot collect uploaded paths: {error}")),
+            };
+            storage
+                .start_upkeep(report)
+                .context("cannot start a thread")?;
+        }
         Ok(())
     }
 
@@ -289,6 +301,14 @@ impl Serving<'_> {
 
     pub(super) fn exit(self) {
         self.server.service().stop_watching();
+        if let Some(storage) = self.server.service().storage()
+            && let Err(error) = storage.write_uses()
+        {
+            let errors = &self.bound.prepared.logs.errors;
+            errors.error(format_args!(
+                "cannot write the last uses of uploaded paths: {error}"
+            ));
+        }
         // Dropping the server waits for its workers, and one of them may wait for a disk forever.
         std::mem::forget(self.server);
         let logs = self.bound.prepared.logs;

@@ -140,7 +140,10 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
                 pending.push(path);
             } else if !matches!(
                 name,
-                "nix-cache-info" | ".samovar/lock" | ".samovar/store-id"
+                "nix-cache-info"
+                    | ".samovar/lock"
+                    | ".samovar/collector-lock"
+                    | ".samovar/store-id"
             ) && !name.starts_with(DATABASE)
             {
                 files.insert(name.to_owned());

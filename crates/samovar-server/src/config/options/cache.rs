@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use samovar_cache::access::{Forwarded, RefuseWith};
 use samovar_cache::{PublicKey, Sign, Stored};
 
-use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Switch, Text, Texts, Word};
+use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
 use super::Shown::{Value, Words};
 use super::{Row, cache};
 use crate::config::draft::CacheDraft;
-use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, value};
+use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, unit, value};
 
 pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
@@ -255,6 +255,33 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
          all caches at once, the prefix of each named cache is appended.",
     )
     .defaults_to(Words("the URL in the browser")),
+    cache(
+        "uploads.retention",
+        Parsed("a time of at least 1d, such as 90d", |draft, text| {
+            let days = unit::time(text)?.as_secs() / (24 * 60 * 60);
+            let days = u32::try_from(days).ok().filter(|days| *days > 0)?;
+            draft.cache.retention.days = Some(days);
+            Some(())
+        }),
+        "Time since the last use after which uploaded paths are deleted, in whole days. Pinned \
+         paths, and all that kept paths need, stay.",
+    )
+    .defaults_to(Words("for ever")),
+    cache(
+        "uploads.retention-size",
+        Size(1, u64::MAX, |draft, len| {
+            draft.cache.retention.size = Some(len);
+        }),
+        "Total size of the files of uploaded paths above which those whose last use is the longest \
+         ago are deleted. Pinned paths, and those used today or yesterday, stay.",
+    )
+    .defaults_to(Words("no limit")),
+    cache(
+        "uploads.quota",
+        Size(1, u64::MAX, |draft, len| draft.cache.quota = Some(len)),
+        "Total size of the files of uploaded paths above which uploads are refused with 413.",
+    )
+    .defaults_to(Words("no limit")),
 ];
 
 const IDS: &str = "a list of numeric user or group IDs";

@@ -117,7 +117,8 @@ pub(super) fn condemn_paths(
 ) -> Result<(), StorageError> {
     let condemned_at = is_condemned.then_some(UNCONFIRMED);
     let mut statement = transaction.prepare_cached(
-        "update path set condemned_at = ?2 where id = ?1 and (condemned_at is null) = (?2 is not null)",
+        "update path set condemned_at = ?2 where id = ?1 \
+         and (condemned_at is null) = (?2 is not null)",
     )?;
     for id in ids {
         statement.execute(params![id, condemned_at])?;

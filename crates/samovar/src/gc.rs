@@ -1,0 +1,127 @@
+//! `samovar gc`: collects uploaded paths of a storage that are not kept.
+//!
+//! The command may run while the server runs. It uses the options of `samovar serve`, so with the
+//! same configuration it does what the server does every hour.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+
+use anyhow::{Context as _, bail};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use samovar_storage::collect::{Collector, Retention, Rules, Verdict, preview};
+use samovar_storage::metadata::{DAY, Metadata};
+use samovar_storage::objects::Directory;
+
+use crate::serve;
+use crate::size::human;
+use crate::token::{date, open};
+
+/// Defines the command.
+pub(crate) fn command() -> Command {
+    let command = Command::new("gc")
+        .about("Deletes uploaded paths that are not kept, as the server does every hour")
+        .after_help(
+            "Kept are pinned paths, paths of the last day, and paths used within \
+             uploads.retention, with their closures. A run condemns the others; a run an hour \
+             later deletes those that were not requested meanwhile, and another one their \
+             files. Give the configuration of the server: samovar gc --config FILE --dry-run",
+        )
+        .arg(
+            Arg::new("dry-run")
+                .long("dry-run")
+                .action(ArgAction::SetTrue)
+                .help("Print the paths that would be deleted, and change nothing"),
+        );
+    serve::with_options(command, "")
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// The configuration is invalid, there is no storage, another collector is running, or the storage
+/// cannot be used.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let config = serve::configuration(&serve::settings(matches)?)?;
+    let directory = config
+        .storage
+        .context("no storage is configured: name its directory with --storage, or use --config")?;
+    let metadata = open(&directory, false)?;
+    let retentions: HashMap<&str, Retention> = config
+        .caches
+        .iter()
+        .map(|cache| (cache.storage_name(), cache.retention))
+        .collect();
+    let retention = |cache: &str| retentions.get(cache).copied().unwrap_or_default();
+    if matches.get_flag("dry-run") {
+        return show(&metadata, &retention, out);
+    }
+    let objects = Directory::open(&directory)?;
+    let collector = Collector::start(
+        &directory,
+        &metadata,
+        &objects,
+        Rules::default(),
+        &retention,
+        // The server notices deleted paths by itself.
+        &|_cache, _hash_part| Ok(()),
+    )?;
+    let Some(collector) = collector else {
+        bail!("another collector uses the storage: try again when it has ended");
+    };
+    let summary = collector.run()?;
+    Ok(writeln!(out, "{summary}")?)
+}
+
+/// Prints the paths that would be deleted, with the size of their files and the reason.
+fn show(
+    metadata: &dyn Metadata,
+    retention: &dyn Fn(&str) -> Retention,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let (graph, verdicts) = preview(metadata, &Rules::default(), retention)?;
+    let kept: HashSet<i64> = graph
+        .paths
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| **verdict == Verdict::Keep)
+        .map(|(path, _)| path.nar_id)
+        .collect();
+    let (mut count, mut freed, mut counted) = (0_u64, 0, HashSet::new());
+    writeln!(
+        out,
+        "{:>10}  {:10}  {:9}  {:12}  PATH",
+        "SIZE", "LAST USE", "REASON", "CACHE"
+    )?;
+    for (path, verdict) in graph.paths.iter().zip(&verdicts) {
+        let reason = match verdict {
+            Verdict::Keep => continue,
+            Verdict::Unused => "unused",
+            Verdict::OverSize => "size",
+        };
+        let Some(store_path) = metadata.store_path(path.id)? else {
+            continue;
+        };
+        count += 1;
+        if !kept.contains(&path.nar_id) && counted.insert(path.nar_id) {
+            freed += path.file_size;
+        }
+        let cache = graph
+            .caches
+            .get(path.cache as usize)
+            .map_or("", String::as_str);
+        writeln!(
+            out,
+            "{:>10}  {:10}  {reason:9}  {cache:12}  {}",
+            human(path.file_size),
+            date(path.used_on * DAY),
+            store_path.base_name()
+        )?;
+    }
+    let total = graph.paths.len();
+    Ok(writeln!(
+        out,
+        "{count} of {total} paths would be deleted, {} freed",
+        human(freed)
+    )?)
+}

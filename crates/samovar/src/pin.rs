@@ -1,0 +1,175 @@
+//! `samovar pin add`, `list` and `remove`: names paths of a storage that the collector keeps.
+//!
+//! The commands write to the database of the storage, even while a server runs. Once `add` has
+//! returned, the path and its closure are not deleted.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use samovar_nix::StoreDir;
+use samovar_storage::metadata::{Metadata, NewPin, Pin, Sqlite};
+use samovar_storage::token::now;
+
+use crate::roots;
+use crate::token::{date, lifetime, open, storage};
+
+/// Defines the command.
+pub(crate) fn command() -> Command {
+    let add = Command::new("add")
+        .about("Pins an uploaded path: the collector keeps it with its closure")
+        .after_help(
+            "A path under the name of an existing pin is a new generation of that pin. Example: \
+             samovar pin add --storage /srv/samovar app-main --keep 5 --expires 90d ./result",
+        )
+        .arg(storage())
+        .arg(cache())
+        .arg(name())
+        .arg(
+            Arg::new("path")
+                .value_name("PATH")
+                .required(true)
+                .help("Store path, base name, hash part, or a link to a store path"),
+        )
+        .arg(
+            Arg::new("keep")
+                .long("keep")
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u32).range(1..))
+                .help("Keep the newest generations only, including the new one [default: all]"),
+        )
+        .arg(
+            Arg::new("expires")
+                .long("expires")
+                .value_name("TIME")
+                .value_parser(lifetime)
+                .help("Time until the generation expires, as 12h, 90d or 52w [default: never]"),
+        );
+    Command::new("pin")
+        .about("Manages pins: names of uploaded paths that the collector keeps")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(add)
+        .subcommand(
+            Command::new("list")
+                .about("Lists the pins of a storage, with all generations")
+                .arg(storage()),
+        )
+        .subcommand(
+            Command::new("remove")
+                .about("Removes all generations of a pin; the collector deletes unused paths later")
+                .arg(storage())
+                .arg(cache())
+                .arg(name()),
+        )
+}
+
+fn cache() -> Arg {
+    Arg::new("cache")
+        .long("cache")
+        .value_name("NAME")
+        .default_value("default")
+        .help("Cache of the path; \"default\" is the one without a name")
+}
+
+fn name() -> Arg {
+    Arg::new("name")
+        .value_name("NAME")
+        .required(true)
+        .help("Name of the pin")
+}
+
+/// Runs a subcommand.
+///
+/// # Errors
+///
+/// There is no such storage, path or pin, or the database cannot be used.
+pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let directory: &PathBuf = matches.get_one("storage").context("a storage is missing")?;
+    let metadata = open(directory, false)?;
+    match name {
+        "add" => add(&metadata, matches, out),
+        "remove" => remove(&metadata, matches, out),
+        _ => list(&metadata, out),
+    }
+}
+
+fn text<'a>(matches: &'a ArgMatches, id: &str) -> anyhow::Result<&'a String> {
+    matches
+        .get_one(id)
+        .with_context(|| format!("{id} is missing"))
+}
+
+fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (cache, name, path) = (
+        text(matches, "cache")?,
+        text(matches, "name")?,
+        text(matches, "path")?,
+    );
+    ensure!(
+        !name.is_empty() && !name.chars().any(char::is_control),
+        "the name must not be empty or contain a control character"
+    );
+    let roots = roots::read(
+        std::slice::from_ref(path),
+        &StoreDir::default(),
+        io::empty(),
+    )?;
+    let root = roots.first().context("PATH is missing")?;
+    let lifetime: Option<&i64> = matches.get_one("expires");
+    let new = NewPin {
+        cache: cache.clone(),
+        name: name.clone(),
+        hash_part: root.hash_part,
+        keep: matches.get_one("keep").copied(),
+        expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
+    };
+    match metadata.add_pin(&new)? {
+        Some(pin) => Ok(writeln!(
+            out,
+            "{name} generation {} is {}",
+            pin.generation,
+            pin.path.base_name()
+        )?),
+        None => bail!(
+            "the cache {cache:?} has no path {}: upload it first, or name its cache with --cache",
+            root.text
+        ),
+    }
+}
+
+fn remove(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (cache, name) = (text(matches, "cache")?, text(matches, "name")?);
+    match metadata.remove_pin(cache, name)? {
+        0 => bail!("the cache {cache:?} has no pin {name:?}; see samovar pin list"),
+        1 => Ok(writeln!(out, "1 generation was removed")?),
+        count => Ok(writeln!(out, "{count} generations were removed")?),
+    }
+}
+
+fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
+    writeln!(
+        out,
+        "{:12} {:20} {:>10} {:10} {:10} PATH",
+        "CACHE", "NAME", "GENERATION", "CREATED", "EXPIRES"
+    )?;
+    for pin in metadata.pins()? {
+        let Pin {
+            cache,
+            name,
+            generation,
+            path,
+            created_at,
+            expires_at,
+        } = &pin;
+        let expires = expires_at.map_or_else(|| "never".to_owned(), date);
+        writeln!(
+            out,
+            "{cache:12} {name:20} {generation:>10} {:10} {expires:10} {}",
+            date(*created_at),
+            path.base_name()
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Unused uploaded paths are deleted with their files; pinned ones and their closures stay.
+
+mod support;
+mod support_uploads;
+
+use std::process::Command;
+
+use samovar_storage::DATABASE;
+use support::{samovar, sample, sample_store, secret_file};
+use support_uploads::{MadePath, Running, Site, hash, send};
+use testkit::nix::{hash_part, nix};
+use testkit::process::{fails, output};
+
+/// Runs `samovar gc` on the storage of the site, with a retention of 30 days.
+fn gc(site: &Site, arguments: &[&str]) -> String {
+    let mut command = samovar();
+    command.args(["gc", "--uploads-retention", "30d", "--storage"]);
+    output(command.arg(site.storage()).args(arguments))
+}
+
+fn pin(site: &Site, arguments: &[&str]) -> Command {
+    let mut command = samovar();
+    command.arg("pin").arg(arguments[0]).arg("--storage");
+    command.arg(site.storage()).args(&arguments[1..]);
+    command
+}
+
+/// Makes everything in the storage older by a number of days.
+fn age(site: &Site, days: u32) {
+    let seconds = days * 86_400;
+    let sql = format!(
+        "pragma busy_timeout = 10000; begin immediate; \
+         update path set used_on = used_on - {days}, registered_at = registered_at - {seconds}; \
+         update path set condemned_at = condemned_at - {seconds}; \
+         update nar set state_at = state_at - {seconds}, created_at = created_at - {seconds}; \
+         update sent set sent_at = sent_at - {seconds}; \
+         update garbage set done_at = done_at - {seconds}; \
+         update pin set expires_at = expires_at - {seconds}; commit;"
+    );
+    let database = site.storage().join(DATABASE);
+    output(Command::new("sqlite3").arg(database).arg(sql));
+}
+
+/// Condemns what is unused, and deletes it with its files. A day passes between the runs, so only
+/// what was used within 30 days, or is pinned, stays.
+fn collect(site: &Site) {
+    for _ in 0..3 {
+        gc(site, &[]);
+        age(site, 1);
+    }
+    gc(site, &[]);
+}
+
+fn status(server: &Running, path: &str) -> u16 {
+    server.get(&format!("/{}.narinfo", hash_part(path))).status
+}
+
+#[test]
+fn a_pinned_closure_stays_and_others_are_deleted_with_their_files() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let dir = tempfile::tempdir().expect("makes a directory");
+    let login = format!("machine 127.0.0.1 login a password {token}\n");
+    let netrc = secret_file(dir.path(), "netrc", &login);
+    let nix = |arguments: &[&str]| {
+        let mut command = nix("nix", dir.path());
+        command
+            .args(arguments)
+            .args(["--option", "substituters", ""]);
+        command.args(["--option", "netrc-file"]).arg(&netrc);
+        command
+    };
+    let (pinned, unpinned) = (sample("self_reference"), sample("kinds"));
+    let to = format!("{}/upload?compression=zstd", server.url());
+    let from = sample_store();
+    output(&mut nix(&[
+        "copy", "--from", &from, "--to", &to, &pinned, &unpinned,
+    ]));
+    let text = output(&mut pin(&site, &["add", "main", &pinned]));
+    assert!(text.starts_with("main generation 1 is "), "{text}");
+    age(&site, 40);
+    let before = site.files();
+    let plan = gc(&site, &["--dry-run"]);
+    assert!(
+        plan.contains(&unpinned[11..]) && !plan.contains(&pinned[11..]),
+        "{plan}"
+    );
+    assert_eq!(site.files(), before);
+    assert_eq!(gc(&site, &["--dry-run"]), plan, "a dry run changes nothing");
+    collect(&site);
+    assert_eq!(status(&server, &unpinned), 404);
+    assert!(site.files().len() < before.len());
+    let narinfo = format!("{}.narinfo", hash_part(&unpinned));
+    assert!(before.contains(&narinfo) && !site.files().contains(&narinfo));
+    let local = format!("local?root={}", dir.path().join("store").display());
+    let mut pull = nix(&["copy", "--from", &server.url(), "--to", &local, &pinned]);
+    output(pull.args(["--option", "trusted-public-keys", &site.public_key]));
+    // The client can push it again. Its file gets another name.
+    output(&mut nix(&[
+        "copy",
+        "--refresh",
+        "--from",
+        &from,
+        "--to",
+        &to,
+        &unpinned,
+    ]));
+    let narinfo = server.get(&format!("/{narinfo}")).text();
+    assert!(narinfo.contains(".2.nar.zst\n"), "{narinfo}");
+    output(&mut pin(&site, &["remove", "main"]));
+    server.process.terminate();
+}
+
+#[test]
+fn a_request_revives_a_condemned_path() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let (used, downloaded, unused) = (
+        MadePath::new("used"),
+        MadePath::new("downloaded"),
+        MadePath::new("unused"),
+    );
+    for path in [&used, &downloaded, &unused] {
+        server.publish(&token, path);
+    }
+    age(&site, 40);
+    let summary = gc(&site, &[]);
+    assert!(
+        summary.starts_with("3 paths condemned, 0 deleted"),
+        "{summary}"
+    );
+    assert_eq!(server.get(&used.target()).status, 200);
+    assert_eq!(server.get(&downloaded.file_target()).status, 200);
+    let condemned = "update path set condemned_at = condemned_at - 3599";
+    let database = site.storage().join(DATABASE);
+    output(Command::new("sqlite3").arg(&database).arg(condemned));
+    let summary = gc(&site, &[]);
+    assert!(
+        summary.starts_with("0 paths condemned, 0 deleted"),
+        "{summary}"
+    );
+    let condemned = "update path set condemned_at = condemned_at - 3600";
+    output(Command::new("sqlite3").arg(&database).arg(condemned));
+    gc(&site, &[]);
+    server.assert_serves(&used);
+    server.assert_serves(&downloaded);
+    server.assert_lacks(&unused);
+    // The path is published again, although the server still had it in memory.
+    server.publish(&token, &unused);
+    let narinfo = server.get(&unused.target());
+    assert_eq!(narinfo.status, 200);
+}
+
+#[test]
+fn a_file_without_a_path_is_deleted_after_a_day() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let path = MadePath::new("loose");
+    assert_eq!(
+        server.put(&token, &path.file_target(), &path.file).status,
+        200
+    );
+    for _ in 0..2 {
+        assert!(gc(&site, &[]).contains("0 files condemned, 0 deleted"));
+    }
+    age(&site, 1);
+    assert!(gc(&site, &[]).contains("1 files condemned, 0 deleted"));
+    // A request of the client that sent it revives it.
+    assert_eq!(
+        server.request("HEAD", &path.file_target(), &token).status,
+        200
+    );
+    age(&site, 1);
+    assert!(gc(&site, &[]).contains("1 files condemned, 0 deleted"));
+    age(&site, 1);
+    assert!(gc(&site, &[]).contains("0 files condemned, 1 deleted"));
+    assert!(site.files().iter().all(|file| !file.starts_with("nar/")));
+    assert_eq!(
+        server.put(&token, &path.target(), path.narinfo()).status,
+        409
+    );
+    server.publish(&token, &path);
+    assert!(server.get(&path.target()).text().contains(".2.nar\n"));
+    let file = format!("/nar/{}.2.nar", hash(&path.file));
+    assert_eq!(server.get(&file).body, path.file);
+}
+
+#[test]
+fn pins_have_generations_and_expire() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let paths: Vec<MadePath> = ["one", "two", "three"].map(MadePath::new).into();
+    let missing = fails(&mut pin(&site, &["add", "main", &paths[0].store_path]));
+    assert!(missing.contains("upload it first"), "{missing}");
+    for path in &paths {
+        server.publish(&token, path);
+        output(&mut pin(
+            &site,
+            &["add", "main", &path.store_path, "--keep", "2"],
+        ));
+    }
+    output(&mut pin(
+        &site,
+        &["add", "short", &paths[0].store_path, "--expires", "1d"],
+    ));
+    let list = output(&mut pin(&site, &["list"]));
+    assert_eq!(list.lines().count(), 4, "{list}");
+    assert!(list.contains(&paths[2].store_path[11..]));
+    age(&site, 40);
+    collect(&site);
+    server.assert_lacks(&paths[0]);
+    server.assert_serves(&paths[1]);
+    server.assert_serves(&paths[2]);
+    assert!(output(&mut pin(&site, &["remove", "main"])).starts_with("2 "));
+    assert!(fails(&mut pin(&site, &["remove", "main"])).contains("no pin"));
+}
+
+#[test]
+fn a_quota_refuses_what_exceeds_it() {
+    let site = Site::new();
+    let (first, second) = (MadePath::new("first"), MadePath::new("second"));
+    let quota = first.file.len() + second.file.len() - 1;
+    site.configure_empty(&format!("uploads.quota = {quota}\n"));
+    let server = site.start();
+    let token = site.token(&[]);
+    server.publish(&token, &first);
+    let refused = server.put(&token, &second.file_target(), &second.file);
+    assert_eq!(refused.status, 413, "{}", refused.text());
+    assert!(
+        refused.text().contains("of its quota of"),
+        "{}",
+        refused.text()
+    );
+    server.assert_lacks(&second);
+    server.process.terminate();
+    site.configure_empty(&format!("uploads.quota = {}\n", quota + 1));
+    let server = site.start();
+    server.publish(&token, &second);
+    let third = MadePath::new("third");
+    let early = send(
+        server.address,
+        "PUT",
+        &third.file_target(),
+        &format!("Authorization: Bearer {token}\r\n"),
+        &third.file,
+    );
+    assert_eq!(early.status, 413);
+}
+
+#[test]
+fn collecting_during_uploads_loses_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    std::thread::scope(|scope| {
+        let uploads = scope.spawn(|| {
+            for number in 0..60 {
+                let lib = MadePath::new(&format!("lib-{}", number % 7));
+                let app = MadePath::new(&format!("app-{number}")).referring_to(&lib.store_path);
+                server.publish(&token, &lib);
+                server.publish(&token, &app);
+                assert_eq!(server.get(&app.target()).status, 200);
+            }
+        });
+        while !uploads.is_finished() {
+            gc(&site, &[]);
+        }
+    });
+    for number in 0..60 {
+        server.assert_serves(&MadePath::new(&format!("lib-{}", number % 7)));
+    }
+}
