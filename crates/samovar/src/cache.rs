@@ -10,7 +10,7 @@ use samovar_nix::{HashPart, StoreDir};
 use ureq::Body;
 use ureq::http::Response;
 
-use crate::http::{Http, read_body};
+use crate::http::{Http, Patience, read_body};
 use crate::records::{Record, Records};
 use crate::remote::Remote;
 use crate::walk::{self, Found};
@@ -50,7 +50,11 @@ pub(crate) enum Private {
 impl Cache {
     /// Opens the cache at `url` by requesting its `nix-cache-info`.
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
-        let http = Http::new(Remote::parse(url)?)?;
+        Self::over(Http::new(Remote::parse(url)?, Patience::QUERY)?)
+    }
+
+    /// Opens the cache of an HTTP client by requesting its `nix-cache-info`.
+    pub(crate) fn over(http: Http) -> anyhow::Result<Self> {
         let url = http.remote();
         let info_url = http.url(INFO_PATH);
         let response = http.get(INFO_PATH)?;
@@ -81,6 +85,11 @@ impl Cache {
             store_dir,
             supports_bulk: OnceLock::new(),
         })
+    }
+
+    /// Returns the HTTP client.
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
     }
 
     /// Returns the URL, without a login.

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::{gc, pin, secrets, serve, status, token};
+use crate::{gc, hook, pin, push, secrets, serve, status, token};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -19,6 +19,8 @@ pub fn command() -> Command {
         .subcommand(serve::command())
         .subcommand(closure())
         .subcommand(query())
+        .subcommand(push::command())
+        .subcommand(hook::command())
         .subcommand(doctor())
         .subcommand(status())
         .subcommand(config())

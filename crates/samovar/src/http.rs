@@ -1,13 +1,16 @@
 //! Sends HTTP requests and retries them.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek as _};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
+use ureq::typestate::{WithBody, WithoutBody};
 use ureq::{Agent, Body, RequestBuilder};
 
 use crate::remote::Remote;
@@ -20,29 +23,77 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// Maximum time until the response, and for each read of its body.
 const SILENCE_TIME: Duration = Duration::from_secs(60);
 
-const ATTEMPT_COUNT_MAX: u32 = 5;
+/// Maximum time to send the body of one request: the largest NAR over a slow line.
+const SEND_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Pause before the second attempt. It doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Longest pause that a server can request by `Retry-After`.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Body length, in bytes, from which a request asks for permission before it sends the body
+/// (`Expect: 100-continue`).
+const EXPECT_LEN_MIN: u64 = 1 << 20;
+
+/// Maximum length of a refusal that is read, in bytes.
+const REFUSAL_LEN_MAX: u64 = 64 << 10;
+
+/// How often a request is repeated after a temporary failure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    attempt_count_max: u32,
+    /// Longest pause between two attempts, also if `Retry-After` requests a longer one.
+    pause_max: Duration,
+}
+
+impl Patience {
+    /// For queries, which an operator waits for: at most four seconds of own pauses.
+    pub(crate) const QUERY: Self = Self {
+        attempt_count_max: 5,
+        pause_max: Duration::from_secs(10),
+    };
+
+    /// For uploads, which survive the restart of a server: at most a minute of own pauses.
+    pub(crate) const UPLOAD: Self = Self {
+        attempt_count_max: 9,
+        pause_max: Duration::from_secs(60),
+    };
+}
+
+/// The body of a PUT or POST request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    Bytes(&'a [u8]),
+    /// The whole file.
+    File(&'a File),
+}
+
+impl Payload<'_> {
+    fn len(self) -> std::io::Result<u64> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.len() as u64),
+            Self::File(file) => Ok(file.metadata()?.len()),
+        }
+    }
+}
 
 /// A client of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
     agent: Agent,
     remote: Remote,
+    patience: Patience,
+    /// Number of requests sent, repeated ones included.
+    request_count: Arc<AtomicU64>,
 }
 
 impl Http {
-    pub(crate) fn new(remote: Remote) -> anyhow::Result<Self> {
+    pub(crate) fn new(remote: Remote, patience: Patience) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIME))
             .timeout_recv_response(Some(SILENCE_TIME))
             .timeout_per_read(Some(SILENCE_TIME))
+            .timeout_send_body(Some(SEND_TIME))
             .max_idle_connections(AT_ONCE_MAX)
             .max_idle_connections_per_host(AT_ONCE_MAX);
         if remote.is_secure() {
@@ -57,7 +108,23 @@ impl Http {
         Ok(Self {
             agent: builder.build().into(),
             remote,
+            patience,
+            request_count: Arc::default(),
         })
+    }
+
+    /// Returns a client for another URL of the same server: with the same login, connections and
+    /// count of requests.
+    pub(crate) fn at(&self, url: String) -> Self {
+        Self {
+            remote: self.remote.at(url),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the number of requests sent so far, repeated ones included.
+    pub(crate) fn request_count(&self) -> u64 {
+        self.request_count.load(Ordering::Relaxed)
     }
 
     /// Returns the server's URL and login.
@@ -72,18 +139,94 @@ impl Http {
 
     /// Sends GET for `path`, which begins with a slash.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Response<Body>> {
-        let url = self.url(path);
-        retry(&url, || self.authorized(self.agent.get(&url)).call())
+        self.without_body(|url| self.agent.get(url), path)
+    }
+
+    /// Sends HEAD for `path`, which begins with a slash.
+    pub(crate) fn head(&self, path: &str) -> anyhow::Result<Response<Body>> {
+        self.without_body(|url| self.agent.head(url), path)
     }
 
     /// Sends POST for `path`, which begins with a slash.
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
+        let request = |url: &str| self.agent.post(url).header("Content-Type", "text/plain");
+        self.with_body(request, path, Payload::Bytes(body))
+    }
+
+    /// Sends PUT for `path`, which begins with a slash.
+    pub(crate) fn put(
+        &self,
+        path: &str,
+        content_type: &str,
+        body: Payload<'_>,
+    ) -> anyhow::Result<Response<Body>> {
+        let request = |url: &str| self.agent.put(url).header("Content-Type", content_type);
+        self.with_body(request, path, body)
+    }
+
+    fn without_body(
+        &self,
+        request: impl Fn(&str) -> RequestBuilder<WithoutBody>,
+        path: &str,
+    ) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
-        retry(&url, || {
-            self.authorized(self.agent.post(&url))
-                .header("Content-Type", "text/plain")
-                .send(body)
+        self.retry(&url, || Ok(self.authorized(request(&url)).call()))
+    }
+
+    fn with_body(
+        &self,
+        request: impl Fn(&str) -> RequestBuilder<WithBody>,
+        path: &str,
+        body: Payload<'_>,
+    ) -> anyhow::Result<Response<Body>> {
+        let url = self.url(path);
+        self.retry(&url, || {
+            let mut request = self.authorized(request(&url));
+            if body.len()? >= EXPECT_LEN_MIN {
+                request = request.header("Expect", "100-continue");
+            }
+            Ok(match body {
+                Payload::Bytes(bytes) => request.send(bytes),
+                Payload::File(mut file) => {
+                    file.rewind()?;
+                    request.send(file)
+                }
+            })
         })
+    }
+
+    /// Sends a request until the response needs no retry.
+    fn retry(
+        &self,
+        url: &str,
+        mut ask: impl FnMut() -> std::io::Result<Result<Response<Body>, ureq::Error>>,
+    ) -> anyhow::Result<Response<Body>> {
+        let mut pause = PAUSE;
+        for attempt in 1.. {
+            let is_last = attempt >= self.patience.attempt_count_max;
+            self.request_count.fetch_add(1, Ordering::Relaxed);
+            let wanted = match ask()? {
+                Ok(response) if is_last || !is_passing(response.status().as_u16()) => {
+                    return Ok(response);
+                }
+                Ok(response) => retry_after(&response),
+                Err(error) if is_last || !may_pass(&error) => {
+                    return Err(error).with_context(|| {
+                        format!(
+                            "{url} cannot be reached: check the URL, the network and the server"
+                        )
+                    });
+                }
+                Err(_) => None,
+            };
+            // Up to a quarter is random, so that clients of a restarted server do not come back
+            // all at once.
+            let pause_max = self.patience.pause_max;
+            let wanted = wanted.unwrap_or(pause).min(pause_max);
+            std::thread::sleep(wanted.mul_f64(1.0 + fastrand::f64() / 4.0));
+            pause = (pause * 2).min(pause_max);
+        }
+        bail!("{url} was not requested")
     }
 
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
@@ -91,6 +234,21 @@ impl Http {
             Some(value) => request.header("Authorization", value),
             None => request,
         }
+    }
+}
+
+/// Describes a response with an error status: the status and the first line of its text.
+pub(crate) fn refusal(response: Response<Body>) -> String {
+    let status = response.status();
+    let is_text = response
+        .headers()
+        .get("Content-Type")
+        .is_none_or(|value| value.as_bytes().starts_with(b"text/plain"));
+    let body = read_body(response, REFUSAL_LEN_MAX).unwrap_or_default();
+    let text = String::from_utf8_lossy(&body);
+    match text.lines().next().map(str::trim) {
+        Some(line) if is_text && !line.is_empty() => format!("{status}: {line}"),
+        _ => status.to_string(),
     }
 }
 
@@ -105,32 +263,6 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
         bail!("the answer is longer than {len_max} bytes");
     }
     Ok(bytes)
-}
-
-/// Sends a request until the response needs no retry.
-fn retry(
-    url: &str,
-    mut ask: impl FnMut() -> Result<Response<Body>, ureq::Error>,
-) -> anyhow::Result<Response<Body>> {
-    let mut pause = PAUSE;
-    for attempt in 1.. {
-        let is_last = attempt >= ATTEMPT_COUNT_MAX;
-        let wanted = match ask() {
-            Ok(response) if is_last || !is_passing(response.status().as_u16()) => {
-                return Ok(response);
-            }
-            Ok(response) => retry_after(&response),
-            Err(error) if is_last || !may_pass(&error) => {
-                return Err(error).with_context(|| {
-                    format!("{url} cannot be reached: check the URL, the network and the server")
-                });
-            }
-            Err(_) => None,
-        };
-        std::thread::sleep(wanted.unwrap_or(pause).min(PAUSE_MAX));
-        pause *= 2;
-    }
-    bail!("{url} was not requested")
 }
 
 /// Returns whether the status is temporary.

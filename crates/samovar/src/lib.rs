@@ -18,9 +18,11 @@ pub mod cli;
 mod command;
 mod doctor;
 mod gc;
+mod hook;
 mod http;
 mod outcome;
 mod pin;
+mod push;
 mod records;
 mod remote;
 mod roots;
@@ -85,6 +87,12 @@ pub fn run(
     let Some((name, one)) = matches.subcommand() else {
         return Ok(ExitCode::from(2));
     };
+    if name == "push" {
+        return push::run(one, out).map_err(|error| Failure {
+            error,
+            code: ExitCode::from(3),
+        });
+    }
     let (outcome, error_code) = match name {
         "closure" => (command::closure(one, out), Some(3)),
         "query" => (command::query(one, out), Some(3)),
@@ -105,6 +113,7 @@ pub fn run(
 fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     match name {
         "serve" => serve::run(one, out),
+        "hook" => hook::run(one),
         "status" => status::run(one, out),
         "config" => config(one, out),
         "password" => secrets::hash(one, out),

@@ -58,6 +58,29 @@ impl Remote {
         self.authorization.as_deref()
     }
 
+    /// Replaces the value of the `Authorization` header.
+    pub(crate) fn authorize(&mut self, authorization: String) {
+        self.authorization = Some(authorization);
+    }
+
+    /// Returns the same login for another URL of the same host.
+    pub(crate) fn at(&self, url: String) -> Self {
+        Self {
+            url,
+            authorization: self.authorization.clone(),
+        }
+    }
+
+    /// Returns the host without a port; an IPv6 address without its brackets.
+    pub(crate) fn host(&self) -> &str {
+        let (_, rest) = self.url.split_once("://").unwrap_or_default();
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        match authority.strip_prefix('[') {
+            Some(address) => address.split(']').next().unwrap_or_default(),
+            None => authority.split(':').next().unwrap_or_default(),
+        }
+    }
+
     pub(crate) fn is_secure(&self) -> bool {
         self.url.starts_with("https://")
     }
@@ -78,10 +101,13 @@ impl fmt::Debug for Remote {
 /// Encodes the percent-encoded login of a URL as HTTP Basic credentials (RFC 7617).
 fn basic(login: &str) -> String {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
-    let mut plain: Vec<u8> = percent_decode_str(user).collect();
-    plain.push(b':');
-    plain.extend(percent_decode_str(password));
-    format!("Basic {}", STANDARD.encode(plain))
+    let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
+    basic_of(&decoded(user), &decoded(password))
+}
+
+/// Encodes a login as HTTP Basic credentials (RFC 7617).
+pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
+    format!("Basic {}", STANDARD.encode([user, b":", password].concat()))
 }
 
 /// Returns whether the login may end in `rest` only, because it has a `/`, `?` or `#` that should
@@ -139,6 +165,18 @@ mod tests {
         check("http://bob:se@cret@host/", "http://host", at);
         check("http://host/a@b", "http://host/a@b", None);
         check("http://bob@host", "http://host", Some("Basic Ym9iOg=="));
+    }
+
+    #[test]
+    fn hosts() {
+        for (url, host) in [
+            ("http://a.b", "a.b"),
+            ("https://u:p@a.b:5000/c:d", "a.b"),
+            ("http://[::1]:1/a", "::1"),
+            ("http://127.0.0.1:80", "127.0.0.1"),
+        ] {
+            assert_eq!(Remote::parse(url).unwrap().host(), host);
+        }
     }
 
     #[test]

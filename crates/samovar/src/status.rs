@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
 use samovar_metrics::{Status, TopPath, VERSION};
 
-use crate::http::{Http, read_body};
+use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
 use crate::size::human;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);
     let remote = Remote::parse(url)?;
-    let http = Http::new(remote)?;
+    let http = Http::new(remote, Patience::QUERY)?;
     let url = http.url(PATH);
     let response = http.get(PATH)?;
     let status = response.status();

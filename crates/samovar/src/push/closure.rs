@@ -1,0 +1,154 @@
+//! The closure of paths in the local store, references first.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, bail};
+use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_store::Store;
+
+/// Number of paths per query of the local database.
+const LOOKUP_COUNT: usize = 500;
+
+/// Paths of the local store to push.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// Each path comes after its references.
+    pub(super) infos: Vec<PathInfo>,
+    /// Requested paths that the store does not have.
+    pub(super) absent: Vec<HashPart>,
+}
+
+impl Paths {
+    /// Finds paths, with their closures if `with_references`.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read, or a reference is not in it.
+    pub(super) fn find(
+        store: &dyn Store,
+        roots: &[HashPart],
+        with_references: bool,
+    ) -> anyhow::Result<Self> {
+        let mut found = HashMap::new();
+        let mut paths = Self::default();
+        let mut wanted = roots.to_vec();
+        let mut is_first = true;
+        while !wanted.is_empty() {
+            wanted.sort_unstable();
+            wanted.dedup();
+            let mut next = Vec::new();
+            for some in wanted.chunks(LOOKUP_COUNT) {
+                for (hash_part, looked) in some.iter().zip(store.lookup_many(some)?) {
+                    let info = looked.with_context(|| format!("cannot look up {hash_part}"))?;
+                    match info {
+                        Some(info) => {
+                            next.extend(info.references.iter().map(StorePath::hash_part));
+                            found.insert(*hash_part, info);
+                        }
+                        None if is_first => paths.absent.push(*hash_part),
+                        None => bail!(
+                            "the reference {hash_part} was deleted from the store: run the \
+                             command again"
+                        ),
+                    }
+                }
+            }
+            next.retain(|hash_part| !found.contains_key(hash_part));
+            wanted = if with_references { next } else { Vec::new() };
+            is_first = false;
+        }
+        paths.infos = in_order(roots, found);
+        Ok(paths)
+    }
+}
+
+/// Orders the paths so that each one comes after its references. Recursion would overflow the stack
+/// for a long chain of references.
+fn in_order(roots: &[HashPart], mut found: HashMap<HashPart, PathInfo>) -> Vec<PathInfo> {
+    let mut ordered = Vec::with_capacity(found.len());
+    for root in roots {
+        // Paths whose references are being visited, each with those that are left.
+        let mut open: Vec<(PathInfo, Vec<HashPart>)> = Vec::new();
+        open.extend(found.remove(root).map(with_references));
+        while let Some((_, left)) = open.last_mut() {
+            if let Some(next) = left.pop() {
+                let next = found.remove(&next).map(with_references);
+                open.extend(next);
+            } else {
+                ordered.extend(open.pop().map(|(info, _)| info));
+            }
+        }
+    }
+    ordered
+}
+
+fn with_references(info: PathInfo) -> (PathInfo, Vec<HashPart>) {
+    let references = info.references.iter().rev().map(StorePath::hash_part);
+    let references = references.collect();
+    (info, references)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+    use samovar_nix::NarHash;
+
+    use super::*;
+
+    fn path(number: usize) -> StorePath {
+        StorePath::from_base_name(&format!("{number:032}-p{number}")).unwrap()
+    }
+
+    fn info(number: usize, references: impl IntoIterator<Item = usize>) -> PathInfo {
+        PathInfo {
+            path: path(number),
+            nar_hash: NarHash::from_bytes([0; 32]),
+            nar_size: 96,
+            references: references.into_iter().map(path).collect(),
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: 0,
+            ultimate: true,
+            registration: None,
+        }
+    }
+
+    proptest! {
+        /// Generates graphs in which each path refers to some lower ones, and perhaps to itself.
+        #[test]
+        fn every_path_comes_once_after_its_references(
+            edges in vec((btree_set(0..50_usize, 0..5), any::<bool>()), 1..50),
+        ) {
+            let infos: Vec<PathInfo> = edges
+                .iter()
+                .enumerate()
+                .map(|(number, (references, to_itself))| {
+                    let lower = references.iter().copied().filter(|other| *other < number);
+                    info(number, lower.chain(to_itself.then_some(number)))
+                })
+                .collect();
+            let roots: Vec<HashPart> = infos.iter().map(|info| info.path.hash_part()).collect();
+            let found = infos.into_iter().map(|info| (info.path.hash_part(), info)).collect();
+            let ordered = in_order(&roots, found);
+            prop_assert_eq!(ordered.len(), edges.len());
+            let mut seen = HashSet::new();
+            for info in ordered {
+                prop_assert!(seen.insert(info.path.clone()));
+                prop_assert!(info.references.iter().all(|path| seen.contains(path)));
+            }
+        }
+    }
+
+    #[test]
+    fn long_chains_need_no_stack() {
+        let infos = (0..200_000).map(|number: usize| info(number, number.checked_sub(1)));
+        let found = infos.map(|info| (info.path.hash_part(), info)).collect();
+        let ordered = in_order(&[path(199_999).hash_part()], found);
+        assert_eq!(ordered.len(), 200_000);
+        assert_eq!(ordered[0].path, path(0));
+    }
+}

@@ -1,0 +1,108 @@
+//! `samovar push --exec`: runs a command and pushes the paths that were built meanwhile.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitCode, ExitStatus};
+
+use anyhow::{Context as _, ensure};
+use samovar_nix::{HashPart, PathInfo};
+use samovar_store::Store;
+
+use super::Pusher;
+use super::report::Report;
+
+/// Number of registrations per query.
+const LIST_COUNT: usize = 500;
+
+/// Runs a command, then pushes. Returns the exit code of the command, `None` for success.
+///
+/// # Errors
+///
+/// The command cannot be started, or the store or the cache is unavailable.
+pub(super) fn run(
+    pusher: &mut Pusher,
+    words: &[String],
+    with_substituted: bool,
+) -> anyhow::Result<(Option<ExitCode>, Report)> {
+    let (program, arguments) = words.split_first().context("a command is missing")?;
+    let before = newest(&*pusher.store)?;
+    let status = Command::new(program)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("cannot run {program:?}"))?;
+    let infos = registered_after(&*pusher.store, before)?;
+    let roots = wanted(&infos, with_substituted);
+    // Absent paths were deleted since.
+    let paths = pusher.find(&roots)?;
+    let report = pusher.push(&paths)?;
+    Ok((failure(status), report))
+}
+
+/// Returns the exit code of a command that failed; as shells do, 128 and the number of the signal
+/// that ended it.
+fn failure(status: ExitStatus) -> Option<ExitCode> {
+    let signal = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(signal).unwrap_or(1);
+    let code = u8::try_from(code).unwrap_or(1);
+    (code != 0).then(|| ExitCode::from(code))
+}
+
+/// Returns the highest registration number, 0 for an empty store.
+///
+/// # Errors
+///
+/// The database cannot be read.
+fn newest(store: &dyn Store) -> anyhow::Result<i64> {
+    ensure!(
+        store.catalog().is_some() && !store.is_left_to_daemon(),
+        "the database of the store cannot be read by this user: run the command as a user who can, \
+         or use samovar hook"
+    );
+    let newest = store.newest(None, 1)?;
+    Ok(newest
+        .first()
+        .and_then(|info| info.registration)
+        .unwrap_or(0))
+}
+
+/// Returns the paths with a higher registration number, newest first.
+///
+/// # Errors
+///
+/// The database cannot be read.
+fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo>> {
+    let is_new = |info: &PathInfo| info.registration.is_some_and(|number| number > last);
+    let mut infos = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.newest(before, LIST_COUNT)?;
+        let is_last = page.len() < LIST_COUNT || !page.iter().all(is_new);
+        before = page.last().and_then(|info| info.registration);
+        infos.extend(page.into_iter().filter(is_new));
+        if is_last {
+            return Ok(infos);
+        }
+    }
+}
+
+/// Returns the paths to push: not derivations, and, unless `with_substituted`, only those that were
+/// built on this machine.
+fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
+    let is_wanted =
+        |info: &&PathInfo| !info.path.is_derivation() && (info.ultimate || with_substituted);
+    let wanted = infos.iter().filter(is_wanted);
+    wanted.map(|info| info.path.hash_part()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_of_commands() {
+        for (raw, expected) in [(0, None), (7 << 8, Some(7)), (9, Some(128 + 9))] {
+            let code = failure(ExitStatus::from_raw(raw));
+            let expected = expected.map(ExitCode::from);
+            assert_eq!(format!("{code:?}"), format!("{expected:?}"));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The command line of `samovar push`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+
+use super::credentials::Sources;
+use super::upload::Compressing;
+use crate::hook;
+use crate::remote::Remote;
+
+/// Default of `--compression-level`: about 300 MB of NAR per second and core.
+const LEVEL: i32 = 3;
+
+/// Which paths to push.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Arguments that name paths.
+    Paths(Vec<String>),
+    /// Those that are registered while a command runs.
+    Command(Vec<String>),
+    /// Those in a spool directory.
+    Spool(PathBuf),
+}
+
+/// The parsed command line.
+#[derive(Debug)]
+pub(super) struct Options {
+    /// The cache, without `/upload`.
+    pub(super) remote: Remote,
+    pub(super) source: Source,
+    pub(super) store: Option<String>,
+    pub(super) credentials: Sources,
+    pub(super) with_references: bool,
+    pub(super) with_substituted: bool,
+    pub(super) is_dry: bool,
+    pub(super) is_json: bool,
+    pub(super) compressing: Compressing,
+}
+
+pub(crate) fn command() -> Command {
+    Command::new("push")
+        .about("Uploads paths with their closures to a binary cache")
+        .after_help(
+            "The cache needs a token. It is taken from --token-file, --netrc-file, the URL, the \
+             variable SAMOVAR_TOKEN, or Nix's netrc-file, in this order. A push that is run again \
+             sends only the paths that are missing. Prints a summary line, and a line for each \
+             path that was not pushed, with the reason. Exit code 0: all paths are in the cache; \
+             1: a path was not pushed; 2: the command line is invalid; 3: the cache or the store \
+             is unavailable. With --exec: the exit code of the command if it is not 0.",
+        )
+        .arg(Arg::new("url").value_name("URL").required(true).help(
+            "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
+                 that takes PUT",
+        ))
+        .arg(
+            Arg::new("paths")
+                .value_name("PATH")
+                .action(ArgAction::Append)
+                .num_args(0..)
+                .help(
+                    "Store path, base name, hash part, or link to a store path such as ./result; - \
+                 reads them from standard input, one per line",
+                ),
+        )
+        .arg(switch("exec").requires("command").help(
+            "Run the COMMAND after --, then push the paths built meanwhile, also if it fails",
+        ))
+        .arg(hook::spool().help("Push the paths that samovar hook has stored in this directory"))
+        .group(
+            ArgGroup::new("source")
+                .args(["paths", "exec", "spool"])
+                .required(true),
+        )
+        .args(selection())
+        .args(credentials())
+        .arg(
+            value("jobs", "N")
+                .value_parser(value_parser!(u16).range(1..))
+                .help("Number of NARs that are compressed at once [default: one for each core]"),
+        )
+        .arg(
+            value("compression-level", "LEVEL")
+                .value_parser(value_parser!(i32).range(1..=19))
+                .help(format!("Level of zstd, 1 to 19 [default: {LEVEL}]")),
+        )
+        .arg(
+            switch("dry-run")
+                .conflicts_with_all(["exec", "spool"])
+                .help("List the paths that the cache lacks, and push nothing"),
+        )
+        .arg(switch("json").help("Print a JSON document"))
+        .arg(
+            Arg::new("command")
+                .value_name("COMMAND")
+                .action(ArgAction::Append)
+                .num_args(1..)
+                .last(true)
+                .conflicts_with_all(["paths", "spool"])
+                .help("Command of --exec, with its arguments"),
+        )
+}
+
+/// Defines the options that select paths.
+fn selection() -> [Arg; 3] {
+    [
+        value("store", "URI").help("Store that has the paths [default: that of Nix]"),
+        switch("no-closure").help("Push only the named paths: the cache must have references"),
+        switch("substituted").help(
+            "With --exec: also push paths that were downloaded, not only those that were built",
+        ),
+    ]
+}
+
+fn credentials() -> [Arg; 2] {
+    let file = |id, what| {
+        value(id, "FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help(what)
+    };
+    [
+        file("token-file", "File with a token in its first line"),
+        file(
+            "netrc-file",
+            "File with the token as the password for the host of the URL",
+        ),
+    ]
+}
+
+fn value(id: &'static str, value_name: &'static str) -> Arg {
+    Arg::new(id).long(id).value_name(value_name)
+}
+
+fn switch(id: &'static str) -> Arg {
+    Arg::new(id).long(id).action(ArgAction::SetTrue)
+}
+
+impl Options {
+    /// # Errors
+    ///
+    /// The URL is invalid.
+    pub(super) fn of(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let texts = |id: &str| -> Vec<String> {
+            let texts = matches.get_many::<String>(id);
+            texts.into_iter().flatten().cloned().collect()
+        };
+        let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+        let source = match file("spool") {
+            Some(dir) => Source::Spool(dir),
+            None if matches.get_flag("exec") => Source::Command(texts("command")),
+            None => Source::Paths(texts("paths")),
+        };
+        let url: &String = matches.get_one("url").context("a URL is missing")?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let jobs = matches
+            .get_one::<u16>("jobs")
+            .map(|jobs| usize::from(*jobs));
+        Ok(Self {
+            remote: cache(url)?,
+            source,
+            store: matches.get_one::<String>("store").cloned(),
+            credentials: Sources {
+                token_file: file("token-file"),
+                netrc_file: file("netrc-file"),
+            },
+            with_references: !matches.get_flag("no-closure"),
+            with_substituted: matches.get_flag("substituted"),
+            is_dry: matches.get_flag("dry-run"),
+            is_json: matches.get_flag("json"),
+            compressing: Compressing {
+                worker_count: jobs.unwrap_or(cores),
+                level: matches
+                    .get_one("compression-level")
+                    .copied()
+                    .unwrap_or(LEVEL),
+            },
+        })
+    }
+}
+
+/// Parses the URL of a cache, which may end in `/upload`, as for `nix copy`.
+fn cache(url: &str) -> anyhow::Result<Remote> {
+    let remote = Remote::parse(url)?;
+    let text = remote.url();
+    ensure!(
+        !text.contains(['?', '#']),
+        "{text:?} has parameters of nix copy: leave out the part after the question mark"
+    );
+    let text = text.strip_suffix("/upload").unwrap_or(text).to_owned();
+    Ok(remote.at(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        let words = ["push"].iter().chain(words);
+        let matches = command().try_get_matches_from(words);
+        let matches = matches.map_err(|error| error.to_string())?;
+        Options::of(&matches).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn urls_of_caches() {
+        for url in [
+            "http://a/b",
+            "http://a/b/",
+            "http://a/b/upload",
+            "http://a/b/upload/",
+        ] {
+            assert_eq!(parse(&[url, "x"]).unwrap().remote.url(), "http://a/b");
+        }
+        for bad in ["a", "file:///a", "http://a?compression=zstd"] {
+            assert!(parse(&[bad, "x"]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sources_of_paths() {
+        let source = |words: &[&str]| parse(words).map(|options| options.source);
+        assert!(matches!(source(&["http://a", "x", "y"]), Ok(Source::Paths(p)) if p.len() == 2));
+        assert!(matches!(
+            source(&["http://a", "--spool", "d"]),
+            Ok(Source::Spool(_))
+        ));
+        let exec = ["http://a", "--exec", "--", "nix", "build", "--watch"];
+        assert!(matches!(source(&exec), Ok(Source::Command(words)) if words.len() == 3));
+        for bad in [
+            &["http://a"][..],
+            &["http://a", "x", "--spool", "d"],
+            &["http://a", "--exec"],
+            &["http://a", "x", "--", "nix"],
+            &["http://a", "x", "--jobs", "0"],
+            &["http://a", "--spool", "d", "--dry-run"],
+            &["http://a", "x", "--compression-level", "20"],
+            &["http://a", "x", "--token", "smv1_x"],
+        ] {
+            assert!(source(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Shows the progress of a push: on a terminal a line that is updated in place, else a line every
+//! half minute.
+
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::size::human;
+
+/// Time between two lines where standard error is not a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time between two updates of the line on a terminal.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Returns to the start of the line and erases it (ECMA-48, EL).
+const ERASE: &str = "\r\x1b[K";
+
+/// The progress of one push, counted in bytes of NARs that the server has acknowledged.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Whether standard error is a terminal.
+    is_terminal: bool,
+    len: u64,
+    done_len: AtomicU64,
+    sent_len: AtomicU64,
+    started_at: Instant,
+    line_at: Mutex<Instant>,
+}
+
+impl Progress {
+    /// Starts the display. `len`: bytes of all NARs to send.
+    pub(super) fn start(len: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            is_terminal: io::stderr().is_terminal(),
+            len,
+            done_len: AtomicU64::new(0),
+            sent_len: AtomicU64::new(0),
+            started_at: now,
+            line_at: Mutex::new(now),
+        }
+    }
+
+    /// Counts bytes of NARs that the server has. `sent_len`: bytes of the request, 0 if the server
+    /// already had them.
+    pub(super) fn add(&self, nar_len: u64, sent_len: u64) {
+        let done_len = self.done_len.fetch_add(nar_len, Ordering::Relaxed) + nar_len;
+        self.sent_len.fetch_add(sent_len, Ordering::Relaxed);
+        let interval = match self.is_terminal {
+            true => UPDATE_INTERVAL,
+            false => LINE_INTERVAL,
+        };
+        let mut line_at = self.line_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if line_at.elapsed() < interval {
+            return;
+        }
+        *line_at = Instant::now();
+        let line = line(done_len, self.len, self.started_at.elapsed());
+        if self.is_terminal {
+            write!(io::stderr(), "{ERASE}{line}").ok();
+        } else {
+            eprint(&line);
+        }
+    }
+
+    /// Returns the number of compressed bytes sent.
+    pub(super) fn sent_len(&self) -> u64 {
+        self.sent_len.load(Ordering::Relaxed)
+    }
+
+    /// Erases the line on a terminal.
+    pub(super) fn end(&self) {
+        if self.is_terminal {
+            write!(io::stderr(), "{ERASE}").ok();
+        }
+    }
+}
+
+/// Prints to standard error, which may be closed.
+pub(super) fn eprint(message: &str) {
+    writeln!(io::stderr(), "samovar: {message}").ok();
+}
+
+fn line(done_len: u64, len: u64, elapsed: Duration) -> String {
+    let milliseconds = elapsed.as_millis().max(1);
+    let rate = u128::from(done_len) * 1000 / milliseconds;
+    let left = u128::from(len.saturating_sub(done_len));
+    let seconds = left.checked_div(rate);
+    let rate = human(u64::try_from(rate).unwrap_or(u64::MAX));
+    let left = seconds.map_or_else(String::new, |seconds| format!(", {seconds} s left"));
+    format!(
+        "pushed {} of {}, {rate}/s{left}",
+        human(done_len),
+        human(len)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_rate_and_time_left() {
+        assert_eq!(
+            line(10 << 20, 100 << 20, Duration::from_secs(10)),
+            "pushed 10.0 MiB of 100.0 MiB, 1.0 MiB/s, 90 s left"
+        );
+        assert_eq!(line(0, 100, Duration::ZERO), "pushed 0 B of 100 B, 0 B/s");
+    }
+}

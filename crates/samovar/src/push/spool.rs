@@ -1,0 +1,142 @@
+//! `samovar push --spool`: pushes the paths that [`hook`] has stored.
+//!
+//! A file is removed only after its paths are in the cache. While the cache is unavailable, the
+//! push is repeated with pauses; after ten attempts the command fails, and the files stay for the
+//! next run. Files with a path that the cache refuses are moved into the folder `failed`, so that
+//! they do not hold up the others.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use samovar_nix::{HashPart, StorePath};
+
+use super::Pusher;
+use super::progress::eprint;
+use super::report::Report;
+use crate::hook;
+
+/// Bounds of the pause before a failed push is repeated.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// Number of attempts to push the same paths. The pauses between them add up to nine minutes.
+const ATTEMPT_COUNT_MAX: u32 = 10;
+
+/// Maximum number of files that are pushed together.
+const FILE_COUNT_MAX: usize = 1000;
+
+/// Folder for files with refused paths.
+const FAILED: &str = "failed";
+
+/// A file of the spool.
+struct Build {
+    file: PathBuf,
+    paths: Vec<StorePath>,
+}
+
+/// Pushes until the spool is empty.
+///
+/// # Errors
+///
+/// The directory cannot be read or changed, or the cache or the store stays unavailable.
+pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
+    let mut all: Option<Report> = None;
+    loop {
+        let mut files = hook::files(dir)?;
+        files.truncate(FILE_COUNT_MAX);
+        if files.is_empty()
+            && let Some(all) = all
+        {
+            return Ok(all);
+        }
+        let builds = files
+            .into_iter()
+            .filter_map(|file| read(pusher, file).transpose());
+        let builds = builds.collect::<anyhow::Result<Vec<_>>>()?;
+        let paths = builds.iter().flat_map(|build| &build.paths);
+        let roots: Vec<HashPart> = paths.map(StorePath::hash_part).collect();
+        let (report, absent) = push_persistently(pusher, &roots)?;
+        for hash_part in absent {
+            eprint(&format!(
+                "{hash_part} was deleted from the store before it was pushed"
+            ));
+        }
+        let failed: HashSet<&str> = report.summary.failed.iter().map(|(p, _)| &**p).collect();
+        for build in &builds {
+            let dir_of_store = pusher.store.store_dir();
+            let is_failed = |path: &StorePath| failed.contains(&*path.full(dir_of_store));
+            remove(dir, build, build.paths.iter().any(is_failed))?;
+        }
+        match &mut all {
+            Some(all) => all.add(report),
+            None => all = Some(report),
+        }
+    }
+}
+
+/// Pushes paths; returns the absent ones, too. Waits while the cache or the store is unavailable.
+/// The pauses double after each failure.
+fn push_persistently(
+    pusher: &mut Pusher,
+    roots: &[HashPart],
+) -> anyhow::Result<(Report, Vec<HashPart>)> {
+    let mut pause = PAUSE_MIN;
+    for _ in 1..ATTEMPT_COUNT_MAX {
+        let error = match push(pusher, roots) {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let pause_now = pause.mul_f64(1.0 + fastrand::f64() / 4.0);
+        let error = crate::without_logins(&format!("{error:#}"));
+        eprint(&format!(
+            "{error}; trying again in {} s",
+            pause_now.as_secs()
+        ));
+        std::thread::sleep(pause_now);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    push(pusher, roots)
+}
+
+fn push(pusher: &mut Pusher, roots: &[HashPart]) -> anyhow::Result<(Report, Vec<HashPart>)> {
+    let paths = pusher.find(roots)?;
+    Ok((pusher.push(&paths)?, paths.absent))
+}
+
+/// Reads a file; `None` if another process has removed it.
+fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {file:?}")),
+    };
+    let mut paths = Vec::new();
+    for line in text.lines() {
+        match StorePath::parse(pusher.store.store_dir(), line) {
+            Ok(path) => paths.push(path),
+            Err(error) => eprint(&format!("{file:?} has {line:?}, which is no path: {error}")),
+        }
+    }
+    Ok(Some(Build { file, paths }))
+}
+
+/// Removes a file, or moves it into the folder for refused paths.
+fn remove(dir: &Path, build: &Build, is_failed: bool) -> anyhow::Result<()> {
+    let file = &build.file;
+    let done = if is_failed {
+        let folder = dir.join(FAILED);
+        let name = file.file_name().unwrap_or_default();
+        fs::create_dir_all(&folder).and_then(|()| fs::rename(file, folder.join(name)))
+    } else {
+        fs::remove_file(file)
+    };
+    match done {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {file:?}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,99 @@
+//! The paths of builds are pushed: those that the post-build-hook has stored, and those that are
+//! added while a command runs.
+
+mod support;
+mod support_push;
+mod support_uploads;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::samovar;
+use support_push::{Pusher, count, exits_with};
+use support_uploads::{Running, Site};
+use testkit::nix::{OwnStore, local};
+use testkit::process::{fails, output};
+
+fn hook(spool: &Path, paths: &str) -> Command {
+    let mut command = samovar();
+    command.arg("hook").arg("--spool").arg(spool);
+    command.env("OUT_PATHS", paths);
+    command
+}
+
+fn is_served(server: &Running, path: &str) -> bool {
+    server.get(&format!("/{}.narinfo", &path[11..43])).status == 200
+}
+
+#[test]
+fn paths_of_the_hook_are_pushed_and_removed_from_the_spool() {
+    let site = Site::new();
+    let server = site.start();
+    let store = OwnStore::new();
+    let paths: Vec<String> = (0..3)
+        .map(|number| store.add_file(&format!("output-{number}"), b"text"))
+        .collect();
+    let spool = tempfile::tempdir().unwrap();
+    let files = || fs::read_dir(spool.path()).unwrap().count();
+    output(&mut hook(spool.path(), &paths[..2].join(" ")));
+    output(&mut hook(spool.path(), &paths[2]));
+    output(&mut hook(spool.path(), ""));
+    // A path that was deleted before the push.
+    let deleted = "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-deleted";
+    output(&mut hook(spool.path(), deleted));
+    assert_eq!(files(), 3);
+
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let spool_argument = spool.path().to_str().unwrap();
+    let report = pusher.report(&server.url(), &["--spool", spool_argument]);
+    assert_eq!(count(&report, "pushed"), 3);
+    assert!(paths.iter().all(|path| is_served(&server, path)));
+    assert_eq!(files(), 0);
+    // An empty spool is no error.
+    output(&mut pusher.push(&server.url(), &["--spool", spool_argument]));
+}
+
+#[test]
+fn the_hook_refuses_what_it_cannot_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = fails(&mut hook(&dir.path().join("absent"), "/nix/store/a"));
+    assert!(text.contains("create the directory"), "{text}");
+    let text = fails(hook(dir.path(), "").env_remove("OUT_PATHS"));
+    assert!(text.contains("post-build-hook"), "{text}");
+    let text = fails(&mut hook(dir.path(), "relative"));
+    assert!(text.contains("store paths"), "{text}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn paths_that_a_command_adds_are_pushed() {
+    let site = Site::new();
+    let server = site.start();
+    let store = OwnStore::new();
+    let before = store.add_file("before", b"before");
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let file = pusher.home().join("added");
+    fs::write(&file, b"added").unwrap();
+    let root = local(store.root());
+    let add = format!(
+        "nix-store --store '{root}' --add {} && exit 7",
+        file.display()
+    );
+
+    // Nix counts added paths as not built on this machine.
+    let exec = ["--exec", "--", "sh", "-c", &add];
+    let text = exits_with(&mut pusher.push(&server.url(), &exec), 7);
+    assert!(text.contains("pushed 0 paths"), "{text}");
+
+    fs::write(&file, b"added later").unwrap();
+    let exec = [&["--substituted"], &exec[..]].concat();
+    let text = exits_with(&mut pusher.push(&server.url(), &exec), 7);
+    assert!(text.contains("pushed 1 path, "), "{text}");
+    let added = text.lines().find(|line| line.ends_with("-added")).unwrap();
+    assert!(is_served(&server, added), "{text}");
+    assert!(!is_served(&server, &before));
+
+    let exec = ["--exec", "--", "true"];
+    output(&mut pusher.push(&server.url(), &exec));
+}

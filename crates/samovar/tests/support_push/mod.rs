@@ -1,0 +1,127 @@
+//! `samovar push` with a token, and paths that are copied back and compared.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use testkit::nix::{OwnStore, local, nix};
+use testkit::process::{finish, output};
+
+use crate::support::{samovar, secret_file};
+
+/// A machine that pushes paths of a store, with a token.
+pub(crate) struct Pusher {
+    home: tempfile::TempDir,
+    store: String,
+}
+
+impl Pusher {
+    /// `store`: URI of the store.
+    pub(crate) fn new(store: &str, token: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        secret_file(home.path(), "token", &format!("{token}\n"));
+        Self {
+            home,
+            store: store.to_owned(),
+        }
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// `samovar push` without a token.
+    pub(crate) fn without_token(&self, url: &str) -> Command {
+        let mut command = samovar();
+        command
+            .args(["push", url, "--store", &self.store])
+            .env("HOME", self.home())
+            .env("NIX_CONF_DIR", self.home());
+        command
+    }
+
+    /// `samovar push` with the token.
+    pub(crate) fn push(&self, url: &str, arguments: &[&str]) -> Command {
+        let mut command = self.without_token(url);
+        command.arg("--token-file").arg(self.home().join("token"));
+        command.args(arguments);
+        command
+    }
+
+    /// Pushes, which must succeed; returns the JSON document.
+    #[track_caller]
+    pub(crate) fn report(&self, url: &str, arguments: &[&str]) -> Value {
+        // Before the arguments, which may end in a command.
+        let mut command = self.push(url, &["--json"]);
+        serde_json::from_str(&output(command.args(arguments))).unwrap()
+    }
+}
+
+/// Number of paths in one list of a report.
+pub(crate) fn count(report: &Value, list: &str) -> usize {
+    report[list].as_array().unwrap().len()
+}
+
+/// The output of a command that must exit with this code; standard output and error together.
+#[track_caller]
+pub(crate) fn exits_with(command: &mut Command, code: i32) -> String {
+    let output = finish(command);
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+/// Copies paths with plain Nix from a cache into a new store, and compares the NARs of their
+/// closures with those in the original store, whose root is given. `key`: public key that must
+/// have signed the paths; empty for a cache that does not sign.
+#[track_caller]
+pub(crate) fn assert_copies_back(from: &str, key: &str, original: &Path, paths: &[String]) {
+    let copy = OwnStore::new();
+    let home = tempfile::tempdir().unwrap();
+    let mut command = nix("nix", home.path());
+    command.args(["copy", "--from", from, "--to", &local(copy.root())]);
+    command.args(["--option", "substituters", ""]);
+    if key.is_empty() {
+        command.arg("--no-check-sigs");
+    } else {
+        command.args(["--option", "trusted-public-keys", key]);
+    }
+    output(command.args(paths));
+    let closure = closure(original, paths);
+    assert_eq!(self::closure(copy.root(), paths), closure);
+    for path in closure {
+        let nar = |root: &Path| copy.dump(&root.join(&path[1..]));
+        assert!(nar(copy.root()) == nar(original), "{path}");
+    }
+}
+
+/// The paths of closures in the store below a root.
+#[track_caller]
+pub(crate) fn closure(root: &Path, paths: &[String]) -> BTreeSet<String> {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = nix("nix-store", home.path());
+    command.args(["--store", &local(root), "--query", "--requisites"]);
+    let text = output(command.args(paths));
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Bytes that cannot be compressed, different for each seed.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
