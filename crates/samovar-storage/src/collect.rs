@@ -224,6 +224,12 @@ impl<'a> Collector<'a> {
         Ok(self.summary)
     }
 
+    /// Returns the counts of the steps made so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
     /// Makes one step. Returns whether there are more.
     ///
     /// # Errors
