@@ -412,6 +412,7 @@ fn every_option_can_be_set_everywhere() {
             Kind::List if spec.name.ends_with("listen") => ":0",
             Kind::List if spec.name.ends_with("ids") => "1",
             Kind::Text if spec.name == "prefix" => "/x",
+            Kind::Text if spec.name == "uploads.retention" => "1d",
             Kind::Text if spec.name == "public-url" => "https://x",
             Kind::Text | Kind::Path | Kind::List => "x",
         };
