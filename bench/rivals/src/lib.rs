@@ -12,7 +12,6 @@
 //! | `/broadcast` | WebSockets; each message is sent to all of them |
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::Serialize;
 
