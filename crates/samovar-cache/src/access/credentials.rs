@@ -203,7 +203,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_user_name_and_password_are_parsed_back(user in "[^:\\p{Cc}]{0,40}", password in "[^\\p{Cc}]{0,80}") {
+        fn a_user_name_and_password_are_parsed_back(
+            user in "[^:\\p{Cc}]{0,40}",
+            password in "[^\\p{Cc}]{0,80}",
+        ) {
             let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
             let Some(Credentials::Basic(basic)) = Credentials::parse(value.as_bytes()) else {
                 panic!("{value}");

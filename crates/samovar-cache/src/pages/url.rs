@@ -108,7 +108,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_encoded_name_is_decoded_to_itself(name in proptest::collection::vec(any::<u8>(), 1..40)) {
+        fn an_encoded_name_is_decoded_to_itself(
+            name in proptest::collection::vec(any::<u8>(), 1..40),
+        ) {
             prop_assume!(!name.contains(&b'/'));
             let url = Base::of(b"/").to_file(h(), &[&name], false);
             prop_assert!(url.bytes().all(|byte| byte.is_ascii_graphic()
