@@ -1,4 +1,4 @@
--- Schema 2: last use, collection, pins and push sessions.
+-- Schema 2: last use, collection and pins.
 alter table nar add column state integer not null default 1;    -- 1 live, 2 condemned, 3 lost
 alter table nar add column state_at integer not null default 0; -- time of the last change of state
 create index nar_not_live on nar (state) where state <> 1;
@@ -29,14 +29,6 @@ create table garbage (
     object_key text primary key not null,
     since      integer not null,
     done_at    integer
-) strict, without rowid;
-
--- Sessions of the push protocol.
-create table push (
-    id         text primary key not null,
-    cache_id   integer not null references cache (id),
-    token_id   integer not null references token (id) on delete cascade,
-    expires_at integer not null
 ) strict, without rowid;
 
 -- Total length of the files that the paths of a cache use, each file counted once. The triggers
