@@ -22,9 +22,9 @@ pub struct Limits {
     /// Maximum number of requests that wait for a worker in one lane; further requests get 503.
     /// Default: 4096, because clients give up before a longer queue is served.
     pub queue_len_max: usize,
-    /// Maximum number of handlers that wait for their client in the middle of a body. They occupy
-    /// no worker slot, but a thread each. Beyond the limit, a request with a streamed body gets
-    /// 503. Default: 512.
+    /// Maximum number of handlers that wait for their client in the middle of a body, or
+    /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
+    /// each. Beyond the limit, a request with a streamed body gets 503. Default: 1024.
     pub waiting_handlers_max: usize,
     /// Maximum time from accepting a connection to the end of its TLS handshake; then the
     /// connection is closed. Default: 10 s.
@@ -69,7 +69,7 @@ impl Default for Limits {
             connections_max: 16_384,
             rest_time_min: Duration::from_secs(1),
             queue_len_max: 4096,
-            waiting_handlers_max: 512,
+            waiting_handlers_max: 1024,
             handshake_time: Duration::from_secs(10),
             handshakes_max: 4096,
             head_time: Duration::from_secs(10),

@@ -1,7 +1,10 @@
 //! Minimum throughput of the client while a handler waits for it.
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::exec::{Lane, LentSlot, Slots};
 use crate::limits::Limits;
 use crate::proto::Refusal;
 use crate::upload::BodyError;
@@ -36,6 +39,24 @@ impl Patience {
         }
         Ok(())
     }
+}
+
+/// Waits until `is_ready`, which blocks for at most the given time, returns `true`, or until the
+/// server stops. Meanwhile the worker slot is lent to other jobs.
+pub(crate) fn wait(
+    slots: &dyn Slots,
+    lane: Lane,
+    is_stopping: &AtomicBool,
+    is_ready: &mut dyn FnMut(Duration) -> bool,
+) -> io::Result<()> {
+    // If too many slots are lent already, the job keeps its slot while it waits.
+    let _lent = LentSlot::lend(slots, lane);
+    while !is_ready(STOP_CHECK_TIME) {
+        if is_stopping.load(Ordering::Acquire) {
+            return Err(BodyError::Stopped.into());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::budget::{Budget, Held};
 use crate::exec::Lane;
@@ -10,7 +11,7 @@ use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::proto::head::HeadIndex;
 use crate::route::Matched;
-use crate::upload::RequestLink;
+use crate::upload::{BodyError, RequestLink};
 
 /// A request: its head, its body, and values attached by middleware.
 pub struct Request {
@@ -112,6 +113,23 @@ impl fmt::Debug for Request {
 #[derive(Debug)]
 pub struct BodyReader<'a> {
     request: &'a mut Request,
+}
+
+impl BodyReader<'_> {
+    /// Waits for something other than the client, such as memory that other requests use. Calls
+    /// `is_ready` until it returns `true`; each call may block for at most the given time.
+    /// Meanwhile the worker slot of this request is lent to other requests.
+    ///
+    /// # Errors
+    ///
+    /// [`BodyError::Stopped`](crate::BodyError::Stopped) if the server is stopping.
+    pub fn wait(&self, mut is_ready: impl FnMut(Duration) -> bool) -> io::Result<()> {
+        match &self.request.link {
+            Some(link) => link.wait(&mut is_ready),
+            // Requests without a link are handled on an I/O thread, or are over.
+            None => Err(BodyError::Stopped.into()),
+        }
+    }
 }
 
 impl Read for BodyReader<'_> {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::http::Status;
 use crate::proto::Refusal;
@@ -11,6 +12,10 @@ use crate::proto::Refusal;
 pub(crate) trait RequestLink: fmt::Debug + Send {
     /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Waits for something other than the client: see
+    /// [`BodyReader::wait`](crate::BodyReader::wait).
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()>;
 
     /// Returns whether the handler may have to wait for the rest of the body.
     #[cfg(feature = "http2")]

@@ -204,6 +204,54 @@ fn slow_uploads_do_not_delay_other_clients() {
     eventually("nobody waits", || server.load().waiting_count == 0);
 }
 
+/// Waits for the flag on `/wait`, where it ignores the body, and sets it on other paths.
+fn flag(is_set: &AtomicUsize, request: &mut Request) -> Response {
+    if request.head().path() != b"/wait" {
+        is_set.store(1, Ordering::Release);
+        return Response::text(Status::OK, "set");
+    }
+    let waited = request.reader().wait(|time| {
+        assert!(time > Duration::ZERO);
+        std::thread::yield_now();
+        is_set.load(Ordering::Acquire) == 1
+    });
+    match waited {
+        Ok(()) => Response::text(Status::OK, "waited"),
+        Err(error) => Response::text(
+            BodyError::of(&error).map_or(Status::OK, BodyError::status),
+            "stopped",
+        ),
+    }
+}
+
+#[test]
+fn a_handler_that_waits_for_other_requests_occupies_no_worker() {
+    let is_set = AtomicUsize::new(0);
+    let handle = move |request: &mut Request| flag(&is_set, request);
+    let intake = Intake::Streamed(1000);
+    let (_server, addr) = serve(By { handle, intake }, |builder| builder.workers(1));
+    let mut waiting = Reader::new(connect(addr));
+    waiting.send(post("/wait", "Content-Length: 4"));
+    let mut other = Reader::new(connect(addr));
+    other.send("GET /set HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(other.next(false).unwrap().body, b"set");
+    assert_eq!(waiting.next(false).unwrap().body, b"waited");
+}
+
+#[test]
+fn a_stopping_server_does_not_wait_for_a_handler_that_waits() {
+    let is_set = AtomicUsize::new(0);
+    let handle = move |request: &mut Request| flag(&is_set, request);
+    let intake = Intake::Streamed(1000);
+    let (server, addr) = serve(By { handle, intake }, |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/wait", "Content-Length: 4"));
+    eventually("it waits", || server.load().waiting_count == 1);
+    let started = Instant::now();
+    drop(server);
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
 #[test]
 fn a_stalled_body_times_out() {
     let limits = Limits {

@@ -4,13 +4,13 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::sys::{self, PollFlags};
 use crate::core::Core;
 use crate::exec::LentSlot;
-use crate::patience::{Patience, STOP_CHECK_TIME};
+use crate::patience::{self, Patience, STOP_CHECK_TIME};
 use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
 use crate::proto::head::HeadIndex;
@@ -195,6 +195,16 @@ impl RequestLink for Upload {
                 Step::Http2 => return Ok(0),
             }
         }
+    }
+
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+        let core = &*self.core;
+        patience::wait(
+            &core.queue,
+            self.conn.answer.lane,
+            &core.is_cut_off,
+            is_ready,
+        )
     }
 
     #[cfg(feature = "http2")]

@@ -4,13 +4,13 @@ use std::any::Any;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::inflow::{Inflow, State};
 use crate::core::Core;
 use crate::exec::LentSlot;
 use crate::io::stream::{StreamNews, StreamRef};
-use crate::patience::{Patience, STOP_CHECK_TIME};
+use crate::patience::{self, Patience, STOP_CHECK_TIME};
 use crate::upload::{BodyError, RequestLink};
 
 /// Number of bytes that a handler reads before the client's window is opened by that number. An
@@ -103,6 +103,11 @@ impl RequestLink for StreamLink {
                 None => state = self.wait(&inflow, state)?,
             }
         }
+    }
+
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+        let core = &*self.core;
+        patience::wait(&core.queue, self.stream.lane, &core.is_cut_off, is_ready)
     }
 
     fn is_streamed(&self) -> bool {
