@@ -5,7 +5,9 @@
 use std::io::{self, Read};
 
 use samovar_nix::nixbase32;
-use samovar_storage::verify::{FileName, Limits, Refusal, Verified, VerifyError, verify};
+use samovar_storage::verify::{
+    FileName, Limits, Refusal, Unlimited, Verified, VerifyError, verify,
+};
 
 const SUFFIXES: [&str; 8] = ["", ".br", ".bz2", ".gz", ".lz4", ".lzip", ".xz", ".zst"];
 
@@ -34,7 +36,7 @@ fn name(hash: &[u8; 32], suffix: &str) -> FileName {
 
 fn run(body: &[u8], step: usize, name: &FileName) -> Result<Verified, Refusal> {
     let mut out = Vec::new();
-    match verify(&mut Short(body, step), name, &mut out, &LIMITS) {
+    match verify(&mut Short(body, step), name, &mut out, &LIMITS, &mut Unlimited) {
         Ok(verified) => {
             assert_eq!(out, body);
             assert_eq!(verified.file_size, body.len() as u64);

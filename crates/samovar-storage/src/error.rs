@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::verify;
+use crate::verify::{self, MemoryError, VerifyError};
 
 /// An error of the storage. Its cause is on the server, not on the client's side.
 #[derive(Debug, thiserror::Error)]
@@ -108,9 +108,33 @@ pub enum PutError {
     /// The narinfo is refused.
     #[error(transparent)]
     Narinfo(Box<crate::publish::Refusal>),
+    /// Too many uploads are in progress.
+    #[error("too many uploads are in progress; repeat this one later")]
+    Busy,
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+impl PutError {
+    /// Converts the error of verifying a NAR that is written to the object `key`.
+    pub(crate) fn of_nar(error: VerifyError, key: &str) -> Self {
+        match error {
+            VerifyError::Source(error) => Self::Source(error),
+            VerifyError::Memory(error) => error.into(),
+            VerifyError::Refused(refusal) => Self::File(Box::new(refusal)),
+            VerifyError::Sink(error) => StorageError::file("cannot write", key, error).into(),
+        }
+    }
+}
+
+impl From<MemoryError> for PutError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Busy => Self::Busy,
+            MemoryError::Stopped(error) => Self::Source(error),
+        }
+    }
 }
 
 impl From<crate::publish::Refusal> for PutError {

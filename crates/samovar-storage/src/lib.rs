@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 pub mod collect;
 mod commit_queue;
 mod content_address;
@@ -38,6 +39,7 @@ pub mod token;
 mod upkeep;
 pub mod verify;
 
+pub use admission::{Admitted, PATIENCE, Wait};
 pub use error::{PutError, StorageError};
 pub use mirror::narinfo;
 pub use publish::{NARINFO_LEN_MAX, Refusal};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use samovar_nix::{HashPart, StoreDir};
 
+use crate::admission::Admission;
 use crate::collect::{Retention, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::error::{PutError, StorageError};
@@ -43,6 +44,7 @@ pub struct Storage {
     pub(crate) metadata: Box<dyn Metadata>,
     pub(crate) store_dir: StoreDir,
     pub(crate) limits: Limits,
+    pub(crate) admission: Admission,
     pub(crate) rules: Rules,
     pub(crate) queue: CommitQueue,
     index: RwLock<Index>,
@@ -110,6 +112,7 @@ impl Storage {
             metadata: Box::new(metadata),
             store_dir: store_dir.clone(),
             limits: Limits::default(),
+            admission: Admission::default(),
             rules,
             queue: CommitQueue::default(),
             index: RwLock::default(),

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
+use crate::admission::{Admitted, Wait};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
@@ -15,7 +17,7 @@ use crate::mirror::narinfo_key;
 use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
 use crate::token::{Token, TokenHash};
-use crate::verify::{FileName, VerifyError, verify};
+use crate::verify::{FileName, Memory, verify};
 
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
@@ -146,6 +148,22 @@ impl StoredCache {
         TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
     }
 
+    /// Admits the upload of a NAR with this token. Waits for at most `patience` if too many uploads
+    /// are in progress, and later if they use the memory that this one needs.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError::Busy`], or [`PutError::Source`] if waiting failed.
+    pub fn admit<'a>(
+        &'a self,
+        token: &Token,
+        wait: &'a dyn Wait,
+        patience: Duration,
+    ) -> Result<Admitted<'a>, PutError> {
+        let admission = &self.storage.admission;
+        Ok(admission.admit(token.id, wait, patience)?)
+    }
+
     /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
     /// durably. Only the client that sent it can read it, until a published narinfo refers to it.
     ///
@@ -157,6 +175,7 @@ impl StoredCache {
         token: &Token,
         name: &FileName,
         source: &mut dyn Read,
+        memory: &mut dyn Memory,
     ) -> Result<(), PutError> {
         let storage = &*self.storage;
         if self.open_file(Some(token), name)?.is_some() {
@@ -171,16 +190,8 @@ impl StoredCache {
         // A file has at least one byte: refuse it before it is received.
         self.check_quota(used, 1)?;
         let mut object = storage.objects.create()?;
-        let verified = verify(source, name, &mut object, &storage.limits);
-        let verified = verified.map_err(|error| match error {
-            VerifyError::Source(error) => PutError::Source(error),
-            VerifyError::Refused(refusal) => PutError::File(Box::new(refusal)),
-            VerifyError::Sink(error) => PutError::Storage(StorageError::file(
-                "cannot write",
-                format!("nar/{name}"),
-                error,
-            )),
-        })?;
+        let verified = verify(source, name, &mut object, &storage.limits, memory)
+            .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))?;
         self.check_quota(used, verified.file_size)?;
         storage.check_loose(token, verified.file_size)?;
         let new = NewNar {

@@ -17,7 +17,7 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::{Retention, Rules};
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{Rights, Token, TokenHash};
-use samovar_storage::verify::FileName;
+use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
 use sha2::{Digest, Sha256};
 
@@ -154,7 +154,7 @@ impl Model {
         );
         let outcome = self
             .cache
-            .put_nar(&self.token, &name, &mut nar.as_slice())
+            .put_nar(&self.token, &name, &mut nar.as_slice(), &mut Unlimited)
             .and_then(|()| {
                 self.cache.put_narinfo(
                     &self.token,

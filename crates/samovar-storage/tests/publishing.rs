@@ -11,7 +11,7 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::metadata::{Metadata, NewToken, Published, StoredPath};
 use samovar_storage::token::{Rights, Token, TokenHash};
-use samovar_storage::verify::FileName;
+use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
 use sha2::{Digest, Sha256};
 
@@ -62,9 +62,9 @@ impl Fixture {
 
     fn send(&self, token: usize, upload: &Upload) {
         let mut body = upload.nar.as_slice();
-        let outcome = self
-            .cache
-            .put_nar(&self.tokens[token], &upload.name, &mut body);
+        let outcome =
+            self.cache
+                .put_nar(&self.tokens[token], &upload.name, &mut body, &mut Unlimited);
         outcome.unwrap();
     }
 

@@ -28,17 +28,20 @@
 
 mod target;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Read as _};
+use std::time::Duration;
 
 use samovar_http::http::{Method, Status, Version};
-use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
+use samovar_http::{Body, BodyError, BodyReader, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{PREFIX, Token, now};
 use samovar_storage::verify::FileName;
-use samovar_storage::{NARINFO_LEN_MAX, PutError, Refusal, StorageError, StoredCache};
+use samovar_storage::{
+    NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache, Wait,
+};
 
 use crate::access::credentials::Credentials;
 use crate::answer::nar::Part;
@@ -286,10 +289,7 @@ impl Uploads {
             );
         }
         let outcome = match &target.kind {
-            Kind::Nar(name) => self
-                .stored
-                .put_nar(&token, name, &mut request.reader())
-                .map(|()| ok("kept")),
+            Kind::Nar(name) => self.put_nar(request, &token, name).map(|()| ok("kept")),
             Kind::Narinfo(hash_part) => self.put_narinfo(context, request, &token, *hash_part),
             Kind::CacheInfo => put_cache_info(context, request),
             Kind::Log(path) => self
@@ -344,6 +344,17 @@ impl Uploads {
         }
     }
 
+    fn put_nar(
+        &self,
+        request: &mut Request,
+        token: &Token,
+        name: &FileName,
+    ) -> Result<(), PutError> {
+        let body = SharedBody(RefCell::new(request.reader()));
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        self.stored.put_nar(token, name, &mut &body, &mut admitted)
+    }
+
     fn put_narinfo(
         &self,
         context: Context<'_>,
@@ -393,6 +404,22 @@ impl Uploads {
                 "published"
             }
         }))
+    }
+}
+
+/// The body of a request, which is read and waited for in turn.
+#[derive(Debug)]
+struct SharedBody<'a>(RefCell<BodyReader<'a>>);
+
+impl io::Read for &SharedBody<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().read(buffer)
+    }
+}
+
+impl Wait for SharedBody<'_> {
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+        self.0.borrow().wait(is_ready)
     }
 }
 
@@ -492,9 +519,11 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             _ => Status::UNPROCESSABLE_CONTENT,
         },
         // Nix before 2.33 would repeat the PUT with an empty body.
-        PutError::Storage(_) if repeats_without_body(head) => Status::UNPROCESSABLE_CONTENT,
+        PutError::Storage(_) | PutError::Busy if repeats_without_body(head) => {
+            Status::UNPROCESSABLE_CONTENT
+        }
         PutError::Storage(error) if error.is_full() => Status::INSUFFICIENT_STORAGE,
-        PutError::Storage(_) => Status::SERVICE_UNAVAILABLE,
+        PutError::Storage(_) | PutError::Busy => Status::SERVICE_UNAVAILABLE,
     };
     let text = match error {
         // The cause may name local files, so it is only in the log.

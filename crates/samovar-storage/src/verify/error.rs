@@ -5,6 +5,8 @@ use std::io;
 use samovar_nix::nar::DecodeError;
 use samovar_nix::nixbase32;
 
+use super::MemoryError;
+
 /// Reason why an upload was not verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
@@ -14,6 +16,9 @@ pub enum VerifyError {
     /// Writing the body failed, on the server's side. Contains the unchanged error of the sink.
     #[error("cannot write the upload")]
     Sink(#[source] io::Error),
+    /// There is no memory for the window of the decompressor.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// The body breaks a rule.
     #[error(transparent)]
     Refused(#[from] Refusal),

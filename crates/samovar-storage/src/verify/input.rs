@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use sha2::{Digest, Sha256};
 
-use super::{Refusal, VerifyError};
+use super::{Memory, Refusal, VerifyError};
 
 /// Length of the buffer in bytes. Each `read` of the source and each `write` to the sink fills it
 /// at most once.
@@ -21,6 +21,9 @@ const OVERHEAD_MAX: u64 = 32 << 20;
 pub(super) struct Input<'a> {
     source: &'a mut dyn Read,
     out: &'a mut dyn Write,
+    memory: &'a mut dyn Memory,
+    /// Length of the reserved window, in bytes.
+    window_len: u64,
     buffer: Box<[u8]>,
     /// Start of the unread bytes in `buffer`.
     start: usize,
@@ -36,10 +39,16 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub(super) fn new(source: &'a mut dyn Read, out: &'a mut dyn Write) -> Self {
+    pub(super) fn new(
+        source: &'a mut dyn Read,
+        out: &'a mut dyn Write,
+        memory: &'a mut dyn Memory,
+    ) -> Self {
         Self {
             source,
             out,
+            memory,
+            window_len: 0,
             buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -50,6 +59,18 @@ impl<'a> Input<'a> {
             failure: None,
             has_failed: false,
         }
+    }
+
+    /// Reserves memory for a window or dictionary of this length. To be called before the
+    /// decompressor allocates it.
+    pub(super) fn reserve(&mut self, window_len: u64) -> io::Result<()> {
+        if window_len <= self.window_len {
+            return Ok(());
+        }
+        let reserved = self.memory.reserve(window_len);
+        reserved.map_err(|error| self.fail(error.into()))?;
+        self.window_len = window_len;
+        Ok(())
     }
 
     /// Returns the number of bytes received so far.

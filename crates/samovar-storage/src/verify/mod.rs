@@ -2,7 +2,8 @@
 //!
 //! [`verify`] copies the body of an upload from a [`Read`] to a [`Write`] while it decompresses it,
 //! checks the NAR inside and computes both hashes. Memory use does not depend on the length of the
-//! body: at most 24 MiB, plus the window of the decompressor within [`Limits`].
+//! body: at most 24 MiB, plus the window of the decompressor within [`Limits`], which is reserved
+//! through [`Memory`] before it is allocated.
 //!
 //! An upload is accepted only if
 //!
@@ -21,6 +22,7 @@ mod file_name;
 mod frames;
 mod input;
 mod listing;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +33,7 @@ use decompress::Decompressor;
 pub use error::{Refusal, VerifyError};
 pub use file_name::FileName;
 use input::Input;
+pub use memory::{Memory, MemoryError, Unlimited};
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
 
@@ -105,15 +108,21 @@ pub struct Verified {
 ///
 /// * [`VerifyError::Source`] if reading from `source` fails.
 /// * [`VerifyError::Sink`] if writing to `out` fails.
+/// * [`VerifyError::Memory`] if `memory` grants no memory for the window.
 /// * [`VerifyError::Refused`] if the body breaks a rule; the rest of it is not read.
 pub fn verify(
     source: &mut dyn Read,
     name: &FileName,
     out: &mut dyn Write,
     limits: &Limits,
+    memory: &mut dyn Memory,
 ) -> Result<Verified, VerifyError> {
-    let mut input = Input::new(source, out);
-    let compression = match detect(&mut input, name.compression()) {
+    let mut input = Input::new(source, out, memory);
+    let detected = detect(&mut input, name.compression()).and_then(|compression| {
+        input.reserve(decompress::fixed_window_len(compression, limits))?;
+        Ok(compression)
+    });
+    let compression = match detected {
         Ok(compression) => compression,
         Err(error) => return Err(input.take_failure().unwrap_or(VerifyError::Source(error))),
     };

@@ -151,6 +151,15 @@ fn name_of(compression: Compression, body: &[u8]) -> FileName {
     FileName::parse(format!("{hash}{suffix}").as_bytes()).unwrap()
 }
 
+/// Verifies a body within the default limits.
+fn verify_within_defaults(
+    source: &mut dyn Read,
+    name: &FileName,
+    out: &mut dyn Write,
+) -> Result<Verified, VerifyError> {
+    verify(source, name, out, &Limits::default(), &mut Unlimited)
+}
+
 /// Verifies a body under the file name that matches it.
 fn run(compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
     run_within(&Limits::default(), compression, body)
@@ -159,7 +168,7 @@ fn run(compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
 fn run_within(limits: &Limits, compression: Compression, body: &[u8]) -> Result<Verified, Refusal> {
     let name = name_of(compression, body);
     let mut out = Vec::new();
-    match verify(&mut &body[..], &name, &mut out, limits) {
+    match verify(&mut &body[..], &name, &mut out, limits, &mut Unlimited) {
         Ok(verified) => {
             assert_eq!(out, body, "the copy of an accepted body differs");
             assert_eq!(verified.file_size, body.len() as u64);

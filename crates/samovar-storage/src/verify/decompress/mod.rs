@@ -42,6 +42,18 @@ enum Codec<'a> {
     Zstd(zstd::Reader<'a>),
 }
 
+/// Returns the memory in bytes to reserve before decompressing. Readers of zstd and xz reserve it
+/// themselves, when they see the window or dictionary in a header.
+pub(super) fn fixed_window_len(compression: Compression, limits: &Limits) -> u64 {
+    match compression {
+        Compression::Brotli => 16 << 20,
+        Compression::Bzip2 => 4 << 20,
+        Compression::Lz4 => 12 << 20,
+        Compression::Lzip => limits.lzma_dictionary_max.into(),
+        _ => 0,
+    }
+}
+
 impl<'a> Decompressor<'a> {
     /// Creates a decompressor.
     ///

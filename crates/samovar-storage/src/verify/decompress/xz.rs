@@ -49,6 +49,7 @@ impl Read for Source<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = self.input.read(out)?;
         self.framing.push(out.get(..len).unwrap_or_default())?;
+        self.input.reserve(self.framing.dictionary_len)?;
         Ok(len)
     }
 }
@@ -94,6 +95,8 @@ enum Part {
 /// Checks that the sizes of the blocks agree with those in block headers and index.
 struct Framing {
     dictionary_max: u32,
+    /// Length of the largest dictionary so far, in bytes.
+    dictionary_len: u64,
     part: Part,
     /// The bytes of the current part so far; empty while data is skipped.
     bytes: Vec<u8>,
@@ -150,6 +153,7 @@ impl Framing {
     fn new(dictionary_max: u32) -> Self {
         Self {
             dictionary_max,
+            dictionary_len: 0,
             part: Part::StreamHeader,
             bytes: Vec::new(),
             is_first: true,
@@ -214,7 +218,9 @@ impl Framing {
                     };
                     self.start(Part::IndexNumber);
                 } else if bytes.len() == (usize::from(size) + 1) * 4 {
-                    self.block = block(bytes, self.dictionary_max)?;
+                    let dictionary_len;
+                    (self.block, dictionary_len) = block(bytes, self.dictionary_max)?;
+                    self.dictionary_len = self.dictionary_len.max(dictionary_len);
                     self.start(Part::Chunk);
                 }
             }
@@ -350,8 +356,8 @@ fn skip(bytes: &mut &[u8], left: u64) -> u64 {
     left.saturating_sub(len as u64)
 }
 
-/// Reads the header of a block.
-fn block(header: &[u8], dictionary_max: u32) -> io::Result<Block> {
+/// Reads the header of a block. Also returns the length of its dictionary, in bytes.
+fn block(header: &[u8], dictionary_max: u32) -> io::Result<(Block, u64)> {
     debug_assert!(header.len() <= BLOCK_HEADER_LEN_MAX);
     let flags = header.get(1).copied().unwrap_or(0);
     if flags & FLAGS_OF_FILTERS != 0 {
@@ -367,19 +373,21 @@ fn block(header: &[u8], dictionary_max: u32) -> io::Result<Block> {
     else {
         return Err(filters());
     };
-    if dictionary_len(*properties).is_none_or(|len| len > u64::from(dictionary_max)) {
+    let len = dictionary_len(*properties).filter(|len| *len <= u64::from(dictionary_max));
+    let Some(dictionary_len) = len else {
         return Err(io::Error::other(Refusal::Window {
             format: "xz",
             limit: dictionary_max.into(),
         }));
-    }
-    Ok(Block {
+    };
+    let block = Block {
         header_len: header.len() as u64,
         stated_compressed,
         stated_uncompressed,
         compressed: 0,
         uncompressed: 0,
-    })
+    };
+    Ok((block, dictionary_len))
 }
 
 /// Computes the length of the dictionary in bytes from LZMA2's properties.

@@ -49,7 +49,7 @@ fn every_flipped_byte_is_refused() {
         for at in 0..body.len() {
             for flip in [0x01, 0x80, 0xff] {
                 body[at] ^= flip;
-                let result = verify(&mut &body[..], &name, &mut io::sink(), &Limits::default());
+                let result = verify_within_defaults(&mut &body[..], &name, &mut io::sink());
                 assert!(
                     matches!(result, Err(VerifyError::Refused(_))),
                     "{compression:?} {at} {result:?}"
@@ -136,7 +136,7 @@ fn bytes_after_the_nar_are_refused() {
 fn another_hash_than_the_name_states_is_refused() {
     let body = small_nar();
     let name = name_of(Compression::None, b"another body");
-    let result = verify(&mut &body[..], &name, &mut io::sink(), &Limits::default());
+    let result = verify_within_defaults(&mut &body[..], &name, &mut io::sink());
     let Err(VerifyError::Refused(refusal)) = result else {
         panic!("{result:?}");
     };
@@ -193,7 +193,7 @@ fn errors_of_the_source_are_passed_through() {
                     len,
                     has_failed: false,
                 };
-                let result = verify(&mut source, &name, &mut io::sink(), &Limits::default());
+                let result = verify_within_defaults(&mut source, &name, &mut io::sink());
                 let Err(VerifyError::Source(error)) = result else {
                     panic!("{compression:?} {kind:?} {len} {result:?}");
                 };
@@ -235,7 +235,7 @@ fn errors_of_the_sink_are_passed_through() {
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::UnexpectedEof] {
             for left in [0, 1, 1_000, body.len() / 2, body.len() - 1] {
                 let mut sink = Full { left, kind };
-                let result = verify(&mut &body[..], &name, &mut sink, &Limits::default());
+                let result = verify_within_defaults(&mut &body[..], &name, &mut sink);
                 let Err(VerifyError::Sink(error)) = result else {
                     panic!("{compression:?} {kind:?} {left} {result:?}");
                 };

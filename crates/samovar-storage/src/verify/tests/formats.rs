@@ -80,7 +80,7 @@ proptest! {
         let mut out = Vec::new();
         let mut source = ShortReads::new(&body, lens);
         let name = name_of(compression, &body);
-        let verified = verify(&mut source, &name, &mut out, &Limits::default()).unwrap();
+        let verified = verify_within_defaults(&mut source, &name, &mut out).unwrap();
         prop_assert_eq!(verified, expected);
         prop_assert_eq!(out, body);
     }
@@ -94,7 +94,7 @@ fn one_byte_a_read_changes_nothing() {
         let expected = run(compression, &body).unwrap();
         let mut source = ShortReads::new(&body, vec![1]);
         let name = name_of(compression, &body);
-        let verified = verify(&mut source, &name, &mut io::sink(), &Limits::default()).unwrap();
+        let verified = verify_within_defaults(&mut source, &name, &mut io::sink()).unwrap();
         assert_eq!(verified, expected);
     }
 }
@@ -164,7 +164,7 @@ fn zstd_frames_are_indexed() {
     let name = name_of(Compression::Zstd, &body);
     for len in [1, 3, 7, 4_096, 131_071] {
         let mut source = ShortReads::new(&body, vec![len]);
-        let verified = verify(&mut source, &name, &mut io::sink(), &Limits::default()).unwrap();
+        let verified = verify_within_defaults(&mut source, &name, &mut io::sink()).unwrap();
         assert_eq!(verified.frames.as_ref(), Some(&frames), "{len}");
     }
 }

@@ -42,8 +42,55 @@ fn a_file_that_is_too_large_is_refused_at_its_start() {
     };
     let mut source = Counted(&body, 0);
     let name = name_of(Compression::None, &body);
-    verify(&mut source, &name, &mut io::sink(), &limits).unwrap_err();
+    verify(&mut source, &name, &mut io::sink(), &limits, &mut Unlimited).unwrap_err();
     assert!(source.1 <= 128 << 10, "{}", source.1);
+}
+
+/// Grants at most `len_max` bytes, and records the length requested last.
+struct Granted {
+    len: u64,
+    len_max: u64,
+}
+
+impl Memory for Granted {
+    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
+        self.len = len;
+        if len > self.len_max {
+            return Err(MemoryError::Busy);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn windows_are_reserved() {
+    let nar = large_nar();
+    for compression in COMPRESSIONS {
+        let body = compress(compression, &nar);
+        let name = name_of(compression, &body);
+        let verify_with = |len_max| {
+            let mut memory = Granted { len: 0, len_max };
+            let (mut source, limits) = (&body[..], Limits::default());
+            let verified = verify(&mut source, &name, &mut io::sink(), &limits, &mut memory);
+            (verified.map(drop), memory.len)
+        };
+        let (verified, len) = verify_with(u64::MAX);
+        verified.unwrap();
+        let (min, max) = match compression {
+            Compression::None | Compression::Gzip => (0, 0),
+            Compression::Lzip => (64 << 20, 64 << 20),
+            _ => (512 << 10, 16 << 20),
+        };
+        assert!((min..=max).contains(&len), "{compression:?} {len}");
+        verify_with(len).0.unwrap();
+        if len > 0 {
+            let refused = verify_with(len - 1).0;
+            assert!(
+                matches!(refused, Err(VerifyError::Memory(_))),
+                "{refused:?}"
+            );
+        }
+    }
 }
 
 #[test]

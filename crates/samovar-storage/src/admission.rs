@@ -1,0 +1,464 @@
+//! [`Admission`]: limits of the uploads in progress and of their memory.
+//!
+//! Most of the memory of an upload is the window of its decompressor, which the client chooses: up
+//! to 128 MiB. Each upload reserves this memory before the decompressor allocates it. Uploads wait
+//! for slots and memory, first come, first served. Each token has limits below those of all uploads
+//! together, so that it cannot keep the uploads of other tokens waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::verify::{Memory, MemoryError};
+
+/// Maximum number of uploads in progress: with one token, and in total.
+const UPLOADS_MAX: (u64, u64) = (64, 512);
+
+/// Maximum memory for windows in bytes: with one token, and in total. One token can use the largest
+/// window, and leaves memory for others.
+const MEMORY_MAX: (u64, u64) = (160 << 20, 256 << 20);
+
+/// Maximum number of uploads that wait for a slot, and of those that wait for memory: with one
+/// token, and in total.
+const WAITING_MAX: (usize, usize) = (128, 256);
+
+/// Maximum time that an upload waits for a slot, and for memory. It is below 60 s, the usual
+/// timeout of proxies.
+pub const PATIENCE: Duration = Duration::from_secs(50);
+
+/// Waits on behalf of a request.
+pub trait Wait: fmt::Debug {
+    /// Calls `is_ready` with the time that it may wait, until it returns `true`.
+    ///
+    /// # Errors
+    ///
+    /// If the request cannot continue because the server is stopping.
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()>;
+}
+
+/// The limits of a storage.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    uploads: Gate,
+    memory: Gate,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            uploads: Gate::new(UPLOADS_MAX),
+            memory: Gate::new(MEMORY_MAX),
+        }
+    }
+}
+
+impl Admission {
+    /// Admits an upload with this token. Waits for at most `patience` for a slot, and later for
+    /// memory.
+    pub(crate) fn admit<'a>(
+        &'a self,
+        token: i64,
+        wait: &'a dyn Wait,
+        patience: Duration,
+    ) -> Result<Admitted<'a>, MemoryError> {
+        Ok(Admitted {
+            slot: self.uploads.acquire(token, 1, patience, wait)?,
+            gate: &self.memory,
+            memory: None,
+            wait,
+            patience,
+        })
+    }
+}
+
+/// The slot and the memory of an upload, released when dropped.
+#[derive(Debug)]
+pub struct Admitted<'a> {
+    slot: Permit<'a>,
+    gate: &'a Gate,
+    memory: Option<Permit<'a>>,
+    wait: &'a dyn Wait,
+    patience: Duration,
+}
+
+impl Memory for Admitted<'_> {
+    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
+        let (held, patience) = match &self.memory {
+            Some(memory) => (memory.amount, Duration::ZERO),
+            None => (0, self.patience),
+        };
+        let missing = len.saturating_sub(held);
+        let mut permit = self
+            .gate
+            .acquire(self.slot.key, missing, patience, self.wait)?;
+        match &mut self.memory {
+            Some(memory) => memory.amount += std::mem::take(&mut permit.amount),
+            None => self.memory = Some(permit),
+        }
+        Ok(())
+    }
+}
+
+/// A limited amount that keys share.
+#[derive(Debug)]
+struct Gate {
+    key_max: u64,
+    sum_max: u64,
+    state: Mutex<State>,
+    /// Notified when an amount is released, or the queue changes.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sum: u64,
+    /// Amounts by key; none is zero.
+    held: HashMap<i64, u64>,
+    waiting: VecDeque<Waiting>,
+    next_ticket: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    ticket: u64,
+    key: i64,
+    amount: u64,
+}
+
+impl Gate {
+    fn new((key_max, sum_max): (u64, u64)) -> Self {
+        Self {
+            key_max,
+            sum_max,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Takes an amount; waits for at most `patience` until it is free.
+    fn acquire(
+        &self,
+        key: i64,
+        amount: u64,
+        patience: Duration,
+        wait: &dyn Wait,
+    ) -> Result<Permit<'_>, MemoryError> {
+        let permit = || Permit {
+            gate: self,
+            key,
+            amount,
+        };
+        let mut state = self.state();
+        let of_key = state.waiting.iter().filter(|entry| entry.key == key);
+        if of_key.count() >= WAITING_MAX.0 || state.waiting.len() >= WAITING_MAX.1 {
+            return Err(MemoryError::Busy);
+        }
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.waiting.push_back(Waiting {
+            ticket,
+            key,
+            amount,
+        });
+        if self.enter(&mut state, ticket) {
+            return Ok(permit());
+        }
+        drop(state);
+        let queued = Queued { gate: self, ticket };
+        if patience.is_zero() {
+            return Err(MemoryError::Busy);
+        }
+        let deadline = Instant::now() + patience;
+        let mut entered = None;
+        let waited = wait.wait(&mut |slice| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (mut state, _timeout) = self
+                .changed
+                .wait_timeout_while(self.state(), slice.min(left), |state| {
+                    !self.is_next(state, ticket)
+                })
+                .unwrap_or_else(PoisonError::into_inner);
+            entered = self.enter(&mut state, ticket).then(permit);
+            entered.is_some() || left.is_zero()
+        });
+        drop(queued);
+        waited.map_err(MemoryError::Stopped)?;
+        entered.ok_or(MemoryError::Busy)
+    }
+
+    /// Moves a waiting entry to the held amounts, if it is its turn.
+    fn enter(&self, state: &mut State, ticket: u64) -> bool {
+        let is_next = self.is_next(state, ticket);
+        let position = state
+            .waiting
+            .iter()
+            .position(|entry| entry.ticket == ticket);
+        if is_next && let Some(entry) = position.and_then(|at| state.waiting.remove(at)) {
+            state.sum += entry.amount;
+            *state.held.entry(entry.key).or_default() += entry.amount;
+        }
+        is_next
+    }
+
+    /// Whether an entry is the first that its key's limit does not hold back, and fits.
+    fn is_next(&self, state: &State, ticket: u64) -> bool {
+        let mut held_back = Vec::new();
+        for entry in &state.waiting {
+            let held = state.held.get(&entry.key).copied().unwrap_or(0);
+            if held_back.contains(&entry.key) || held + entry.amount > self.key_max {
+                held_back.push(entry.key);
+                continue;
+            }
+            return entry.ticket == ticket && state.sum + entry.amount <= self.sum_max;
+        }
+        false
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An entry of the queue. Leaves the queue when dropped, unless it has entered.
+struct Queued<'a> {
+    gate: &'a Gate,
+    ticket: u64,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let mut state = self.gate.state();
+        state.waiting.retain(|entry| entry.ticket != self.ticket);
+        drop(state);
+        self.gate.changed.notify_all();
+    }
+}
+
+/// A held amount; released when dropped.
+#[derive(Debug)]
+struct Permit<'a> {
+    gate: &'a Gate,
+    key: i64,
+    amount: u64,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut state = self.gate.state();
+        state.sum = state.sum.saturating_sub(self.amount);
+        if let Some(held) = state.held.get_mut(&self.key) {
+            *held = held.saturating_sub(self.amount);
+            if *held == 0 {
+                state.held.remove(&self.key);
+            }
+        }
+        drop(state);
+        self.gate.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Waits by blocking the thread.
+    #[derive(Debug)]
+    struct Block;
+
+    impl Wait for Block {
+        fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+            while !is_ready(Duration::from_millis(200)) {}
+            Ok(())
+        }
+    }
+
+    /// Counts how often it is called, and stops waiting.
+    #[derive(Debug)]
+    struct Counted<'a>(&'a AtomicUsize);
+
+    impl Wait for Counted<'_> {
+        fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+            assert!(!is_ready(Duration::ZERO));
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(io::ErrorKind::ConnectionAborted.into())
+        }
+    }
+
+    fn take(gate: &Gate, key: i64, amount: u64) -> Option<Permit<'_>> {
+        gate.acquire(key, amount, Duration::ZERO, &Block).ok()
+    }
+
+    /// Waits until `count` callers wait at the gate.
+    fn await_waiting(gate: &Gate, count: usize) {
+        while gate.state().waiting.len() != count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_key_and_all_keys_together_are_limited() {
+        let gate = Gate::new((2, 3));
+        let held = [take(&gate, 1, 1).unwrap(), take(&gate, 1, 1).unwrap()];
+        assert!(take(&gate, 1, 1).is_none(), "limit of the key");
+        let other = take(&gate, 2, 1).unwrap();
+        assert!(take(&gate, 2, 1).is_none() && take(&gate, 3, 1).is_none());
+        drop(other);
+        assert!(take(&gate, 3, 1).is_some());
+        drop(held);
+        assert!(take(&gate, 1, 2).is_some());
+        assert!(take(&gate, 1, 3).is_none(), "more than a key may ever have");
+        let state = gate.state();
+        assert!(state.sum == 0 && state.held.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn callers_are_served_in_the_order_of_their_arrival() {
+        let gate = Gate::new((4, 4));
+        let first = take(&gate, 1, 4).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            for (at, amount) in [3, 1, 4, 1].into_iter().enumerate() {
+                let (gate, sender) = (&gate, sender.clone());
+                scope.spawn(move || {
+                    let permit = gate.acquire(at as i64 + 2, amount, LONG, &Block).unwrap();
+                    sender.send(amount).unwrap();
+                    drop(permit);
+                });
+                await_waiting(gate, at + 1);
+            }
+            drop(first);
+        });
+        let order: Vec<u64> = receiver.try_iter().collect();
+        // The first two fit together; the last one does not overtake the third.
+        assert_eq!(order.len(), 4);
+        assert_eq!(order[3], 1, "{order:?}");
+        assert_eq!(order[2], 4, "{order:?}");
+    }
+
+    #[test]
+    fn a_key_at_its_limit_keeps_no_other_key_waiting() {
+        let gate = Gate::new((2, 4));
+        let held = take(&gate, 1, 2).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| gate.acquire(1, 1, LONG, &Block).is_ok());
+            await_waiting(&gate, 1);
+            assert!(take(&gate, 2, 2).is_some());
+            drop(held);
+            assert!(waiting.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_caller_that_stops_waiting_leaves_the_queue() {
+        let gate = Gate::new((1, 1));
+        let held = take(&gate, 1, 1).unwrap();
+        let calls = AtomicUsize::new(0);
+        let stopped = gate.acquire(1, 1, LONG, &Counted(&calls)).unwrap_err();
+        assert!(matches!(stopped, MemoryError::Stopped(_)));
+        let patience = Duration::from_millis(1);
+        let busy = gate.acquire(1, 1, patience, &Block).unwrap_err();
+        assert!(matches!(busy, MemoryError::Busy));
+        assert!(gate.state().waiting.is_empty());
+        drop(held);
+        assert!(take(&gate, 1, 1).is_some());
+    }
+
+    #[test]
+    fn the_number_of_waiting_callers_is_limited() {
+        let gate = Gate::new((1, 1));
+        let _held = take(&gate, 1, 1).unwrap();
+        let wait_in_vain = |key| {
+            let waited = AtomicUsize::new(0);
+            let wait = Counted(&waited);
+            let refused = gate.acquire(key, 1, LONG, &wait);
+            assert!(matches!(
+                refused,
+                Err(MemoryError::Stopped(_)) | Err(MemoryError::Busy)
+            ));
+            waited.into_inner() == 1
+        };
+        let fill = |key, count| {
+            for _ in 0..count {
+                let ticket = u64::MAX - gate.state().waiting.len() as u64;
+                let amount = 1;
+                gate.state().waiting.push_back(Waiting {
+                    ticket,
+                    key,
+                    amount,
+                });
+            }
+        };
+        fill(1, WAITING_MAX.0 - 1);
+        assert!(wait_in_vain(1), "one below the limit of a key");
+        fill(1, 1);
+        assert!(!wait_in_vain(1), "at the limit of a key");
+        fill(2, WAITING_MAX.1 - WAITING_MAX.0 - 1);
+        assert!(wait_in_vain(3), "one below the limit of all");
+        fill(3, 1);
+        assert!(!wait_in_vain(3), "at the limit of all");
+    }
+
+    #[test]
+    fn uploads_of_a_token_and_of_all_are_limited() {
+        let admission = Admission::default();
+        let admit = |token| admission.admit(token, &Block, Duration::ZERO);
+        let mut of_one: Vec<_> = (0..64).map(|_| admit(1).unwrap()).collect();
+        assert!(matches!(admit(1), Err(MemoryError::Busy)));
+        of_one.pop();
+        of_one.push(admit(1).unwrap());
+        let others: Vec<_> = (64..512).map(|at| admit(at / 64 + 1).unwrap()).collect();
+        assert!(matches!(admit(0), Err(MemoryError::Busy)));
+        drop(of_one);
+        assert!(admit(0).is_ok());
+        drop(others);
+    }
+
+    #[test]
+    fn memory_of_a_token_and_of_all_is_limited() {
+        let admission = Admission::default();
+        let admit = |token| admission.admit(token, &Block, Duration::ZERO).unwrap();
+        let mib = |count: u64| count << 20;
+        let (mut first, mut second) = (admit(1), admit(1));
+        first.reserve(mib(128)).unwrap();
+        second.reserve(mib(32) + 1).unwrap_err();
+        second.reserve(mib(32)).unwrap();
+        let (mut third, mut fourth) = (admit(2), admit(3));
+        third.reserve(mib(96) + 1).unwrap_err();
+        third.reserve(mib(96)).unwrap();
+        fourth.reserve(1).unwrap_err();
+        drop(first);
+        fourth.reserve(mib(128) + 1).unwrap_err();
+        fourth.reserve(mib(128)).unwrap();
+    }
+
+    #[test]
+    fn an_upload_that_holds_memory_does_not_wait_for_more() {
+        let admission = Admission::default();
+        let admit = |token| admission.admit(token, &Block, LONG).unwrap();
+        let (mut first, mut second) = (admit(1), admit(2));
+        first.reserve(100 << 20).unwrap();
+        second.reserve(100 << 20).unwrap();
+        first.reserve(156 << 20).unwrap();
+        assert!(matches!(
+            second.reserve((100 << 20) + 1),
+            Err(MemoryError::Busy)
+        ));
+        drop(first);
+        second.reserve(160 << 20).unwrap();
+        assert!(matches!(
+            second.reserve((160 << 20) + 1),
+            Err(MemoryError::Busy)
+        ));
+        drop(second);
+        let state = admission.memory.state();
+        assert!(state.sum == 0 && state.held.is_empty());
+    }
+}

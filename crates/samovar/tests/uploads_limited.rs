@@ -1,0 +1,136 @@
+//! Uploads of many or slow clients use bounded memory, and do not delay uploads with other tokens.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::net::SocketAddr;
+
+use support_uploads::{MadePath, Site, hash, nar_of_file};
+use testkit::eventually;
+use testkit::http1::Connection;
+use testkit::procfs;
+
+const MIB: u64 = 1 << 20;
+
+/// Maximum number of uploads of one token: in progress, and waiting.
+const UPLOADS_MAX: usize = 64;
+const WAITING_MAX: usize = 128;
+
+/// Starts an upload of `len` bytes; `body` is its beginning.
+fn start(
+    address: SocketAddr,
+    token: &str,
+    agent: &str,
+    target: &str,
+    len: usize,
+    body: &[u8],
+) -> Connection {
+    let mut connection = Connection::connect(address);
+    connection.send(format!(
+        "PUT {target} HTTP/1.1\r\nHost: a\r\nUser-Agent: {agent}\r\n\
+         Authorization: Bearer {token}\r\nContent-Length: {len}\r\n\r\n"
+    ));
+    connection.send(body);
+    connection
+}
+
+/// Returns the beginning of a zstd file with the largest window, whose content is the beginning of
+/// a NAR of zeros and `len` bytes long.
+fn zstd_with_large_window(len: u64) -> Vec<u8> {
+    const BLOCK_LEN: u32 = 128 << 10;
+    let block = |kind: u32, len: u32| (kind << 1 | len << 3).to_le_bytes()[..3].to_vec();
+    let mut nar = nar_of_file(b"");
+    // Up to the length of the contents.
+    nar.truncate(nar.len() - 24);
+    nar.extend((1_u64 << 32).to_le_bytes());
+    // A skippable frame, which keeps the content below 1,000 times the file.
+    let padding = len / 500;
+    let mut file = 0x184d_2a50_u32.to_le_bytes().to_vec();
+    file.extend(u32::try_from(padding).unwrap().to_le_bytes());
+    file.resize(file.len() + usize::try_from(padding).unwrap(), 0);
+    // Magic number, no optional fields, and a window of 2^(10 + 17) bytes.
+    file.extend(b"\x28\xb5\x2f\xfd\x00\x88");
+    file.extend(block(0, u32::try_from(nar.len()).unwrap()));
+    file.extend(nar);
+    for _ in 0..len / u64::from(BLOCK_LEN) {
+        file.extend(block(1, BLOCK_LEN));
+        file.push(0);
+    }
+    file
+}
+
+#[test]
+fn many_uploads_with_the_largest_window_use_bounded_memory() {
+    let site = Site::new();
+    site.configure_empty("connections.stall-time = 0\n");
+    let server = site.start();
+    let memory = |name| procfs::memory(server.process.pid(), "status", name).unwrap();
+    let idle = memory("VmHWM");
+    let file = zstd_with_large_window(100 * MIB);
+    // Each upload fills 100 MiB of its window, then its client sends nothing.
+    let mut uploads = Vec::new();
+    for at in 0..8 {
+        let token = site.token(&["--name", &format!("of {}", at / 2)]);
+        let target = format!("/nar/{}.nar.zst", hash(&[at]));
+        let len = file.len() + 1;
+        uploads.push(start(server.address, &token, "curl", &target, len, &file));
+    }
+    eventually("two uploads have filled their windows", || {
+        memory("VmRSS") > idle + 200 * MIB
+    });
+    // Uploads without a window need no memory of the budget.
+    let other = site.token(&["--name", "other"]);
+    server.publish(&other, &MadePath::new("uncompressed"));
+    assert!(uploads.iter_mut().all(Connection::is_quiet));
+    drop(uploads);
+    // This one is served after all that have waited before it.
+    server.publish(&other, &MadePath::new("compressed").compressed("zstd"));
+    let peak = memory("VmHWM");
+    assert!(peak < idle + 320 * MIB, "{} MiB", peak / MIB);
+}
+
+#[test]
+fn slow_uploads_with_one_token_do_not_delay_other_tokens() {
+    let site = Site::new();
+    site.configure_empty("connections.stall-time = 0\n");
+    let server = site.start();
+    let token = site.token(&["--name", "slow"]);
+    let path = MadePath::new("path");
+    let agents = ["curl/8.0", "curl/8.0 Nix/2.8"];
+    let mut uploads: Vec<Connection> = (0..UPLOADS_MAX + WAITING_MAX + 4)
+        .map(|at| {
+            let body = &path.file[..1];
+            let (target, len) = (path.file_target(), path.file.len() + (1 << 20));
+            start(server.address, &token, agents[at % 2], &target, len, body)
+        })
+        .collect();
+    let refused = |uploads: &mut [Connection]| -> Vec<usize> {
+        let ended = uploads.iter_mut().enumerate();
+        let ended = ended.filter_map(|(at, upload)| (!upload.is_quiet()).then_some(at));
+        ended.collect()
+    };
+    eventually("those past the limit are refused", || {
+        refused(&mut uploads).len() >= 4
+    });
+    let fast = site.token(&["--name", "fast"]);
+    for (at, byte) in path.file.iter().enumerate().skip(1).take(20) {
+        let path = MadePath::new(&format!("path-{at}"));
+        server.publish(&fast, &path.compressed("zstd"));
+        for upload in &mut uploads[..10] {
+            upload.send([*byte]);
+        }
+    }
+    let ended = refused(&mut uploads);
+    assert_eq!(ended.len(), 4, "{ended:?}");
+    for at in ended {
+        let response = uploads[at].next(false).unwrap();
+        // Nix before 2.33 would repeat the request with an empty body after a 503.
+        assert_eq!(response.status, [503, 422][at % 2], "{}", response.text());
+        assert!(response.text().contains("too many uploads"));
+    }
+    // A free slot goes to the next upload with this token.
+    drop(uploads);
+    server.publish(&token, &path);
+}
