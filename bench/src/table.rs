@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section};
 
-/// Renders all sections that have figures or reasons.
+/// Renders all sections that have rows, with figures or with the reasons why there are none.
 pub(crate) fn render(results: &Results) -> String {
     Section::ALL
         .into_iter()

@@ -104,7 +104,8 @@ pub(crate) fn thread_times() -> Vec<ThreadTime> {
     times
 }
 
-/// Returns the kind of a thread from its name. There are two more kinds than I/O threads.
+/// Returns the kind of a thread from its name. Each I/O thread is a kind of its own; the others are
+/// `worker` and `other`.
 fn kind_of(name: &str) -> String {
     let is_io = name.strip_prefix("io-").is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

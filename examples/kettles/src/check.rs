@@ -22,11 +22,12 @@ pub struct Check {
 }
 
 impl Check {
-    /// Compares the totals with the rows.
+    /// Recomputes the statistics from all stored measurements, and compares them with the stored
+    /// totals.
     ///
     /// # Errors
     ///
-    /// If they differ, or the store cannot be read.
+    /// If they differ, if the store cannot be read, or if it changed during every attempt.
     pub fn run(&self) -> Result<()> {
         let mut store = store::open_to_read(&self.database)?;
         let started = Instant::now();

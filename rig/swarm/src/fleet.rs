@@ -22,7 +22,7 @@ pub struct Answer<'a> {
     pub status: u16,
     /// Body, up to 1 MiB; empty unless [`Ask::wants_body`].
     pub body: &'a [u8],
-    /// Length of the body, in bytes.
+    /// Length of the received body, in bytes, even if `body` does not contain all of it.
     pub body_len: u64,
 }
 

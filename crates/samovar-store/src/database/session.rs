@@ -97,8 +97,8 @@ impl Session {
         };
         let source =
             source.map_err(|error| StoreError::io("reading the freshness token", &error))?;
-        // Read in this order, so that a checkpoint that starts in between is distinguished from a
-        // copy.
+        // Read the progress of the checkpoint before the file. Otherwise a checkpoint that starts
+        // between the two reads would look like a backup that was copied over the database.
         let checkpoint = source.checkpoint();
         let content = Content::of(path);
         // The connection holds its lock, so without WAL no commit can happen now. But the
