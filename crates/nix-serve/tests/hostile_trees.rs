@@ -166,22 +166,22 @@ fn everything_at(file_len: usize, place: &str) {
 }
 
 #[test]
-fn a_replaced_path_is_not_served() {
+fn a_replaced_path_is_never_served_with_other_contents() {
     everything_at(70_000, "");
 }
 
 #[test]
-fn a_replaced_small_path_is_not_served() {
+fn a_replaced_small_path_is_never_served_with_other_contents() {
     everything_at(2000, "");
 }
 
 #[test]
-fn a_path_with_a_replaced_directory_is_not_served() {
+fn a_path_with_a_replaced_directory_is_never_served_with_other_contents() {
     everything_at(400_000, "m");
 }
 
 #[test]
-fn a_path_with_a_replaced_file_is_not_served() {
+fn a_path_with_a_replaced_file_is_never_served_with_other_contents() {
     everything_at(400_000, "m/file");
 }
 
@@ -301,7 +301,7 @@ fn unreadable_files_fail_visibly() {
 
 /// Files of a file system that is mounted inside a path are served if their contents are right.
 #[test]
-fn a_mount_point_in_a_path_is_not_served() {
+fn a_mount_point_is_served_only_with_the_registered_contents() {
     let (hostile, path) = Hostile::new(|store| {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");

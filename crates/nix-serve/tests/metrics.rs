@@ -429,7 +429,7 @@ fn metrics_are_available_while_the_server_is_full() {
 
 /// After a zero-downtime upgrade the new process serves the metrics.
 #[test]
-fn metrics_continue_after_an_upgrade() {
+fn an_upgrade_passes_the_admin_socket_to_the_new_process() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("admin");
     let pid_file = dir.path().join("pid");

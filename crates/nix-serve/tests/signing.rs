@@ -329,7 +329,7 @@ fn an_unusable_new_key_leaves_the_old_one_in_use() {
 
 /// Logs are reopened as log rotation requires: rename, signal, compress the renamed file.
 #[test]
-fn a_reload_reopens_logs() {
+fn usr1_and_hup_reopen_logs() {
     let dir = tempfile::tempdir().unwrap();
     let (access, errors) = (at(dir.path(), "access"), at(dir.path(), "errors"));
     let mut command = server_of(&sample_root());

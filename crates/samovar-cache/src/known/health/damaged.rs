@@ -27,7 +27,7 @@ use crate::refusal::Refusal;
 use crate::sync::Locked;
 
 /// Maximum number of marks, at 100 bytes each. Further damaged paths are found and reported again
-/// at each request.
+/// each time their NAR is hashed.
 pub(super) const COUNT_MAX: usize = 65_536;
 
 /// Duration from which a check counts as long: it is not repeated at once in the same epoch.
