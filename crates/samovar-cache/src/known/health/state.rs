@@ -224,7 +224,10 @@ mod tests {
 
         /// Any counts with a valid checksum: lengths are checked before memory is allocated.
         #[test]
-        fn wrong_counts_with_a_valid_checksum_do_not_panic(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
+        fn wrong_counts_with_a_valid_checksum_do_not_panic(
+            counts: [u64; 2],
+            rest in vec(any::<u8>(), 0..200),
+        ) {
             let mut bytes = encode(&State::default());
             bytes.truncate(HEAD_LEN - 16);
             bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
