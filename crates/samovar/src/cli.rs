@@ -144,12 +144,12 @@ fn required(id: &'static str, value_name: &'static str) -> Arg {
 }
 
 /// Defines an option with a value.
-fn option(id: &'static str, value_name: &'static str) -> Arg {
+pub(crate) fn option(id: &'static str, value_name: &'static str) -> Arg {
     Arg::new(id).long(id).value_name(value_name)
 }
 
 /// Defines an option without a value.
-fn switch(id: &'static str) -> Arg {
+pub(crate) fn switch(id: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue)
 }
 
@@ -158,7 +158,7 @@ fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
     rate.map_err(|_error| "expected a number of bytes per second, at least 1")
 }
 
-fn json() -> Arg {
+pub(crate) fn json() -> Arg {
     switch("json").help("Print a JSON document")
 }
 
@@ -169,7 +169,7 @@ fn url() -> Arg {
     )
 }
 
-fn paths() -> Arg {
+pub(crate) fn paths() -> Arg {
     Arg::new("paths")
         .value_name("PATH")
         .action(ArgAction::Append)

@@ -16,7 +16,7 @@ use crate::roots::{self, Root};
 use crate::size::human;
 
 /// Number of paths per look-up in the local store.
-const LOOKUP_COUNT: usize = 500;
+pub(crate) const LOOKUP_COUNT: usize = 500;
 
 /// `samovar query`: prints which paths the cache has.
 pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {

@@ -6,8 +6,7 @@ use anyhow::{Context as _, bail};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::Store;
 
-/// Number of paths per query of the local database.
-const LOOKUP_COUNT: usize = 500;
+use crate::command::LOOKUP_COUNT;
 
 /// Paths of the local store to push.
 #[derive(Debug, Default)]

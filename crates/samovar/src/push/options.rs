@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use super::credentials::Sources;
 use super::upload::Compressing;
+use crate::cli::{json, option, paths, switch};
 use crate::hook;
 use crate::remote::Remote;
 
@@ -54,16 +55,7 @@ pub(crate) fn command() -> Command {
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
                  that takes PUT",
         ))
-        .arg(
-            Arg::new("paths")
-                .value_name("PATH")
-                .action(ArgAction::Append)
-                .num_args(0..)
-                .help(
-                    "Store path, base name, hash part, or link to a store path such as ./result; - \
-                 reads them from standard input, one per line",
-                ),
-        )
+        .arg(paths())
         .arg(switch("exec").requires("command").help(
             "Run the COMMAND after --, then push the paths built meanwhile, also if it fails",
         ))
@@ -76,12 +68,12 @@ pub(crate) fn command() -> Command {
         .args(selection())
         .args(credentials())
         .arg(
-            value("jobs", "N")
+            option("jobs", "N")
                 .value_parser(value_parser!(u16).range(1..))
                 .help("Number of NARs that are compressed at once [default: one for each core]"),
         )
         .arg(
-            value("compression-level", "LEVEL")
+            option("compression-level", "LEVEL")
                 .value_parser(value_parser!(i32).range(1..=19))
                 .help(format!("Level of zstd, 1 to 19 [default: {LEVEL}]")),
         )
@@ -90,7 +82,7 @@ pub(crate) fn command() -> Command {
                 .conflicts_with_all(["exec", "spool"])
                 .help("List the paths that the cache lacks, and push nothing"),
         )
-        .arg(switch("json").help("Print a JSON document"))
+        .arg(json())
         .arg(
             Arg::new("command")
                 .value_name("COMMAND")
@@ -105,7 +97,7 @@ pub(crate) fn command() -> Command {
 /// Defines the options that select paths.
 fn selection() -> [Arg; 3] {
     [
-        value("store", "URI").help("Store that has the paths [default: that of Nix]"),
+        option("store", "URI").help("Store that has the paths [default: that of Nix]"),
         switch("no-closure").help("Push only the named paths: the cache must have references"),
         switch("substituted").help(
             "With --exec: also push paths that were downloaded, not only those that were built",
@@ -115,7 +107,7 @@ fn selection() -> [Arg; 3] {
 
 fn credentials() -> [Arg; 2] {
     let file = |id, what| {
-        value(id, "FILE")
+        option(id, "FILE")
             .value_parser(value_parser!(PathBuf))
             .help(what)
     };
@@ -126,14 +118,6 @@ fn credentials() -> [Arg; 2] {
             "File with the token as the password for the host of the URL",
         ),
     ]
-}
-
-fn value(id: &'static str, value_name: &'static str) -> Arg {
-    Arg::new(id).long(id).value_name(value_name)
-}
-
-fn switch(id: &'static str) -> Arg {
-    Arg::new(id).long(id).action(ArgAction::SetTrue)
 }
 
 impl Options {
