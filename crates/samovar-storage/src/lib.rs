@@ -32,6 +32,7 @@ pub mod metadata;
 mod mirror;
 pub mod objects;
 mod publish;
+pub mod push;
 mod size;
 mod storage;
 mod stored_cache;

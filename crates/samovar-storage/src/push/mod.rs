@@ -1,0 +1,3 @@
+//! Bulk uploads: the push protocol, version 1 (`docs/push-protocol.md`).
+
+pub mod wire;

@@ -1,0 +1,165 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const HASH_PART: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
+const NAR_HASH: &str = "1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
+
+fn scan<L: RecordLine>(body: &[u8], step: usize) -> Result<Vec<Record<L>>, WireError> {
+    let mut scanner = Scanner::<L>::default();
+    for piece in body.chunks(step.max(1)) {
+        scanner.push(piece)?;
+    }
+    scanner.finish()
+}
+
+fn pack(records: &[Vec<u8>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for record in records {
+        body.extend(format!("nar {NAR_HASH} zstd {}\n", record.len()).bytes());
+        body.extend(record);
+    }
+    body.extend(format!("end {}\n", records.len()).bytes());
+    body
+}
+
+#[test]
+fn lines_of_open() {
+    assert_eq!(parse_open(b"", 1), Ok(Vec::new()));
+    let line = format!("{HASH_PART} {NAR_HASH} 120\n");
+    let lines = parse_open(line.as_bytes(), 1).unwrap();
+    assert_eq!(lines[0].hash_part.to_string(), HASH_PART);
+    assert_eq!(&lines[0].nar_hash.nixbase32()[..], NAR_HASH.as_bytes());
+    assert_eq!(lines[0].nar_size, 120);
+    for wrong in [
+        "\n".to_owned(),
+        line.trim_end().to_owned(),
+        line.replace(' ', "  "),
+        line.replace(" 120", ""),
+        line.replace(" 120", " 0120"),
+        line.replace(" 120", " +120"),
+        line.replace(" 120", " "),
+        line.replace(" 120", " 18446744073709551616"),
+        line.replace(" 120", " 120 "),
+        line.replace(" 120", " 120\r"),
+        line.replace(NAR_HASH, HASH_PART),
+        line.replace(HASH_PART, NAR_HASH),
+        line.to_uppercase(),
+        format!("sha256:{line}"),
+    ] {
+        let body = format!("{line}{wrong}");
+        assert_eq!(
+            parse_open(body.as_bytes(), 9),
+            Err(WireError::OpenLine(2)),
+            "{body:?}"
+        );
+    }
+}
+
+#[test]
+fn open_has_a_maximum_number_of_lines() {
+    let lines = format!("{HASH_PART} {NAR_HASH} {}\n", u64::MAX).repeat(OPEN_COUNT_MAX);
+    assert_eq!(lines.len() as u64, OPEN_LEN_MAX);
+    let parsed = parse_open(lines.as_bytes(), OPEN_COUNT_MAX);
+    assert_eq!(parsed.map(|lines| lines.len()), Ok(OPEN_COUNT_MAX));
+    let one_more = format!("{lines}{HASH_PART} {NAR_HASH} 1\n");
+    let parsed = parse_open(one_more.as_bytes(), OPEN_COUNT_MAX);
+    assert_eq!(parsed, Err(WireError::TooMany(OPEN_COUNT_MAX)));
+}
+
+#[test]
+fn records_that_break_the_grammar_are_refused() {
+    let first = format!("nar {NAR_HASH} zstd 2\nab");
+    for wrong in [
+        "\n".to_owned(),
+        "end\n".to_owned(),
+        "end 0\n".to_owned(),
+        "end 2\n".to_owned(),
+        "end 01\n".to_owned(),
+        "end 1 \n".to_owned(),
+        format!("nar {NAR_HASH} zstd\n"),
+        format!("nar {NAR_HASH} zstd 02\nab"),
+        format!("nar {NAR_HASH} Zstd 2\nab"),
+        format!("nar {NAR_HASH} tar 2\nab"),
+        format!("nar {HASH_PART} zstd 2\nab"),
+        format!("narinfo {NAR_HASH} zstd 2\nab"),
+        "x".repeat(LINE_LEN_MAX + 1),
+    ] {
+        let found = scan::<PackLine>(format!("{first}{wrong}").as_bytes(), 7);
+        assert!(
+            matches!(found, Err(WireError::Record { number: 2, .. })),
+            "{wrong:?} {found:?}"
+        );
+    }
+    for (rest, expected) in [
+        ("", WireError::Truncated),
+        ("end 1", WireError::Truncated),
+        ("end 1\n\n", WireError::BytesAfterEnd),
+    ] {
+        let found = scan::<PackLine>(format!("{first}{rest}").as_bytes(), 7);
+        assert_eq!(found.unwrap_err(), expected);
+    }
+    let short = format!("nar {NAR_HASH} zstd 9\nend 1\n");
+    assert_eq!(
+        scan::<PackLine>(short.as_bytes(), 7),
+        Err(WireError::Truncated)
+    );
+}
+
+#[test]
+fn records_are_limited_in_number_and_length() {
+    let publish = |count: usize, len: usize| {
+        let record = format!("narinfo {len}\n{}", "x".repeat(len));
+        scan::<NarinfoLine>(
+            format!("{}end {count}\n", record.repeat(count)).as_bytes(),
+            1 << 16,
+        )
+    };
+    let count =
+        |records: Result<Vec<_>, _>| records.map(|records: Vec<Record<NarinfoLine>>| records.len());
+    assert_eq!(count(publish(PUBLISH_COUNT_MAX, 0)), Ok(PUBLISH_COUNT_MAX));
+    let error = publish(PUBLISH_COUNT_MAX + 1, 0).unwrap_err();
+    assert_eq!(error, WireError::TooMany(PUBLISH_COUNT_MAX));
+    assert!(error.is_too_large());
+    assert_eq!(count(publish(1, NARINFO_LEN_MAX)), Ok(1));
+    let error = publish(1, NARINFO_LEN_MAX + 1).unwrap_err();
+    assert!(error.is_too_large(), "{error:?}");
+}
+
+proptest! {
+    #[test]
+    fn records_are_found_wherever_the_body_is_split(
+        records in vec(vec(any::<u8>(), 0..40), 0..6),
+        step in 1_usize..60,
+    ) {
+        let body = pack(&records);
+        let found = scan::<PackLine>(&body, step).unwrap();
+        prop_assert_eq!(found.len(), records.len());
+        for (found, record) in found.iter().zip(&records) {
+            let start = usize::try_from(found.offset).unwrap();
+            prop_assert_eq!(&body[start..start + record.len()], &**record);
+            prop_assert_eq!(found.line.len, record.len() as u64);
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_never_a_body(
+        records in vec(vec(any::<u8>(), 0..40), 0..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let body = pack(&records);
+        let prefix = &body[..cut.index(body.len())];
+        prop_assert_eq!(scan::<PackLine>(prefix, 16), Err(WireError::Truncated));
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_handled_the_same_wherever_they_are_split(
+        body in vec(any::<u8>(), 0..200),
+        step in 1_usize..60,
+    ) {
+        prop_assert_eq!(scan::<PackLine>(&body, step), scan::<PackLine>(&body, 1));
+        prop_assert_eq!(scan::<NarinfoLine>(&body, step), scan::<NarinfoLine>(&body, 1));
+        let _no_panic = parse_open(&body, 3);
+    }
+}
