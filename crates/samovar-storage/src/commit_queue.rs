@@ -11,7 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::error::StorageError;
 use crate::metadata::{NewPath, Published};
 
-/// Maximum number of paths in one commit. A transaction of this size takes about 0.3 s.
+/// Number of paths in a commit beyond which no other group of paths is added to it. A transaction
+/// of this size takes about 0.3 s.
 const BATCH_COUNT_MAX: usize = 4096;
 
 /// The paths of a storage that wait for a commit.
@@ -25,21 +26,34 @@ pub(crate) struct CommitQueue {
 #[derive(Debug, Default)]
 struct State {
     next_ticket: u64,
-    waiting: Vec<(u64, NewPath)>,
+    waiting: Vec<(u64, Vec<NewPath>)>,
     is_committing: bool,
     /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
     /// same error.
-    outcomes: HashMap<u64, Result<Published, StorageError>>,
+    outcomes: HashMap<u64, Result<Vec<Published>, StorageError>>,
+}
+
+impl State {
+    /// Returns the number of groups for the next commit.
+    fn batch_len(&self) -> usize {
+        let mut count = 0;
+        let groups = self.waiting.iter().take_while(|(_, group)| {
+            let is_open = count < BATCH_COUNT_MAX;
+            count += group.len();
+            is_open
+        });
+        groups.count()
+    }
 }
 
 impl CommitQueue {
-    /// Publishes a path in one of the next commits, and waits for its outcome. `commit` publishes a
-    /// batch.
+    /// Publishes a group of paths in one of the next commits, and waits for the outcomes. `commit`
+    /// publishes a batch of groups.
     pub(crate) fn publish(
         &self,
-        new: NewPath,
-        commit: impl Fn(&[NewPath]) -> Result<Vec<Published>, StorageError>,
-    ) -> Result<Published, StorageError> {
+        new: Vec<NewPath>,
+        commit: impl Fn(&[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError>,
+    ) -> Result<Vec<Published>, StorageError> {
         let mut state = self.state();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -56,7 +70,7 @@ impl CommitQueue {
                 continue;
             }
             state.is_committing = true;
-            let count = state.waiting.len().min(BATCH_COUNT_MAX);
+            let count = state.batch_len();
             let (tickets, batch): (Vec<_>, Vec<_>) = state.waiting.drain(..count).unzip();
             drop(state);
             // A panic must not leave the others waiting; the panic hook has reported it.
@@ -94,9 +108,9 @@ mod tests {
     use super::*;
     use crate::metadata::CacheId;
 
-    fn new_path() -> NewPath {
+    fn new_path() -> Vec<NewPath> {
         let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
-        NewPath {
+        vec![NewPath {
             cache: CacheId(1),
             token: 1,
             path: StorePath::from_base_name(base_name).unwrap(),
@@ -107,13 +121,13 @@ mod tests {
             signatures: Vec::new(),
             content_address: None,
             quota: None,
-        }
+        }]
     }
 
     #[test]
     fn a_full_disk_is_reported_as_such() {
         let queue = CommitQueue::default();
-        let full = |_: &[NewPath]| {
+        let full = |_: &[Vec<NewPath>]| {
             let error = io::ErrorKind::StorageFull.into();
             Err(StorageError::file("cannot write", "the database", error))
         };
@@ -124,9 +138,11 @@ mod tests {
     #[test]
     fn a_commit_that_panics_fails_and_the_next_one_works() {
         let queue = CommitQueue::default();
-        let panics = |_: &[NewPath]| std::panic::resume_unwind(Box::new(()));
+        let panics = |_: &[Vec<NewPath>]| std::panic::resume_unwind(Box::new(()));
         assert!(queue.publish(new_path(), panics).is_err());
-        let published = queue.publish(new_path(), |batch| Ok(vec![Published::New; batch.len()]));
-        assert_eq!(published.unwrap(), Published::New);
+        let published = queue.publish(new_path(), |batch| {
+            Ok(vec![vec![Published::New]; batch.len()])
+        });
+        assert_eq!(published.unwrap(), [Published::New]);
     }
 }

@@ -214,14 +214,22 @@ impl Storage {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a batch and adds its new paths to the index in memory.
-    pub(crate) fn commit(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
+    /// Publishes a batch of groups and adds the new paths to the index in memory.
+    pub(crate) fn commit(
+        &self,
+        batch: &[Vec<NewPath>],
+    ) -> Result<Vec<Vec<Published>>, StorageError> {
         let _changing = self.changing();
         let outcomes = self.metadata.publish(batch)?;
         let mut index = self.index_mut();
-        for (new, outcome) in batch.iter().zip(&outcomes) {
-            if *outcome == Published::New {
-                index.paths.insert((new.cache, new.path.hash_part()));
+        for (group, outcomes) in batch.iter().zip(&outcomes) {
+            if !outcomes.iter().all(Published::is_success) {
+                continue;
+            }
+            for (new, outcome) in group.iter().zip(outcomes) {
+                if *outcome == Published::New {
+                    index.paths.insert((new.cache, new.path.hash_part()));
+                }
             }
         }
         Ok(outcomes)

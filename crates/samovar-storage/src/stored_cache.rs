@@ -208,12 +208,9 @@ impl StoredCache {
             frames: verified.frames,
         };
         object.publish(&new.nar.object_key)?;
-        match storage.metadata.add_nar(token.id, &new)? {
-            true => Ok(()),
-            // The collector would have to delete the NAR between the choice of the key and here,
-            // which takes it longer than `Rules::hold`.
-            false => Err(StorageError::KeyInUse(new.nar.object_key).into()),
-        }
+        // Fails if the collector has deleted the NAR between the choice of the key and here, which
+        // takes it longer than `Rules::hold`.
+        Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 
     /// Refuses a file of this length that would exceed the quota.
@@ -249,19 +246,12 @@ impl StoredCache {
         let file = file.ok_or(Refusal::UnknownFile(name))?;
         publish::compare(&storage.store_dir, &info, &name, &file)?;
         let path = info.store_path.clone();
-        let outcome = loop {
-            let new = self.new_path(token, file.id, &info, is_elsewhere);
-            let outcome = storage.queue.publish(new, |batch| storage.commit(batch))?;
-            match &outcome {
-                // The index has a path that the collector of another process has deleted. The live
-                // Nix store may have it.
-                Published::MissingReference(reference)
-                    if storage.forget(self.id, reference.hash_part())? => {}
-                _ => break outcome,
-            }
-        };
-        match outcome {
-            Published::MissingReference(reference) => {
+        let new = || vec![self.new_path(token, file.id, &info, is_elsewhere)];
+        let outcome = self.publish(&new)?.pop();
+        // A group of one path has one outcome.
+        match outcome.unwrap_or(Published::MissingNar) {
+            Published::MissingReferences(references) => {
+                let reference = references.into_iter().next().unwrap_or(path.clone());
                 Err(Refusal::MissingReference { reference, path }.into())
             }
             Published::MissingNar => Err(Refusal::UnknownFile(name).into()),
@@ -270,15 +260,42 @@ impl StoredCache {
                 Err(Refusal::Quota { used, quota }.into())
             }
             Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
-            Published::New | Published::Known | Published::Conflict => {
+            outcome @ (Published::New | Published::Known | Published::Conflict) => {
                 self.mirror(hash_part, render)?;
                 Ok((path, outcome))
             }
         }
     }
 
+    /// Publishes the paths that `new` returns, all or none. Calls `new` again if a reference was
+    /// deleted meanwhile: the live Nix store may have it.
+    pub(crate) fn publish(
+        &self,
+        new: &dyn Fn() -> Vec<NewPath>,
+    ) -> Result<Vec<Published>, StorageError> {
+        let storage = &*self.storage;
+        loop {
+            let outcomes = storage
+                .queue
+                .publish(new(), |batch| storage.commit(batch))?;
+            let mut is_outdated = false;
+            for outcome in &outcomes {
+                let Published::MissingReferences(references) = outcome else {
+                    continue;
+                };
+                for reference in references {
+                    // The index has a path that the collector of another process has deleted.
+                    is_outdated |= storage.forget(self.id, reference.hash_part())?;
+                }
+            }
+            if !is_outdated {
+                return Ok(outcomes);
+            }
+        }
+    }
+
     /// Converts a narinfo to a path to publish.
-    fn new_path(
+    pub(crate) fn new_path(
         &self,
         token: &Token,
         nar_id: i64,

@@ -121,8 +121,8 @@ pub enum Published {
     Known,
     /// The path existed already with another NAR, which stays. The build is not reproducible.
     Conflict,
-    /// A reference is missing in the cache. Nothing was changed.
-    MissingReference(StorePath),
+    /// These references are missing in the cache. Nothing was changed.
+    MissingReferences(Vec<StorePath>),
     /// The NAR was deleted or lost since the upload began. Nothing was changed.
     MissingNar,
     /// The path would exceed the quota of the cache. Nothing was changed.
@@ -132,6 +132,14 @@ pub enum Published {
     },
     /// The token was revoked or has expired since the upload began. Nothing was changed.
     TokenInvalid,
+}
+
+impl Published {
+    /// Whether the path exists now, unless another path of its group prevented that.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        matches!(self, Self::New | Self::Known | Self::Conflict)
+    }
 }
 
 /// The database of a storage.
@@ -218,13 +226,14 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`].
     fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError>;
 
-    /// Records a verified NAR that was uploaded with `token`. It may be recorded already. Returns
-    /// `false`, and records nothing, if its key [is garbage](Self::is_garbage).
+    /// Records verified NARs that were uploaded with `token`, in one transaction. They may be
+    /// recorded already.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`].
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<bool, StorageError>;
+    /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage), others; then
+    /// nothing was recorded.
+    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError>;
 
     /// Returns the total length of the files that the paths of a cache use, in bytes. A file counts
     /// once.
@@ -242,12 +251,14 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`].
     fn loose_bytes(&self, token: i64) -> Result<u64, StorageError>;
 
-    /// Publishes paths in one transaction, in the given order: a path may refer to an earlier one.
+    /// Publishes groups of paths in one transaction, in the given order: a path may refer to an
+    /// earlier one. If the outcome of one path [is no success](Published::is_success), no path of
+    /// its group was published.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`]; then nothing was published.
-    fn publish(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError>;
+    fn publish(&self, batch: &[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError>;
 
     /// Adds a token.
     ///

@@ -3,7 +3,7 @@
 use std::io;
 
 use samovar_nix::nar::DecodeError;
-use samovar_nix::nixbase32;
+use samovar_nix::{NarHash, nixbase32};
 
 use super::MemoryError;
 
@@ -73,6 +73,14 @@ pub enum Refusal {
         named: [u8; 32],
         /// SHA-256 of the body.
         found: [u8; 32],
+    },
+    /// The SHA-256 of the NAR is not the stated one.
+    #[error("the NAR has the hash {found}, not {stated} as stated; dump the path again")]
+    NarHash {
+        /// Stated hash.
+        stated: NarHash,
+        /// Hash of the content.
+        found: NarHash,
     },
     /// The NAR is longer than [`Limits::nar_size_max`](super::Limits::nar_size_max).
     #[error("the NAR is larger than {limit} bytes, the limit of this cache; split the path")]

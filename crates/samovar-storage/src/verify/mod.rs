@@ -9,7 +9,7 @@
 //!
 //! * the compressed stream is complete, and nothing follows it,
 //! * the NAR in it is complete and well-formed, and nothing follows it,
-//! * the SHA-256 of the body is the one in the [`FileName`],
+//! * the SHA-256 of the body is the one in the [`FileName`], if there is one,
 //! * no limit is exceeded, and the body is not much longer than the NAR.
 //!
 //! Clients decompress with other libraries, and a file that only this server can decompress would
@@ -81,10 +81,12 @@ impl Default for Limits {
 /// Properties of an accepted upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
+    /// SHA-256 of the body.
+    pub file_hash: [u8; 32],
     /// Length of the body, in bytes.
     pub file_size: u64,
-    /// Compression of the body. It may differ from [`FileName::compression`]: Nix uploads gzip
-    /// under the suffix `.nar`, where it is detected.
+    /// Compression of the body. It may differ from the stated one: Nix uploads gzip under the
+    /// suffix `.nar`, where it is detected.
     pub compression: Compression,
     /// Hash of the NAR.
     pub nar_hash: NarHash,
@@ -99,7 +101,31 @@ pub struct Verified {
     pub frames: Option<Vec<u8>>,
 }
 
-/// Copies the body of an upload from `source` to `out` and verifies it.
+/// Copies the body of an upload from `source` to `out` and verifies it, also against its name: see
+/// [`verify_unnamed`].
+///
+/// # Errors
+///
+/// Any [`VerifyError`].
+pub fn verify(
+    source: &mut dyn Read,
+    name: &FileName,
+    out: &mut dyn Write,
+    limits: &Limits,
+    memory: &mut dyn Memory,
+) -> Result<Verified, VerifyError> {
+    let verified = verify_unnamed(source, name.compression(), out, limits, memory)?;
+    if verified.file_hash != *name.file_hash() {
+        return Err(VerifyError::Refused(Refusal::FileHash {
+            named: *name.file_hash(),
+            found: verified.file_hash,
+        }));
+    }
+    Ok(verified)
+}
+
+/// Copies the body of an upload from `source` to `out` and verifies that it is a NAR in the stated
+/// compression.
 ///
 /// Reads `source` to its end. Each piece is written to `out` as it is received; `out` is neither
 /// flushed nor synced. After an error, the contents of `out` are useless.
@@ -110,15 +136,15 @@ pub struct Verified {
 /// * [`VerifyError::Sink`] if writing to `out` fails.
 /// * [`VerifyError::Memory`] if `memory` grants no memory for the window.
 /// * [`VerifyError::Refused`] if the body breaks a rule; the rest of it is not read.
-pub fn verify(
+pub fn verify_unnamed(
     source: &mut dyn Read,
-    name: &FileName,
+    stated: Compression,
     out: &mut dyn Write,
     limits: &Limits,
     memory: &mut dyn Memory,
 ) -> Result<Verified, VerifyError> {
     let mut input = Input::new(source, out, memory);
-    let detected = detect(&mut input, name.compression()).and_then(|compression| {
+    let detected = detect(&mut input, stated).and_then(|compression| {
         input.reserve(decompress::fixed_window_len(compression, limits))?;
         Ok(compression)
     });
@@ -152,14 +178,8 @@ pub fn verify(
     let (input, frames) = decompressor.into_parts();
     let file_size = input.received();
     let (nar_hash, nar_size, listing) = content.finish()?;
-    let found = input.into_digest().unwrap_or(*nar_hash.as_bytes());
-    if found != *name.file_hash() {
-        return Err(VerifyError::Refused(Refusal::FileHash {
-            named: *name.file_hash(),
-            found,
-        }));
-    }
     Ok(Verified {
+        file_hash: input.into_digest().unwrap_or(*nar_hash.as_bytes()),
         file_size,
         compression,
         nar_hash,
@@ -169,10 +189,10 @@ pub fn verify(
     })
 }
 
-/// Determines the compression of the input from its file name and its first bytes.
-fn detect(input: &mut Input<'_>, named: Compression) -> io::Result<Compression> {
-    if named != Compression::None {
-        return Ok(named);
+/// Determines the compression of the input from the stated one and its first bytes.
+fn detect(input: &mut Input<'_>, stated: Compression) -> io::Result<Compression> {
+    if stated != Compression::None {
+        return Ok(stated);
     }
     let start = input.peek(MAGIC_LEN)?;
     let found = MAGICS

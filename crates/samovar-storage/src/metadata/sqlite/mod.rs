@@ -193,8 +193,11 @@ impl Metadata for Sqlite {
         self.read(|connection| collect::is_garbage(connection, object_key))
     }
 
-    fn add_nar(&self, token: i64, new: &NewNar) -> Result<bool, StorageError> {
-        self.write(|transaction| paths::add_nar(transaction, token, new, self.now()))
+    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError> {
+        self.write(|transaction| {
+            let mut new = new.iter();
+            new.try_for_each(|new| paths::add_nar(transaction, token, new, self.now()))
+        })
     }
 
     fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
@@ -205,12 +208,12 @@ impl Metadata for Sqlite {
         self.read(|connection| paths::loose_bytes(connection, token))
     }
 
-    fn publish(&self, batch: &[NewPath]) -> Result<Vec<Published>, StorageError> {
+    fn publish(&self, batch: &[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError> {
         self.write(|transaction| {
             let now = self.now();
             let outcomes = batch
                 .iter()
-                .map(|new| paths::publish_one(transaction, new, now));
+                .map(|group| paths::publish_group(transaction, group, now));
             outcomes.collect()
         })
     }

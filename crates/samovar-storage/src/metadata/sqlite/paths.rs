@@ -1,6 +1,6 @@
 //! Paths, their NARs and their references.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
 
 use super::collect::{self, day};
@@ -162,12 +162,15 @@ pub(super) fn add_nar(
     token: i64,
     new: &NewNar,
     now: i64,
-) -> Result<bool, StorageError> {
+) -> Result<(), StorageError> {
     let nar = &new.nar;
     if collect::is_garbage(transaction, &nar.object_key)? {
-        return Ok(false);
+        return Err(StorageError::KeyInUse(nar.object_key.clone()));
     }
-    transaction.execute(
+    let run = |statement, parameters: &[&dyn ToSql]| {
+        transaction.prepare_cached(statement)?.execute(parameters)
+    };
+    run(
         "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
          frames, listing, created_at, state_at) \
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
@@ -185,14 +188,32 @@ pub(super) fn add_nar(
             now
         ],
     )?;
-    transaction.execute(
+    run(
         "insert or replace into sent select ?1, id, ?2 from nar where file_hash = ?3",
         params![token, now, nar.file_hash],
     )?;
-    Ok(true)
+    Ok(())
 }
 
-pub(super) fn publish_one(
+/// Publishes all paths of a group, or none.
+pub(super) fn publish_group(
+    transaction: &Transaction<'_>,
+    group: &[NewPath],
+    now: i64,
+) -> Result<Vec<Published>, StorageError> {
+    let run = |statement| transaction.prepare_cached(statement)?.execute([]);
+    run("savepoint paths")?;
+    let outcomes = group.iter().map(|new| publish_one(transaction, new, now));
+    let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
+    if !outcomes.iter().all(Published::is_success) {
+        run("rollback to paths")?;
+    }
+    run("release paths")?;
+    Ok(outcomes)
+}
+
+/// Publishes a path. If the outcome is no success, the caller must roll back.
+fn publish_one(
     transaction: &Transaction<'_>,
     new: &NewPath,
     now: i64,
@@ -264,7 +285,7 @@ fn insert_path(
     if let Some(used) = over_quota(transaction, new, file_size)? {
         return Ok(Published::OverQuota { used });
     }
-    let (mut references, mut outer) = (Vec::new(), Vec::new());
+    let (mut references, mut outer, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for reference in &new.references {
         match path_row(transaction, new.cache, &reference.path)? {
             Some(id) => {
@@ -272,7 +293,7 @@ fn insert_path(
                 references.push(id);
             }
             None if reference.is_elsewhere => outer.push(reference.path.base_name()),
-            None => return Ok(Published::MissingReference(reference.path.clone())),
+            None => missing.push(reference.path.clone()),
         }
     }
     transaction
@@ -305,7 +326,11 @@ fn insert_path(
             .prepare_cached("insert into outer_reference values (?1, ?2)")?
             .execute(params![id, base_name])?;
     }
-    Ok(Published::New)
+    Ok(match missing.is_empty() {
+        true => Published::New,
+        // The row stays until the rollback, so that paths that refer to this one do not lack it.
+        false => Published::MissingReferences(missing),
+    })
 }
 
 /// Returns the total length of the cache's files, if the file of a new path would exceed the quota.
