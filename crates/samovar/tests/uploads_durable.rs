@@ -13,7 +13,7 @@ mod support_uploads;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,8 +25,9 @@ use testkit::http1::{Connection, Response};
 use testkit::nix::nix;
 use testkit::process::{Process, output, signal};
 
-/// Calls that change the storage, and after which of them, counted for each thread, the server is
-/// killed: during the start, the upload of files and narinfos, and commits.
+/// Calls that change the storage, and the numbers of those at which the server is killed: during
+/// the start, the upload of files and narinfos, and commits. strace counts the calls of each thread,
+/// and the calls of an upload may be those of several threads, so uploads go on until the kill.
 const KILLS: [(&str, &[u32]); 4] = [
     ("fsync", &[1, 2, 3, 4, 5, 6, 7, 8]),
     ("renameat", &[1, 2, 3, 4]),
@@ -34,17 +35,25 @@ const KILLS: [(&str, &[u32]); 4] = [
     ("pwrite64", &[5, 12, 24, 33, 40, 47, 61, 72]),
 ];
 
-/// A server under strace, which fails or kills it at system calls. It has one worker thread, so
-/// that the calls of an upload are counted in order.
+/// Maximum number of uploads that a kill or an error is waited for. The server has few threads, so
+/// one of them makes the call long before.
+const UPLOAD_COUNT_MAX: usize = 400;
+
+/// A server under strace, which fails or kills it at system calls. It has few threads: one worker
+/// slot in each lane.
 struct Traced {
     strace: Process,
 }
 
 impl Traced {
-    /// `injection`: in the form of `strace -e inject=`.
-    fn start(site: &Site, call: &str, injection: &str) -> Self {
+    /// `injection`: in the form of `strace -e inject=`. With a path, it applies to the calls that
+    /// have this path as an argument, else to all.
+    fn start(site: &Site, call: &str, injection: &str, path: Option<&Path>) -> Self {
         let mut command = bare("strace");
         command.args(["-f", "-qqq", "-o", "/dev/null"]);
+        if let Some(path) = path {
+            command.arg("-P").arg(path);
+        }
         command.arg(format!("--trace={call}"));
         command.arg(format!("--inject={call}:{injection}"));
         command.arg(samovar().get_program());
@@ -148,6 +157,22 @@ fn try_upload(address: SocketAddr, token: &str, target: &str, body: &[u8]) -> io
     response.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
+/// Uploads the file and the narinfo of a path; returns whether both were acknowledged. If not, the
+/// server has been killed.
+#[track_caller]
+fn publish_or_die(address: SocketAddr, token: &str, path: &MadePath) -> bool {
+    let uploads = [
+        (path.file_target(), path.file.clone()),
+        (path.target(), path.narinfo().into_bytes()),
+    ];
+    uploads.into_iter().all(|(target, body)| {
+        let response = try_upload(address, token, &target, &body);
+        let response = response.unwrap_or_default();
+        assert!(matches!(response.status, 0 | 200), "{}", response.text());
+        response.status == 200
+    })
+}
+
 #[test]
 fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
     if !can_trace() {
@@ -155,40 +180,28 @@ fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
     }
     let (site, token) = site();
     let (mut acknowledged, mut others) = (Vec::new(), Vec::new());
-    let mut killed_count = 0;
     let points = KILLS
         .iter()
         .flat_map(|(call, whens)| whens.iter().map(move |when| (call, when)));
     for (call, when) in points {
         let injection = format!("signal=KILL:when={when}");
-        let mut traced = Traced::start(&site, call, &injection);
+        let mut traced = Traced::start(&site, call, &injection, None);
         let Some(address) = traced.address() else {
             continue;
         };
-        let mut is_alive = true;
-        for path in pair(&format!("{call}-{when}")) {
-            for (target, body) in [
-                (path.file_target(), path.file.clone()),
-                (path.target(), path.narinfo().into_bytes()),
-            ] {
-                if is_alive {
-                    let response = try_upload(address, &token, &target, &body);
-                    is_alive = response.is_ok();
-                    let response = response.unwrap_or_default();
-                    assert!(matches!(response.status, 0 | 200), "{}", response.text());
-                }
+        let uploads = (0..UPLOAD_COUNT_MAX / 4).flat_map(|at| pair(&format!("{call}-{when}-{at}")));
+        let killed_at = uploads.into_iter().find(|path| {
+            let is_acknowledged = publish_or_die(address, &token, path);
+            if is_acknowledged {
+                acknowledged.push(path.clone());
             }
-            match is_alive {
-                true => acknowledged.push(path),
-                false => others.push(path),
-            }
-        }
+            !is_acknowledged
+        });
+        others.push(killed_at.unwrap_or_else(|| panic!("no kill at {call} {when}")));
         traced.kill();
-        killed_count += usize::from(!is_alive);
         assert!(unfinished(&site) <= 1, "{:?}", site.files());
     }
-    assert!(killed_count >= 15, "{killed_count} kills during uploads");
-    assert!(!acknowledged.is_empty() && !others.is_empty());
+    assert!(!acknowledged.is_empty() && others.len() >= 15);
     let server = site.start();
     assert_eq!(unfinished(&site), 0, "{:?}", site.files());
     for path in &acknowledged {
@@ -220,14 +233,15 @@ fn the_directory_is_complete_after_a_crash() {
     }
     let (site, token) = site();
     let path = MadePath::new("path");
-    // The first call publishes the file, the second one the narinfo.
-    let mut traced = Traced::start(&site, "renameat", "signal=KILL:when=2");
+    let published = site.storage().join(&path.target()[1..]);
+    let mut traced = Traced::start(&site, "renameat", "signal=KILL", Some(&published));
     let address = traced.address().unwrap();
     let file = upload(address, &token, &path.file_target(), &path.file);
     assert_eq!(file.status, 200);
     let narinfo = upload(address, &token, &path.target(), path.narinfo());
     assert_eq!(narinfo.status, 0);
     traced.kill();
+    assert!(!published.exists());
     let server = site.start();
     server.assert_serves(&path);
     eventually("the narinfo is in the directory", || {
@@ -248,6 +262,18 @@ fn assert_unavailable(response: &Response, statuses: &[u16]) {
     assert!(text.len() > 10 && text.lines().count() == 1, "{text:?}");
 }
 
+/// Repeats an upload until it succeeds; returns the number of attempts that were refused.
+fn failures(address: SocketAddr, token: &str, target: &str, body: &[u8]) -> usize {
+    for count in 0..UPLOAD_COUNT_MAX {
+        let response = upload(address, token, target, body);
+        if response.status == 200 {
+            return count;
+        }
+        assert_unavailable(&response, &[503, 507]);
+    }
+    panic!("{target} is always refused");
+}
+
 /// Failing calls are refusals; a second attempt succeeds, and nothing is lost.
 #[test]
 fn calls_that_fail_are_refused_and_can_be_repeated() {
@@ -263,33 +289,22 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
     ] {
         let (site, token) = site();
         let injection = format!("error={error}:when={whens}");
-        let mut traced = Traced::start(&site, call, &injection);
+        let mut traced = Traced::start(&site, call, &injection, None);
         let address = traced.address().unwrap();
         let mut failed_count = 0;
-        let paths = [pair("a"), pair("b")].concat();
-        for path in &paths {
-            for (target, body) in [
-                (path.file_target(), path.file.clone()),
-                (path.target(), path.narinfo().into_bytes()),
-            ] {
-                let mut attempt_count = 0;
-                loop {
-                    let response = upload(address, &token, &target, &body);
-                    if response.status == 200 {
-                        break;
-                    }
-                    assert_unavailable(&response, &[503, 507]);
-                    failed_count += 1;
-                    attempt_count += 1;
-                    assert!(
-                        attempt_count < 10,
-                        "{call} {error} {target}: {}",
-                        response.text()
-                    );
+        let mut paths = Vec::new();
+        while failed_count < 3 {
+            assert!(paths.len() < UPLOAD_COUNT_MAX, "{call} {error}");
+            for path in pair(&paths.len().to_string()) {
+                for (target, body) in [
+                    (path.file_target(), path.file.clone()),
+                    (path.target(), path.narinfo().into_bytes()),
+                ] {
+                    failed_count += failures(address, &token, &target, &body);
                 }
+                paths.push(path);
             }
         }
-        assert!(failed_count > 0, "{call} {error}");
         assert_eq!(unfinished(&site), 0, "{call} {error}: {:?}", site.files());
         traced.kill();
         let server = site.start();
