@@ -21,7 +21,7 @@ const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 /// Number of paths per bulk query. Servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
 
-const INFO_PATH: &str = "/nix-cache-info";
+pub(crate) const INFO_PATH: &str = "/nix-cache-info";
 const NARINFOS_PATH: &str = "/narinfos";
 
 const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
@@ -54,10 +54,15 @@ impl Cache {
     }
 
     /// Opens the cache of an HTTP client by requesting its `nix-cache-info`.
-    pub(crate) fn over(http: Http) -> anyhow::Result<Self> {
+    fn over(http: Http) -> anyhow::Result<Self> {
+        let response = http.get(INFO_PATH)?;
+        Self::with_info(http, response)
+    }
+
+    /// Opens the cache of an HTTP client. `response`: that to a request for its `nix-cache-info`.
+    pub(crate) fn with_info(http: Http, response: Response<Body>) -> anyhow::Result<Self> {
         let url = http.remote();
         let info_url = http.url(INFO_PATH);
-        let response = http.get(INFO_PATH)?;
         let status = response.status();
         if matches!(status.as_u16(), 401 | 403) {
             let refused = format!("{info_url} answered {status}");
@@ -80,11 +85,16 @@ impl Cache {
             .with_context(|| format!("{info_url} has no StoreDir: is {url} a binary cache?"))?;
         let store_dir = StoreDir::new(store_dir.trim())
             .with_context(|| format!("the StoreDir in {info_url} is invalid"))?;
-        Ok(Self {
+        Ok(Self::with_store_dir(http, store_dir))
+    }
+
+    /// Opens a cache whose store directory is known.
+    pub(crate) fn with_store_dir(http: Http, store_dir: StoreDir) -> Self {
+        Self {
             http,
             store_dir,
             supports_bulk: OnceLock::new(),
-        })
+        }
     }
 
     /// Returns the HTTP client.

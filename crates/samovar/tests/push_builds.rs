@@ -1,5 +1,5 @@
-//! The paths of builds are pushed: those that the post-build-hook has stored, and those that are
-//! added while a command runs.
+//! The paths of builds are pushed: those that the post-build-hook has stored, those that are added
+//! while a command runs, and those that are registered while the command watches the store.
 
 mod support;
 mod support_push;
@@ -13,7 +13,7 @@ use support::samovar;
 use support_push::{Pusher, count, exits_with};
 use support_uploads::{Running, Site};
 use testkit::nix::{OwnStore, local};
-use testkit::process::{fails, output};
+use testkit::process::{Process, fails, output};
 
 fn hook(spool: &Path, paths: &str) -> Command {
     let mut command = samovar();
@@ -96,4 +96,36 @@ fn paths_that_a_command_adds_are_pushed() {
 
     let exec = ["--exec", "--", "true"];
     output(&mut pusher.push(&server.url(), &exec));
+}
+
+#[test]
+fn registered_paths_are_pushed_by_a_watcher_and_after_its_restart() {
+    let site = Site::new();
+    let server = site.start();
+    let store = OwnStore::new();
+    let add = |name: &str| store.add_file(name, name.as_bytes());
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let watch = |more: &[&str]| {
+        // Added paths count as not built on this machine.
+        let watch = [&["--watch", "--substituted"], more].concat();
+        let process = Process::try_spawn(&mut pusher.push(&server.url(), &watch)).unwrap();
+        process.wait_for("watching for new paths");
+        process
+    };
+    let before = add("before");
+    let watcher = watch(&[]);
+    let first = add("first");
+    watcher.wait_for("pushed 1 path, ");
+    let second = add("second");
+    watcher.wait_for("pushed 1 path, ");
+    assert!(is_served(&server, &first) && is_served(&server, &second));
+    drop(watcher);
+
+    let meanwhile = add("meanwhile");
+    let watcher = watch(&["--exclude", "no*"]);
+    watcher.wait_for("pushed 1 path, ");
+    let (excluded, last) = (add("not-this"), add("last"));
+    watcher.wait_for("pushed 1 path, ");
+    assert!(is_served(&server, &meanwhile) && is_served(&server, &last));
+    assert!(!is_served(&server, &excluded) && !is_served(&server, &before));
 }

@@ -18,7 +18,7 @@ use support::{sample, sample_root, sample_store, secret_file};
 use support_push::{Pusher, assert_copies_back, closure, count, exits_with, noise};
 use support_uploads::Site;
 use testkit::eventually;
-use testkit::nix::{OwnStore, local};
+use testkit::nix::{OwnStore, key_pair, local};
 use testkit::process::{output, wait};
 
 /// Paths with references to each other and to themselves, content addresses and all kinds of files.
@@ -159,6 +159,43 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
     assert!(text.contains("is not in the store"), "{text}");
 }
 
+#[test]
+fn excluded_and_signed_paths_are_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let url = format!(
+        "http://{}",
+        plain_server(dir.path().to_owned(), Arc::clone(&requests))
+    );
+    let store = OwnStore::new();
+    let add = |name: &str| store.add_file(name, name.as_bytes());
+    let paths = ["app", "app-debug", "signed"].map(add);
+    let (key, _) = key_pair(store.root(), "upstream-1");
+    let key = key.to_str().unwrap();
+    store.run(
+        "nix",
+        &["store", "sign", "--key-file", key, paths[2].as_str()],
+    );
+    let pusher = Pusher::new(&local(store.root()), "unused");
+    let leave_out = ["--exclude", "*-debug", "--skip-signed-by", "upstream-1"];
+    let report = pusher.report(&url, &[&leave_out, &words(&paths)[..]].concat());
+    assert_eq!(report["pushed"], serde_json::json!([paths[0]]));
+    assert_eq!(report["excluded"], 2);
+    let text = output(&mut pusher.push(&url, &[&leave_out, &words(&paths)[..]].concat()));
+    assert!(
+        text.contains(", 1 already in the cache, 2 excluded; "),
+        "{text}"
+    );
+    let report = pusher.report(&url, &words(&paths));
+    assert_eq!(count(&report, "pushed"), 2);
+    // Each of the three pushes asks for it once here, and once below /upload.
+    let requests = requests.lock().unwrap();
+    let of_info = requests
+        .iter()
+        .filter(|line| line.contains("get /nix-cache-info"));
+    assert_eq!(of_info.count(), 3);
+}
+
 /// Overwrites a file of a store.
 fn overwrite(file: &Path, content: &[u8]) {
     let mut permissions = fs::metadata(file).unwrap().permissions();
@@ -264,20 +301,21 @@ fn a_restart_of_the_server_is_survived() {
 }
 
 /// A web server for one directory that takes PUT without any check.
-fn plain_server(dir: PathBuf) -> SocketAddr {
+/// Adds the head of each request, in lower case, to `requests`.
+fn plain_server(dir: PathBuf, requests: Arc<Mutex<Vec<String>>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let dir = dir.clone();
-            std::thread::spawn(move || while_open(&stream.unwrap(), &dir));
+            let (dir, requests) = (dir.clone(), Arc::clone(&requests));
+            std::thread::spawn(move || while_open(&stream.unwrap(), &dir, &requests));
         }
     });
     address
 }
 
 /// Answers the requests of a connection.
-fn while_open(mut stream: &TcpStream, dir: &Path) {
+fn while_open(mut stream: &TcpStream, dir: &Path, requests: &Mutex<Vec<String>>) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut head = String::new();
@@ -287,6 +325,7 @@ fn while_open(mut stream: &TcpStream, dir: &Path) {
             }
         }
         let head = head.to_ascii_lowercase();
+        requests.lock().unwrap().push(head.clone());
         let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let len = field("content-length: ").map_or(0, |len| len.parse().unwrap());
         if field("expect: ").is_some() {
@@ -327,7 +366,10 @@ fn while_open(mut stream: &TcpStream, dir: &Path) {
 #[test]
 fn any_server_that_takes_put_becomes_a_cache() {
     let dir = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", plain_server(dir.path().to_owned()));
+    let url = format!(
+        "http://{}",
+        plain_server(dir.path().to_owned(), Arc::default())
+    );
     let (paths, pusher) = (samples(), Pusher::new(&sample_store(), "unused"));
     let report = pusher.report(&url, &words(&paths));
     let all = closure(&sample_root(), &paths).len();

@@ -1,8 +1,9 @@
 //! The closure of paths in the local store, references first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context as _, bail};
+use samovar_cache::Glob;
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::Store;
 
@@ -15,10 +16,35 @@ pub(super) struct Paths {
     pub(super) infos: Vec<PathInfo>,
     /// Requested paths that the store does not have.
     pub(super) absent: Vec<HashPart>,
+    /// Number of paths that were found and excluded.
+    pub(super) excluded_count: usize,
+}
+
+/// Selects the paths of closures.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Selection {
+    /// Push named paths only.
+    pub(super) is_without_references: bool,
+    /// Patterns for names without the hash part.
+    pub(super) excluded: Vec<Glob>,
+    /// Names of keys.
+    pub(super) signers: Vec<String>,
+}
+
+impl Selection {
+    /// Whether a path is excluded. References of an excluded path are pushed only if another path
+    /// refers to them.
+    fn excludes(&self, info: &PathInfo) -> bool {
+        let name = info.path.name();
+        let is_signer = |key_name: &str| self.signers.iter().any(|signer| signer == key_name);
+        let mut signatures = info.signatures.iter();
+        self.excluded.iter().any(|glob| glob.matches(name))
+            || signatures.any(|signature| is_signer(signature.key_name()))
+    }
 }
 
 impl Paths {
-    /// Finds paths, with their closures if `with_references`.
+    /// Finds paths with their closures, except those that `selection` excludes.
     ///
     /// # Errors
     ///
@@ -26,9 +52,10 @@ impl Paths {
     pub(super) fn find(
         store: &dyn Store,
         roots: &[HashPart],
-        with_references: bool,
+        selection: &Selection,
     ) -> anyhow::Result<Self> {
         let mut found = HashMap::new();
+        let mut excluded = HashSet::new();
         let mut paths = Self::default();
         let mut wanted = roots.to_vec();
         let mut is_first = true;
@@ -40,6 +67,9 @@ impl Paths {
                 for (hash_part, looked) in some.iter().zip(store.lookup_many(some)?) {
                     let info = looked.with_context(|| format!("cannot look up {hash_part}"))?;
                     match info {
+                        Some(info) if selection.excludes(&info) => {
+                            excluded.insert(*hash_part);
+                        }
                         Some(info) => {
                             next.extend(info.references.iter().map(StorePath::hash_part));
                             found.insert(*hash_part, info);
@@ -52,10 +82,14 @@ impl Paths {
                     }
                 }
             }
-            next.retain(|hash_part| !found.contains_key(hash_part));
-            wanted = if with_references { next } else { Vec::new() };
+            next.retain(|path| !found.contains_key(path) && !excluded.contains(path));
+            wanted = match selection.is_without_references {
+                true => Vec::new(),
+                false => next,
+            };
             is_first = false;
         }
+        paths.excluded_count = excluded.len();
         paths.infos = in_order(roots, found);
         Ok(paths)
     }
@@ -89,8 +123,6 @@ fn with_references(info: PathInfo) -> (PathInfo, Vec<HashPart>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use proptest::collection::{btree_set, vec};
     use proptest::prelude::*;
     use samovar_nix::NarHash;
@@ -139,6 +171,29 @@ mod tests {
                 prop_assert!(seen.insert(info.path.clone()));
                 prop_assert!(info.references.iter().all(|path| seen.contains(path)));
             }
+        }
+    }
+
+    #[test]
+    fn names_and_signers_exclude_paths() {
+        let key = samovar_nix::SecretKey::parse(&format!("cache-1:{}", "A".repeat(86) + "=="));
+        let mut signed = info(1, []);
+        signed.signatures = vec![key.unwrap().sign(b"")];
+        let selection = |globs: &[&str], signers: &[&str]| Selection {
+            excluded: globs.iter().map(|glob| Glob::new(glob)).collect(),
+            signers: signers.iter().map(|name| (*name).to_owned()).collect(),
+            ..Selection::default()
+        };
+        for (globs, signers, expected) in [
+            (&[][..], &[][..], false),
+            (&["p1"], &[], true),
+            (&["a", "p*"], &[], true),
+            (&["*-p1", "p", "p11"], &["cache"], false),
+            (&[], &["b", "cache-1"], true),
+        ] {
+            let selection = selection(globs, signers);
+            assert_eq!(selection.excludes(&signed), expected, "{selection:?}");
+            assert_eq!(selection.excludes(&info(2, [])), globs == ["a", "p*"]);
         }
     }
 

@@ -51,7 +51,7 @@ fn failure(status: ExitStatus) -> Option<ExitCode> {
 /// # Errors
 ///
 /// The database cannot be read.
-fn newest(store: &dyn Store) -> anyhow::Result<i64> {
+pub(super) fn newest(store: &dyn Store) -> anyhow::Result<i64> {
     ensure!(
         store.catalog().is_some() && !store.is_left_to_daemon(),
         "the database of the store cannot be read by this user: run the command as a user who can, \
@@ -69,7 +69,7 @@ fn newest(store: &dyn Store) -> anyhow::Result<i64> {
 /// # Errors
 ///
 /// The database cannot be read.
-fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo>> {
+pub(super) fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo>> {
     let is_new = |info: &PathInfo| info.registration.is_some_and(|number| number > last);
     let mut infos = Vec::new();
     let mut before = None;
@@ -86,7 +86,7 @@ fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo
 
 /// Returns the paths to push: not derivations, and, unless `with_substituted`, only those that were
 /// built on this machine.
-fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
+pub(super) fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
     let is_wanted =
         |info: &&PathInfo| !info.path.is_derivation() && (info.ultimate || with_substituted);
     let wanted = infos.iter().filter(is_wanted);

@@ -8,9 +8,10 @@
 //!
 //! * `options`: the command line. `credentials`: tokens and logins.
 //! * `closure`: selects the paths. `upload`: compresses and sends them. `ledger`: their states.
-//! * `exec`, `spool`: other sources of paths than the command line.
+//! * `exec`, `watch`, `spool`: other sources of paths than the command line.
 //! * `progress`, `report`: the output.
 
+mod cache_dir;
 mod closure;
 mod credentials;
 mod exec;
@@ -20,28 +21,33 @@ mod progress;
 mod report;
 mod spool;
 mod upload;
+mod watch;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use clap::ArgMatches;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::Store;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, INFO_PATH};
 use crate::http::{Http, Patience, refusal};
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
-use closure::Paths;
+use closure::{Paths, Selection};
 use ledger::Summary;
 use options::{Options, Source};
-use progress::Progress;
+use progress::{Progress, eprint};
 use report::Report;
 use upload::{Compressing, Upload};
 
 pub(crate) use options::command;
+
+/// Bounds of the pause before a push is repeated.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// Pushes the paths that the command line selects.
 ///
@@ -52,6 +58,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     let options = Options::of(matches)?;
     let mut pusher = Pusher::new(&options)?;
     let (code, report) = match &options.source {
+        Source::Watch => return watch::run(&mut pusher, &options, out),
         Source::Paths(words) => {
             let roots = roots::read(words, pusher.store.store_dir(), io::stdin().lock())?;
             (None, pusher.push_roots(&roots)?)
@@ -68,7 +75,7 @@ struct Pusher {
     store: Box<dyn Store>,
     /// The cache, without `/upload`.
     http: Http,
-    with_references: bool,
+    selection: Selection,
     is_dry: bool,
     compressing: Compressing,
     /// The cache that is queried and written, once it is open.
@@ -84,7 +91,7 @@ impl Pusher {
         Ok(Self {
             store,
             http: Http::new(remote, Patience::UPLOAD)?,
-            with_references: options.with_references,
+            selection: options.selection.clone(),
             is_dry: options.is_dry,
             compressing: options.compressing,
             cache: None,
@@ -103,15 +110,44 @@ impl Pusher {
         self.push(&paths)
     }
 
-    /// Finds paths in the store, with their closures unless the command line excludes them.
+    /// Finds paths in the store, with their closures, as the command line selects them.
     fn find(&self, roots: &[HashPart]) -> anyhow::Result<Paths> {
-        Paths::find(&*self.store, roots, self.with_references)
+        Paths::find(&*self.store, roots, &self.selection)
+    }
+
+    /// Pushes paths of the store; returns the absent ones, too. Waits while the cache or the store is
+    /// unavailable; the pauses double after each failed attempt.
+    fn push_persistently(
+        &mut self,
+        roots: &[HashPart],
+        attempt_count_max: u32,
+    ) -> anyhow::Result<(Report, Vec<HashPart>)> {
+        let mut pause = PAUSE_MIN;
+        let mut attempt = 1;
+        loop {
+            let paths = self.find(roots);
+            let pushed = paths.and_then(|paths| Ok((self.push(&paths)?, paths.absent)));
+            let error = match pushed {
+                Err(error) if attempt < attempt_count_max => error,
+                last => return last,
+            };
+            let pause_now = pause.mul_f64(1.0 + fastrand::f64() / 4.0);
+            let error = crate::without_logins(&format!("{error:#}"));
+            eprint(&format!(
+                "{error}; trying again in {} s",
+                pause_now.as_secs()
+            ));
+            std::thread::sleep(pause_now);
+            pause = (pause * 2).min(PAUSE_MAX);
+            attempt += 1;
+        }
     }
 
     /// Pushes paths, or in a dry run only finds out which ones the cache lacks.
     fn push(&mut self, paths: &Paths) -> anyhow::Result<Report> {
         let started_at = Instant::now();
         let mut report = Report::new(self.http.remote().url(), self.is_dry);
+        report.excluded_count = paths.excluded_count;
         if !paths.infos.is_empty() {
             report.summary = self.push_missing(&paths.infos)?;
         }
@@ -152,16 +188,21 @@ impl Pusher {
     /// `nix-cache-info` in an empty cache of another server.
     fn open(&self) -> anyhow::Result<Cache> {
         let below = self.http.at(format!("{}/upload", self.http.remote()));
-        let response = below.get("/nix-cache-info")?;
-        let http = match response.status().as_u16() {
-            200 => below,
+        let response = below.get(INFO_PATH)?;
+        let cache = match response.status().as_u16() {
+            200 => Cache::with_info(below, response)?,
             401 => bail!("the cache refused the push: {}", refusal(response)),
-            _ => self.http.clone(),
+            _ => {
+                let http = self.http.clone();
+                let response = http.get(INFO_PATH)?;
+                if !self.is_dry && response.status() == 404 {
+                    upload::create_cache(&http, &*self.store)?;
+                    Cache::with_store_dir(http, self.store.store_dir().clone())
+                } else {
+                    Cache::with_info(http, response)?
+                }
+            }
         };
-        if !self.is_dry && http.get("/nix-cache-info")?.status() == 404 {
-            upload::create_cache(&http, &*self.store)?;
-        }
-        let cache = Cache::over(http)?;
         ensure!(
             cache.store_dir() == self.store.store_dir(),
             "the cache has paths in {}, this store in {}: they cannot be pushed there",

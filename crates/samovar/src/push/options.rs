@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+use samovar_cache::Glob;
 
+use super::closure::Selection;
 use super::credentials::Sources;
 use super::upload::Compressing;
 use crate::cli::{json, option, paths, switch};
@@ -23,6 +25,8 @@ pub(super) enum Source {
     Command(Vec<String>),
     /// Those in a spool directory.
     Spool(PathBuf),
+    /// Those that are registered from now on.
+    Watch,
 }
 
 /// The parsed command line.
@@ -33,7 +37,7 @@ pub(super) struct Options {
     pub(super) source: Source,
     pub(super) store: Option<String>,
     pub(super) credentials: Sources,
-    pub(super) with_references: bool,
+    pub(super) selection: Selection,
     pub(super) with_substituted: bool,
     pub(super) is_dry: bool,
     pub(super) is_json: bool,
@@ -46,7 +50,10 @@ pub(crate) fn command() -> Command {
         .after_help(
             "The cache needs a token. It is taken from --token-file, --netrc-file, the URL, the \
              variable SAMOVAR_TOKEN, or Nix's netrc-file, in this order. A push that is run again \
-             sends only the paths that are missing. Prints a summary line, and a line for each \
+             sends only the paths that are missing. References of paths that --exclude and \
+             --skip-signed-by leave out are not pushed either, unless another path needs them. \
+             Samovar refuses paths that refer to a path that is neither uploaded nor in the \
+             server's Nix store; other servers do not check that. Prints a summary line, and a line for each \
              path that was not pushed, with the reason. Exit code 0: all paths are in the cache; \
              1: a path was not pushed; 2: the command line is invalid; 3: the cache or the store \
              is unavailable. With --exec: the exit code of the command if it is not 0.",
@@ -60,9 +67,12 @@ pub(crate) fn command() -> Command {
             "Run the COMMAND after --, then push the paths built meanwhile, also if it fails",
         ))
         .arg(hook::spool().help("Push the paths that samovar hook has stored in this directory"))
+        .arg(switch("watch").help(
+            "Push the paths that are built from now on, and after a restart those built meanwhile",
+        ))
         .group(
             ArgGroup::new("source")
-                .args(["paths", "exec", "spool"])
+                .args(["paths", "exec", "spool", "watch"])
                 .required(true),
         )
         .args(selection())
@@ -79,7 +89,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(
             switch("dry-run")
-                .conflicts_with_all(["exec", "spool"])
+                .conflicts_with_all(["exec", "spool", "watch"])
                 .help("List the paths that the cache lacks, and push nothing"),
         )
         .arg(json())
@@ -89,20 +99,35 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::Append)
                 .num_args(1..)
                 .last(true)
-                .conflicts_with_all(["paths", "spool"])
+                .conflicts_with_all(["paths", "spool", "watch"])
                 .help("Command of --exec, with its arguments"),
         )
 }
 
 /// Defines the options that select paths.
-fn selection() -> [Arg; 3] {
+fn selection() -> [Arg; 5] {
     [
         option("store", "URI").help("Store that has the paths [default: that of Nix]"),
         switch("no-closure").help("Push only the named paths: the cache must have references"),
+        option("exclude", "GLOB")
+            .action(ArgAction::Append)
+            .help("Do not push paths with such a name, as *-debug; * and ? are wildcards"),
+        option("skip-signed-by", "KEY-NAME")
+            .action(ArgAction::Append)
+            .value_parser(key_name)
+            .help("Do not push paths with a signature of this key, as cache.nixos.org-1"),
         switch("substituted").help(
-            "With --exec: also push paths that were downloaded, not only those that were built",
+            "With --exec and --watch: also push paths that were downloaded, not only those that \
+             were built",
         ),
     ]
+}
+
+fn key_name(text: &str) -> Result<String, &'static str> {
+    match text.is_empty() || text.contains(':') {
+        true => Err("expected the name of a key, as cache.nixos.org-1"),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn credentials() -> [Arg; 2] {
@@ -132,6 +157,7 @@ impl Options {
         let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
         let source = match file("spool") {
             Some(dir) => Source::Spool(dir),
+            None if matches.get_flag("watch") => Source::Watch,
             None if matches.get_flag("exec") => Source::Command(texts("command")),
             None => Source::Paths(texts("paths")),
         };
@@ -148,7 +174,14 @@ impl Options {
                 token_file: file("token-file"),
                 netrc_file: file("netrc-file"),
             },
-            with_references: !matches.get_flag("no-closure"),
+            selection: Selection {
+                is_without_references: matches.get_flag("no-closure"),
+                excluded: texts("exclude")
+                    .iter()
+                    .map(|glob| Glob::new(glob))
+                    .collect(),
+                signers: texts("skip-signed-by"),
+            },
             with_substituted: matches.get_flag("substituted"),
             is_dry: matches.get_flag("dry-run"),
             is_json: matches.get_flag("json"),
@@ -209,6 +242,10 @@ mod tests {
             source(&["http://a", "--spool", "d"]),
             Ok(Source::Spool(_))
         ));
+        assert!(matches!(
+            source(&["http://a", "--watch"]),
+            Ok(Source::Watch)
+        ));
         let exec = ["http://a", "--exec", "--", "nix", "build", "--watch"];
         assert!(matches!(source(&exec), Ok(Source::Command(words)) if words.len() == 3));
         for bad in [
@@ -216,6 +253,9 @@ mod tests {
             &["http://a", "x", "--spool", "d"],
             &["http://a", "--exec"],
             &["http://a", "x", "--", "nix"],
+            &["http://a", "x", "--watch"],
+            &["http://a", "--watch", "--dry-run"],
+            &["http://a", "x", "--skip-signed-by", "cache-1:AAAA"],
             &["http://a", "x", "--jobs", "0"],
             &["http://a", "--spool", "d", "--dry-run"],
             &["http://a", "x", "--compression-level", "20"],

@@ -14,6 +14,8 @@ pub(super) struct Report {
     url: String,
     is_dry: bool,
     pub(super) summary: Summary,
+    /// Number of paths that options excluded.
+    pub(super) excluded_count: usize,
     pub(super) request_count: u64,
     pub(super) time: Duration,
 }
@@ -24,6 +26,7 @@ impl Report {
             url: url.to_owned(),
             is_dry,
             summary: Summary::default(),
+            excluded_count: 0,
             request_count: 0,
             time: Duration::ZERO,
         }
@@ -32,6 +35,7 @@ impl Report {
     /// Adds the result of a later push to the same cache.
     pub(super) fn add(&mut self, other: Self) {
         self.summary.add(other.summary);
+        self.excluded_count += other.excluded_count;
         // A count of the client, which is the same for all pushes.
         self.request_count = self.request_count.max(other.request_count);
         self.time += other.time;
@@ -68,6 +72,7 @@ impl Report {
         };
         for (count, what) in [
             (summary.present.len(), "already in the cache"),
+            (self.excluded_count, "excluded"),
             (summary.failed.len(), "failed"),
         ] {
             if count > 0 {
@@ -91,6 +96,7 @@ impl Report {
             "pushed": self.summary.pushed,
             "present": self.summary.present,
             "failed": failed.collect::<Vec<_>>(),
+            "excluded": self.excluded_count,
             "narSize": self.summary.nar_len,
             "sentSize": self.summary.sent_len,
             "requests": self.request_count,

@@ -8,7 +8,6 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use samovar_nix::{HashPart, StorePath};
@@ -17,10 +16,6 @@ use super::Pusher;
 use super::progress::eprint;
 use super::report::Report;
 use crate::hook;
-
-/// Bounds of the pause before a failed push is repeated.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// Number of attempts to push the same paths. The pauses between them add up to nine minutes.
 const ATTEMPT_COUNT_MAX: u32 = 10;
@@ -58,7 +53,7 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
         let builds = builds.collect::<anyhow::Result<Vec<_>>>()?;
         let paths = builds.iter().flat_map(|build| &build.paths);
         let roots: Vec<HashPart> = paths.map(StorePath::hash_part).collect();
-        let (report, absent) = push_persistently(pusher, &roots)?;
+        let (report, absent) = pusher.push_persistently(&roots, ATTEMPT_COUNT_MAX)?;
         for hash_part in absent {
             eprint(&format!(
                 "{hash_part} was deleted from the store before it was pushed"
@@ -75,35 +70,6 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
             None => all = Some(report),
         }
     }
-}
-
-/// Pushes paths; returns the absent ones, too. Waits while the cache or the store is unavailable.
-/// The pauses double after each failure.
-fn push_persistently(
-    pusher: &mut Pusher,
-    roots: &[HashPart],
-) -> anyhow::Result<(Report, Vec<HashPart>)> {
-    let mut pause = PAUSE_MIN;
-    for _ in 1..ATTEMPT_COUNT_MAX {
-        let error = match push(pusher, roots) {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
-        };
-        let pause_now = pause.mul_f64(1.0 + fastrand::f64() / 4.0);
-        let error = crate::without_logins(&format!("{error:#}"));
-        eprint(&format!(
-            "{error}; trying again in {} s",
-            pause_now.as_secs()
-        ));
-        std::thread::sleep(pause_now);
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
-    push(pusher, roots)
-}
-
-fn push(pusher: &mut Pusher, roots: &[HashPart]) -> anyhow::Result<(Report, Vec<HashPart>)> {
-    let paths = pusher.find(roots)?;
-    Ok((pusher.push(&paths)?, paths.absent))
 }
 
 /// Reads a file; `None` if another process has removed it.

@@ -11,17 +11,20 @@
 
 /// A pattern that must match the whole name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Glob(Box<[u8]>);
+pub struct Glob(Box<[u8]>);
 
 impl Glob {
-    pub(crate) fn new(pattern: &str) -> Self {
+    /// Makes a pattern. Every text is a valid one.
+    #[must_use]
+    pub fn new(pattern: &str) -> Self {
         Self(pattern.as_bytes().into())
     }
 
     /// Whether the pattern matches the name. The number of steps is at most the product of both
     /// lengths: only the last star is retried, because it can match anything that an earlier one
     /// could.
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (&*self.0, name.as_bytes());
         // Where to continue after a mismatch: the pattern after the last star, and the rest of the
         // name if that star matches one more byte.

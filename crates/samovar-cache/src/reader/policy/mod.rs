@@ -25,7 +25,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
 
 use crate::refusal::Refusal;
-use glob::Glob;
+pub use glob::Glob;
 use roots::Roots;
 pub(crate) use roots::{FIRST_LOOK_TIME, Look, LookError, RootsWatch};
 

@@ -1,0 +1,19 @@
+//! Files in the cache directory of the user.
+
+use std::path::PathBuf;
+
+use samovar_nix::nixbase32;
+use sha2::{Digest as _, Sha256};
+
+/// Returns a path in the folder of this program, `None` if the user has no cache directory. `key`:
+/// the store and the cache that the path is for.
+pub(super) fn path(folder: &str, key: &str) -> Option<PathBuf> {
+    let directory = |name: &str| {
+        let value = std::env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    let dir = directory("XDG_CACHE_HOME");
+    let dir = dir.or_else(|| Some(directory("HOME")?.join(".cache")))?;
+    let digest = nixbase32::encode(&Sha256::digest(key));
+    Some(dir.join("samovar").join(folder).join(digest))
+}

@@ -1,0 +1,124 @@
+//! `samovar push --watch`: pushes paths as soon as they are registered in the local store.
+//!
+//! Nix's database gives each registration a number, which is higher than all numbers of earlier
+//! commits and never used again. So the paths with a higher number than the last one seen are
+//! exactly the new ones, and they are complete. SQLite compares its data version before each query,
+//! so a query without a result reads no page of the database.
+//!
+//! The last number whose paths were pushed or refused is stored in the cache directory of the user.
+//! After a restart, the paths that were registered meanwhile are pushed.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use samovar_nix::PathInfo;
+use samovar_store::Store;
+
+use super::exec::{newest, registered_after, wanted};
+use super::options::Options;
+use super::progress::eprint;
+use super::{Pusher, cache_dir};
+
+/// Time between two queries for the newest registration, which take 50 µs.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Pause after the database could not be read.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Pushes until the process is killed.
+///
+/// # Errors
+///
+/// The database cannot be read at the start, or `out` cannot be written.
+pub(super) fn run(
+    pusher: &mut Pusher,
+    options: &Options,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let position = Position::of(pusher, options);
+    let newest = newest(&*pusher.store)?;
+    let mut last = position.read().unwrap_or(newest);
+    position.write(last);
+    eprint("watching for new paths");
+    loop {
+        let infos = match new_paths(&*pusher.store, &mut last) {
+            Ok(infos) => infos,
+            Err(error) => {
+                eprint(&format!("{error:#}; trying again"));
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        let Some(newest) = infos.iter().filter_map(|info| info.registration).max() else {
+            std::thread::sleep(INTERVAL);
+            continue;
+        };
+        let roots = wanted(&infos, options.with_substituted);
+        if !roots.is_empty() {
+            // Absent paths were deleted since.
+            let (report, _absent) = pusher.push_persistently(&roots, u32::MAX)?;
+            report.print(out, options.is_json)?;
+            out.flush()?;
+        }
+        last = newest;
+        position.write(last);
+    }
+}
+
+/// Returns the paths that were registered after `last`.
+fn new_paths(store: &dyn Store, last: &mut i64) -> anyhow::Result<Vec<PathInfo>> {
+    let newest = newest(store)?;
+    // The newest path was deleted, or the database was replaced by another one.
+    *last = newest.min(*last);
+    match newest > *last {
+        true => registered_after(store, *last),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The file with the last registration number of a store and a cache.
+struct Position {
+    /// `None` if the user has no cache directory.
+    file: Option<PathBuf>,
+}
+
+impl Position {
+    fn of(pusher: &Pusher, options: &Options) -> Self {
+        let (dir, url) = (pusher.store.store_dir(), pusher.http.remote().url());
+        let store = options.store.as_deref().unwrap_or_default();
+        Self {
+            file: cache_dir::path("watch", &format!("{store} {dir} {url}")),
+        }
+    }
+
+    fn read(&self) -> Option<i64> {
+        let text = fs::read_to_string(self.file.as_ref()?).ok()?;
+        text.trim().parse().ok()
+    }
+
+    fn write(&self, last: i64) {
+        if let Err(error) = self.try_write(last) {
+            eprint(&format!(
+                "{error:#}: after a restart, paths that were registered meanwhile will not be \
+                 pushed"
+            ));
+        }
+    }
+
+    fn try_write(&self, last: i64) -> anyhow::Result<()> {
+        let file = self.file.as_ref().context("HOME is not set")?;
+        let new = file.with_extension("new");
+        let written = match file.parent() {
+            Some(folder) => fs::create_dir_all(folder),
+            None => Ok(()),
+        };
+        let written = written.and_then(|()| fs::write(&new, format!("{last}\n")));
+        written
+            .and_then(|()| fs::rename(&new, file))
+            .with_context(|| format!("cannot write {file:?}"))
+    }
+}
