@@ -108,6 +108,17 @@ pub enum PutError {
     /// The narinfo is refused.
     #[error(transparent)]
     Narinfo(Box<crate::publish::Refusal>),
+    /// The body is not valid in its `Content-Encoding`.
+    #[error(
+        "the body cannot be decoded by its Content-Encoding, {encoding}: {reason}; upload it \
+         again, or without narinfo-compression, ls-compression and log-compression"
+    )]
+    Encoding {
+        /// Name of the encoding.
+        encoding: &'static str,
+        /// The fault of the body.
+        reason: String,
+    },
     /// Too many uploads are in progress.
     #[error("too many uploads are in progress; repeat this one later")]
     Busy,
@@ -117,6 +128,12 @@ pub enum PutError {
 }
 
 impl PutError {
+    /// Converts an error of reading a body. It may be one of [`decoded`](crate::verify::decoded).
+    #[must_use]
+    pub fn of_source(error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(Self::Source)
+    }
+
     /// Converts the error of verifying a NAR that is written to the object `key`.
     pub(crate) fn of_nar(error: VerifyError, key: &str) -> Self {
         match error {

@@ -342,7 +342,7 @@ impl StoredCache {
         let mut piece = vec![0; LOG_BUFFER_LEN];
         let mut len = 0_u64;
         loop {
-            let read = source.read(&mut piece).map_err(PutError::Source)?;
+            let read = source.read(&mut piece).map_err(PutError::of_source)?;
             if read == 0 {
                 break;
             }

@@ -26,22 +26,20 @@
 //! when it repeats a PUT; so that it does not repeat it, it gets 422 where other clients get 503 or
 //! 507.
 
+mod body;
 mod target;
 
-use std::cell::{Cell, RefCell};
-use std::io::{self, Read as _};
-use std::time::Duration;
+use std::cell::Cell;
+use std::io::{self, Read};
 
 use samovar_http::http::{Method, Status, Version};
-use samovar_http::{Body, BodyError, BodyReader, Head, Intake, Request, Response};
+use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{PREFIX, Token, now};
-use samovar_storage::verify::FileName;
-use samovar_storage::{
-    NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache, Wait,
-};
+use samovar_storage::verify::{FileName, decoded};
+use samovar_storage::{NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
 use crate::access::credentials::Credentials;
 use crate::answer::nar::Part;
@@ -50,6 +48,7 @@ use crate::narinfo::rendered;
 use crate::reader::policy::Decision;
 use crate::refusal::{Fixed, TEXT};
 
+use self::body::{SharedBody, encoding_of};
 use self::target::{Kind, Target};
 
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
@@ -281,32 +280,24 @@ impl Uploads {
                 "Content-Range is not supported: upload the whole file",
             );
         }
-        if request.head().header("Content-Encoding").is_some() {
-            return refused(
-                Status::UNSUPPORTED_MEDIA_TYPE,
-                "Content-Encoding is not supported: upload without narinfo-compression, \
-                 ls-compression and log-compression",
-            );
-        }
+        let encoding = match encoding_of(request.head(), &target.kind) {
+            Ok(encoding) => encoding,
+            Err(response) => return response,
+        };
+        let body = SharedBody::new(request.reader());
         let outcome = match &target.kind {
-            Kind::Nar(name) => self.put_nar(request, &token, name).map(|()| ok("kept")),
-            Kind::Narinfo(hash_part) => self.put_narinfo(context, request, &token, *hash_part),
-            Kind::CacheInfo => put_cache_info(context, request),
-            Kind::Log(path) => self
-                .stored
-                .put_log(&token, path, &mut request.reader(), LOG_LEN_MAX)
-                .map(|()| ok("kept")),
-            Kind::Listing(_) | Kind::DebugInfo => {
-                let mut body = request.reader().take(LOG_LEN_MAX);
-                let discarded = io::copy(&mut body, &mut io::sink());
-                discarded.map(|_| ok("accepted")).map_err(PutError::Source)
-            }
-            Kind::Realisation => Ok(refused(
-                Status::NOT_IMPLEMENTED,
-                "realisations cannot be uploaded yet: push paths that are not content-addressed \
-                 derivations",
-            )),
-            Kind::Unknown => Ok(Fixed::NotFound.response()),
+            Kind::Nar(name) => self.put_nar(&body, &token, name),
+            kind => match encoding {
+                None => self.put_metadata(context, &mut &body, &token, kind),
+                Some(encoding) => {
+                    let admitted = self.stored.admit(&token, &body, PATIENCE);
+                    admitted.and_then(|mut memory| {
+                        decoded(&mut &body, encoding, &mut memory, |source| {
+                            self.put_metadata(context, source, &token, kind)
+                        })
+                    })
+                }
+            },
         };
         outcome.unwrap_or_else(|error| {
             let head = request.head();
@@ -346,26 +337,55 @@ impl Uploads {
 
     fn put_nar(
         &self,
-        request: &mut Request,
+        mut body: &SharedBody<'_>,
         token: &Token,
         name: &FileName,
-    ) -> Result<(), PutError> {
-        let body = SharedBody(RefCell::new(request.reader()));
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        self.stored.put_nar(token, name, &mut &body, &mut admitted)
+    ) -> Result<Response, PutError> {
+        let mut admitted = self.stored.admit(token, body, PATIENCE)?;
+        self.stored.put_nar(token, name, &mut body, &mut admitted)?;
+        Ok(ok("kept"))
+    }
+
+    /// Receives anything but a NAR. `source`: the body, without its `Content-Encoding`.
+    fn put_metadata(
+        &self,
+        context: Context<'_>,
+        source: &mut dyn Read,
+        token: &Token,
+        kind: &Kind,
+    ) -> Result<Response, PutError> {
+        match kind {
+            Kind::Narinfo(hash_part) => self.put_narinfo(context, source, token, *hash_part),
+            Kind::CacheInfo => put_cache_info(context, source),
+            Kind::Log(path) => {
+                self.stored.put_log(token, path, source, LOG_LEN_MAX)?;
+                Ok(ok("kept"))
+            }
+            Kind::Listing(_) | Kind::DebugInfo => {
+                io::copy(&mut source.take(LOG_LEN_MAX), &mut io::sink())
+                    .map_err(PutError::of_source)?;
+                Ok(ok("accepted"))
+            }
+            Kind::Realisation => Ok(refused(
+                Status::NOT_IMPLEMENTED,
+                "realisations cannot be uploaded yet: push paths that are not content-addressed \
+                 derivations",
+            )),
+            Kind::Nar(_) | Kind::Unknown => Ok(Fixed::NotFound.response()),
+        }
     }
 
     fn put_narinfo(
         &self,
         context: Context<'_>,
-        request: &mut Request,
+        source: &mut dyn Read,
         token: &Token,
         hash_part: HashPart,
     ) -> Result<Response, PutError> {
         let mut text = Vec::new();
         // Read one byte more than allowed, to detect a text that is too long.
-        let mut reader = request.reader().take(NARINFO_LEN_MAX as u64 + 1);
-        reader.read_to_end(&mut text).map_err(PutError::Source)?;
+        let mut source = source.take(NARINFO_LEN_MAX as u64 + 1);
+        source.read_to_end(&mut text).map_err(PutError::of_source)?;
         let reader = &context.narinfos.reader;
         let undecided = Cell::new(false);
         let is_elsewhere = |path: &StorePath| match reader.may_read(path) {
@@ -407,22 +427,6 @@ impl Uploads {
     }
 }
 
-/// The body of a request, which is read and waited for in turn.
-#[derive(Debug)]
-struct SharedBody<'a>(RefCell<BodyReader<'a>>);
-
-impl io::Read for &SharedBody<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.borrow_mut().read(buffer)
-    }
-}
-
-impl Wait for SharedBody<'_> {
-    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
-        self.0.borrow().wait(is_ready)
-    }
-}
-
 /// Whether a deny rule of the cache's policy matches an uploaded path. Allow rules apply only to
 /// paths of the Nix store; a client with a token has chosen to upload the others.
 fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
@@ -442,10 +446,12 @@ fn report(context: Context<'_>, error: &StorageError) {
 }
 
 /// Checks that the client's store directory is the server's.
-fn put_cache_info(context: Context<'_>, request: &mut Request) -> Result<Response, PutError> {
+fn put_cache_info(context: Context<'_>, source: &mut dyn Read) -> Result<Response, PutError> {
     let mut text = String::new();
-    let mut reader = request.reader().take(NARINFO_LEN_MAX as u64);
-    reader.read_to_string(&mut text).map_err(PutError::Source)?;
+    let mut source = source.take(NARINFO_LEN_MAX as u64);
+    source
+        .read_to_string(&mut text)
+        .map_err(PutError::of_source)?;
     let found = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
     let ours = context.store_dir.as_str();
     Ok(match found.map(str::trim) {
@@ -508,7 +514,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             BodyError::of(error).map_or(Status::BAD_REQUEST, BodyError::status)
         }
         PutError::File(refusal) if refusal.is_too_large() => Status::CONTENT_TOO_LARGE,
-        PutError::File(_) => Status::UNPROCESSABLE_CONTENT,
+        PutError::File(_) | PutError::Encoding { .. } => Status::UNPROCESSABLE_CONTENT,
         PutError::Narinfo(refusal) => match **refusal {
             Refusal::TooLong
             | Refusal::LogTooLong(_)

@@ -17,6 +17,7 @@
 
 mod content;
 mod decompress;
+mod encoded;
 mod error;
 mod file_name;
 mod frames;
@@ -30,6 +31,7 @@ use std::io::{self, Read, Write};
 
 use content::Content;
 use decompress::Decompressor;
+pub use encoded::{Encoding, decoded};
 pub use error::{Refusal, VerifyError};
 pub use file_name::FileName;
 use input::Input;

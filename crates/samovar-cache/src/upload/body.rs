@@ -1,0 +1,65 @@
+//! The body of a PUT, and its `Content-Encoding`.
+
+use std::cell::RefCell;
+use std::io;
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{BodyReader, Head, Response};
+use samovar_storage::Wait;
+use samovar_storage::verify::Encoding;
+
+use super::refused;
+use super::target::Kind;
+
+/// The body of a request, which is read and waited for in turn.
+#[derive(Debug)]
+pub(super) struct SharedBody<'a>(RefCell<BodyReader<'a>>);
+
+impl<'a> SharedBody<'a> {
+    pub(super) fn new(body: BodyReader<'a>) -> Self {
+        Self(RefCell::new(body))
+    }
+}
+
+impl io::Read for &SharedBody<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().read(buffer)
+    }
+}
+
+impl Wait for SharedBody<'_> {
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+        self.0.borrow().wait(is_ready)
+    }
+}
+
+/// Returns the encoding of a body, or the refusal of one that cannot be decoded. Nix 2.32 and later
+/// encode metadata with `narinfo-compression`, `ls-compression` and `log-compression`.
+pub(super) fn encoding_of(head: Head<'_>, kind: &Kind) -> Result<Option<Encoding>, Response> {
+    let Some(name) = head.header("Content-Encoding") else {
+        return Ok(None);
+    };
+    if matches!(kind, Kind::Nar(_)) {
+        return Err(refused(
+            Status::UNSUPPORTED_MEDIA_TYPE,
+            "a NAR cannot be uploaded with a Content-Encoding: compress the file, and state its \
+             compression in the suffix of the URL and in the narinfo",
+        ));
+    }
+    let name = String::from_utf8_lossy(name);
+    match name.trim() {
+        // Nix sends the second for a setting of `none`.
+        "identity" | "none" => Ok(None),
+        name => match Encoding::from_name(name) {
+            Some(encoding) => Ok(Some(encoding)),
+            None => Err(refused(
+                Status::UNSUPPORTED_MEDIA_TYPE,
+                &format!(
+                    "the Content-Encoding {name:?} is not supported: set narinfo-compression, \
+                     ls-compression and log-compression to zstd, br, gzip or xz, or leave them out"
+                ),
+            )),
+        },
+    }
+}

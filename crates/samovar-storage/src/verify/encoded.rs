@@ -1,0 +1,277 @@
+//! [`decoded`]: reads a body that has a `Content-Encoding`.
+
+use std::io::{self, Read};
+
+use samovar_nix::narinfo::Compression;
+
+use super::decompress::{self, Decompressor};
+use super::input::Input;
+use super::{Limits, Memory, Refusal, VerifyError};
+use crate::error::PutError;
+
+/// Names of the supported encodings. Nix sends the name of the compression.
+const ENCODINGS: [(&str, Compression); 5] = [
+    ("zstd", Compression::Zstd),
+    ("br", Compression::Brotli),
+    ("gzip", Compression::Gzip),
+    ("x-gzip", Compression::Gzip),
+    ("xz", Compression::Xz),
+];
+
+/// Maximum windows: 8 MiB, that of `zstd -19` and `xz -6`.
+const LIMITS: Limits = Limits {
+    nar_size_max: 0,
+    ratio_max: 0,
+    ratio_free_len: 0,
+    zstd_window_log_max: 23,
+    lzma_dictionary_max: 8 << 20,
+};
+
+/// A supported encoding of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encoding(Compression);
+
+impl Encoding {
+    /// Returns the encoding of this name, in any case; `None` if it is not supported.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut known = ENCODINGS.into_iter();
+        let found = known.find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, compression)| Self(compression))
+    }
+}
+
+/// Calls `read` with a reader of the decompressed content of `source`. The reader has no limit of
+/// its own for the length of the content.
+///
+/// A body that is not valid is an error of the reader, which [`PutError::of_source`] converts.
+///
+/// # Errors
+///
+/// [`PutError`] if there is no memory for the window; others of `read`.
+pub fn decoded<T>(
+    source: &mut dyn Read,
+    encoding: Encoding,
+    memory: &mut dyn Memory,
+    read: impl FnOnce(&mut dyn Read) -> Result<T, PutError>,
+) -> Result<T, PutError> {
+    let mut discarded = io::sink();
+    let mut input = Input::new(source, &mut discarded, memory);
+    input.without_hash();
+    let window_len = decompress::fixed_window_len(encoding.0, &LIMITS);
+    if let Err(error) = input.reserve(window_len) {
+        let failure = input.take_failure().unwrap_or(VerifyError::Source(error));
+        return Err(put_error(failure, encoding));
+    }
+    let decompressor = Decompressor::new(input, encoding.0, &LIMITS)
+        .map_err(|refusal| put_error(refusal.into(), encoding))?;
+    read(&mut Decoded {
+        decompressor,
+        encoding,
+        piece: Vec::new(),
+        start: 0,
+        len: 0,
+    })
+}
+
+/// The decompressed content of a body.
+struct Decoded<'a> {
+    decompressor: Decompressor<'a>,
+    encoding: Encoding,
+    piece: Vec<u8>,
+    /// Start of the unread bytes in `piece`.
+    start: usize,
+    /// Length of the content so far, in bytes.
+    len: u64,
+}
+
+impl Decoded<'_> {
+    /// Replaces the piece by the next one, which is empty at the end.
+    fn next(&mut self) -> Result<(), VerifyError> {
+        self.piece.clear();
+        self.start = 0;
+        match self.decompressor.next() {
+            Ok(piece) => self.piece.extend_from_slice(piece),
+            Err(error) => {
+                let failure = self.decompressor.input().take_failure();
+                return Err(failure.unwrap_or_else(|| self.decompressor.refusal(error).into()));
+            }
+        }
+        self.len += self.piece.len() as u64;
+        let input = self.decompressor.input();
+        input.set_content_len(self.len);
+        // A decompressor may have taken an error of the source for the end of the stream.
+        match input.take_failure() {
+            Some(failure) if self.piece.is_empty() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for Decoded<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.piece.len() {
+            self.next().map_err(|failure| match failure {
+                VerifyError::Source(error) => error,
+                failure => io::Error::other(put_error(failure, self.encoding)),
+            })?;
+        }
+        let len = self.piece.get(self.start..).unwrap_or_default().read(out)?;
+        self.start += len;
+        Ok(len)
+    }
+}
+
+/// Converts the error of decompressing a body. The sentences of [`Refusal`] are about NARs.
+fn put_error(failure: VerifyError, Encoding(compression): Encoding) -> PutError {
+    let refusal = match failure {
+        VerifyError::Source(error) | VerifyError::Sink(error) => return PutError::Source(error),
+        VerifyError::Memory(error) => return error.into(),
+        VerifyError::Refused(refusal) => refusal,
+    };
+    let reason = match refusal {
+        Refusal::Truncated { .. } => "it is cut short".to_owned(),
+        Refusal::Corrupt { reason, .. } => reason,
+        Refusal::BytesAfterStream { .. } => "bytes follow its end".to_owned(),
+        Refusal::Window { limit, .. } => format!("it needs a window of more than {limit} bytes"),
+        Refusal::Oversized { .. } => "it is much longer than its content".to_owned(),
+        other => other.to_string(),
+    };
+    PutError::Encoding {
+        encoding: compression.name(),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::verify::{MemoryError, Unlimited};
+
+    /// Compresses with the encoding of this name.
+    fn encode(name: &str, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        match name {
+            "zstd" => out = zstd::encode_all(content, 3).unwrap(),
+            "br" => {
+                let mut writer = brotli::CompressorWriter::new(&mut out, 4096, 5, 22);
+                writer.write_all(content).unwrap();
+            }
+            "xz" => {
+                let options = lzma_rust2::XzOptions::with_preset(6);
+                let mut writer = lzma_rust2::XzWriter::new(&mut out, options).unwrap();
+                writer.write_all(content).unwrap();
+                writer.finish().unwrap();
+            }
+            _ => {
+                let level = flate2::Compression::default();
+                let mut writer = flate2::write::GzEncoder::new(&mut out, level);
+                writer.write_all(content).unwrap();
+                writer.finish().unwrap();
+            }
+        }
+        out
+    }
+
+    fn decode(name: &str, mut body: &[u8], len_max: u64) -> Result<Vec<u8>, PutError> {
+        let encoding = Encoding::from_name(name).unwrap();
+        decoded(&mut body, encoding, &mut Unlimited, |reader| {
+            let mut content = Vec::new();
+            let mut reader = reader.take(len_max);
+            reader
+                .read_to_end(&mut content)
+                .map_err(PutError::of_source)?;
+            Ok(content)
+        })
+    }
+
+    #[test]
+    fn each_encoding_is_decoded_once() {
+        let content: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+        for name in ["zstd", "br", "gzip", "x-gzip", "xz", "ZSTD"] {
+            let body = encode(&name.to_ascii_lowercase(), &content);
+            assert!(decode(name, &body, u64::MAX).unwrap() == content, "{name}");
+            let twice = encode(&name.to_ascii_lowercase(), &body);
+            assert!(decode(name, &twice, u64::MAX).unwrap() == body, "{name}");
+            assert_eq!(decode(name, &body, 1000).unwrap(), content[..1000]);
+            assert_eq!(
+                decode(name, &encode(name, b""), 10).unwrap_or_default(),
+                b""
+            );
+        }
+        for name in ["", "identity", "deflate", "bzip2", "zstd, gzip"] {
+            assert_eq!(Encoding::from_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_body_is_refused_with_the_name_of_its_encoding() {
+        for name in ["zstd", "br", "gzip", "xz"] {
+            let body = encode(name, &[b'x'; 1000]);
+            let cut = &body[..body.len() - 1];
+            let longer = [&body[..], b"more"].concat();
+            for body in [cut, &longer, b"not compressed"] {
+                let refused = decode(name, body, u64::MAX).unwrap_err();
+                assert!(
+                    matches!(&refused, PutError::Encoding { encoding, .. } if *encoding == name),
+                    "{name}: {refused:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_of_more_than_8_mebibytes_is_refused() {
+        let compress = |log: u32| {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.window_log(log).unwrap();
+            encoder.include_contentsize(false).unwrap();
+            encoder.write_all(&[0; 1000]).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(decode("zstd", &compress(23), u64::MAX).unwrap(), [0; 1000]);
+        let refused = decode("zstd", &compress(24), u64::MAX).unwrap_err();
+        assert!(refused.to_string().contains("8388608"), "{refused}");
+    }
+
+    #[test]
+    fn a_body_without_memory_for_its_window_is_busy() {
+        struct Nothing;
+        impl Memory for Nothing {
+            fn reserve(&mut self, _len: u64) -> Result<(), MemoryError> {
+                Err(MemoryError::Busy)
+            }
+        }
+        for name in ["zstd", "br", "xz"] {
+            let body = encode(name, &[b'x'; 1000]);
+            let encoding = Encoding::from_name(name).unwrap();
+            let busy = decoded(&mut &body[..], encoding, &mut Nothing, |reader| {
+                io::copy(reader, &mut io::sink()).map_err(PutError::of_source)
+            });
+            assert!(matches!(busy, Err(PutError::Busy)), "{name}: {busy:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_source_is_returned_unchanged() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _out: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+        }
+        for name in ["zstd", "br", "gzip", "xz"] {
+            let encoding = Encoding::from_name(name).unwrap();
+            let broken = decoded(&mut Broken, encoding, &mut Unlimited, |reader| {
+                io::copy(reader, &mut io::sink()).map_err(PutError::of_source)
+            });
+            assert!(
+                matches!(&broken, Err(PutError::Source(error))
+                    if error.kind() == io::ErrorKind::ConnectionReset),
+                "{name}: {broken:?}"
+            );
+        }
+    }
+}
