@@ -54,3 +54,4 @@ pub use site::cache::CacheConfig;
 pub use site::current::Clients;
 pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};
+pub use upload::render_uploaded;

@@ -27,6 +27,7 @@ pub mod collect;
 mod commit_queue;
 mod content_address;
 mod error;
+pub mod fsck;
 mod keep;
 pub mod metadata;
 mod mirror;

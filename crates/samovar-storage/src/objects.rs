@@ -12,6 +12,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -37,12 +38,24 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
 
-    /// Whether the object exists and is not empty.
+    /// Returns the state of an object; `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
-    fn has_contents(&self, key: &str) -> Result<bool, StorageError>;
+    fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError>;
+
+    /// Calls `visit` with the key of each object directly below a prefix: `""` or one that ends in
+    /// a slash.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`], and those of `visit`.
+    fn list(
+        &self,
+        prefix: &str,
+        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError>;
 
     /// Removes an object. It is no error if the object does not exist.
     ///
@@ -65,6 +78,17 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// [`StorageError::File`].
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
+}
+
+/// The state of an object. It is different after the object was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectState {
+    /// Length, in bytes.
+    pub len: u64,
+    /// Time of the last change, in seconds since 1970.
+    pub modified_at: i64,
+    /// Number of the file and nanoseconds of `modified_at`.
+    version: (u64, i64),
 }
 
 /// An object that is being written. Dropping it before `publish` removes it.
@@ -134,12 +158,34 @@ impl Objects for Directory {
         }
     }
 
-    fn has_contents(&self, key: &str) -> Result<bool, StorageError> {
-        match fs::symlink_metadata(self.root.join(key)) {
-            Ok(metadata) => Ok(metadata.len() > 0),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+    fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
+        match fs::metadata(self.root.join(key)) {
+            Ok(metadata) => Ok(Some(ObjectState {
+                len: metadata.len(),
+                modified_at: metadata.mtime(),
+                version: (metadata.ino(), metadata.mtime_nsec()),
+            })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::file("cannot read", key, error)),
         }
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot list", prefix, error);
+        for entry in fs::read_dir(self.root.join(prefix)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Keys are UTF-8. Other names are not of objects.
+            if let Some(name) = entry.file_name().to_str()
+                && !entry.file_type().map_err(failed)?.is_dir()
+            {
+                visit(&format!("{prefix}{name}"))?;
+            }
+        }
+        Ok(())
     }
 
     fn remove(&self, key: &str) -> Result<(), StorageError> {

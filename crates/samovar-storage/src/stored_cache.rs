@@ -389,8 +389,11 @@ impl StoredCache {
             return Ok(());
         }
         for (cache, hash_part) in self.storage.metadata.hash_parts()? {
-            let key = narinfo_key(hash_part);
-            if cache == self.id && !self.storage.objects.has_contents(&key)? {
+            if cache != self.id {
+                continue;
+            }
+            let state = self.storage.objects.state(&narinfo_key(hash_part))?;
+            if state.is_none_or(|state| state.len == 0) {
                 self.mirror(hash_part, render)?;
             }
         }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::{gc, hook, pin, push, secrets, serve, status, token};
+use crate::{fsck, gc, hook, pin, push, secrets, serve, status, token};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -28,6 +28,7 @@ pub fn command() -> Command {
         .subcommand(token::with_subcommands(secrets::token()))
         .subcommand(pin::command())
         .subcommand(gc::command())
+        .subcommand(fsck::command())
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")

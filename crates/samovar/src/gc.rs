@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_storage::collect::{Collector, Retention, Rules, Verdict, preview};
 use samovar_storage::metadata::{DAY, Metadata};
@@ -14,6 +14,7 @@ use samovar_storage::objects::Directory;
 
 use crate::serve;
 use crate::size::human;
+use crate::storage;
 use crate::token::{date, open};
 
 /// Defines the command.
@@ -43,9 +44,7 @@ pub(crate) fn command() -> Command {
 /// cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let config = serve::configuration(&serve::settings(matches)?)?;
-    let directory = config
-        .storage
-        .context("no storage is configured: name its directory with --storage, or use --config")?;
+    let directory = storage::directory(&config)?;
     let metadata = open(&directory, false)?;
     let retentions: HashMap<&str, Retention> = config
         .caches

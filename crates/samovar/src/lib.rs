@@ -17,6 +17,7 @@ mod cache;
 pub mod cli;
 mod command;
 mod doctor;
+mod fsck;
 mod gc;
 mod hook;
 mod http;
@@ -30,6 +31,7 @@ mod secrets;
 mod serve;
 mod size;
 mod status;
+mod storage;
 mod token;
 mod walk;
 
@@ -98,6 +100,7 @@ pub fn run(
         "query" => (command::query(one, out), Some(3)),
         "doctor" if one.get_flag("verify") => (doctor::verify_paths(one, out), Some(2)),
         "doctor" => (doctor::run(one, out), None),
+        "fsck" => (fsck::run(one, out), Some(2)),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };
     outcome.map(Outcome::code).map_err(|error| {

@@ -87,7 +87,8 @@ impl Signing {
     }
 
     /// Drops keys with the name of an earlier key.
-    pub(crate) fn checked(mut self) -> Self {
+    #[must_use]
+    pub fn checked(mut self) -> Self {
         let mut keys: Vec<SecretKey> = Vec::with_capacity(self.keys.len());
         for key in self.keys {
             if keys.iter().all(|other| other.name() != key.name()) {

@@ -45,6 +45,7 @@ use crate::access::credentials::Credentials;
 use crate::answer::nar::Part;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::rendered;
+use crate::narinfo::signing::Signing;
 use crate::reader::policy::Decision;
 use crate::refusal::{Fixed, TEXT};
 
@@ -463,17 +464,18 @@ fn put_cache_info(context: Context<'_>, source: &mut dyn Read) -> Result<Respons
     })
 }
 
-/// Renders the narinfo of an uploaded path, with the cache's signatures in addition to the uploaded
-/// ones.
 fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
-    let info = info_of(path);
+    render_uploaded(&context.narinfos.signing, context.store_dir, path)
+}
+
+/// Renders the narinfo of an uploaded path, with the cache's signatures in addition to the uploaded
+/// ones. `signing` must be [checked](Signing::checked).
+#[must_use]
+pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> Vec<u8> {
     let mut narinfo = samovar_storage::narinfo(path);
-    narinfo.signatures = context
-        .narinfos
-        .signing
-        .beside_uploaded(&info, context.store_dir);
+    narinfo.signatures = signing.beside_uploaded(&info_of(path), dir);
     let mut text = Vec::new();
-    let written = narinfo.write(context.store_dir, &mut text);
+    let written = narinfo.write(dir, &mut text);
     debug_assert!(
         written.is_ok(),
         "published narinfos were parsed: {written:?}"

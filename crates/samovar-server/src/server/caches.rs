@@ -97,7 +97,12 @@ fn make(
     Ok((caches, warnings))
 }
 
-fn signing(settings: &CacheSettings, warnings: &mut Vec<String>) -> anyhow::Result<Signing> {
+/// Reads the signing keys of a cache. Adds warnings about their files.
+///
+/// # Errors
+///
+/// A file is not a secret key.
+pub fn signing(settings: &CacheSettings, warnings: &mut Vec<String>) -> anyhow::Result<Signing> {
     let mut keys = Vec::new();
     for path in &settings.secret_key_files {
         let loaded = load_key(path)?;

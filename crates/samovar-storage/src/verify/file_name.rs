@@ -58,6 +58,15 @@ impl FileName {
         })
     }
 
+    /// Makes the name of a file.
+    #[must_use]
+    pub const fn new(file_hash: [u8; 32], compression: Compression) -> Self {
+        Self {
+            file_hash,
+            compression,
+        }
+    }
+
     /// Returns the object key of the file's copy with this number, counted from 1.
     #[must_use]
     pub(crate) fn key(&self, number: u32) -> String {

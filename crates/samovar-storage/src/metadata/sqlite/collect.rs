@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::{HashPart, StorePath};
 
-use super::paths;
 use super::rows::{damaged, path_of, unsigned};
+use super::{check, paths};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, DAY, Graph, GraphPath, Uses};
 
@@ -164,13 +164,7 @@ pub(super) fn delete_paths(
     before: i64,
     remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    let mirrored: Option<i64> = transaction
-        .query_row(
-            "select cast(value as integer) from meta where key = 'mirrored-cache'",
-            [],
-            |row| row.get(0),
-        )
-        .optional()?;
+    let mirrored = check::mirrored_cache(transaction)?.map(|(cache, _)| cache.0);
     let mut statement = transaction.prepare_cached(
         "delete from path where id = ?1 and condemned_at <= ?2 \
          and not exists (select 1 from reference where reference = path.id) \
@@ -245,8 +239,6 @@ pub(super) fn delete_nars(
         is_loose!(),
         " returning object_key, file_size"
     ))?;
-    let mut discard =
-        transaction.prepare_cached("insert or replace into garbage values (?1, ?2, null)")?;
     let mut sizes = Vec::new();
     for id in ids {
         let row: Option<(String, i64)> = delete
@@ -255,11 +247,19 @@ pub(super) fn delete_nars(
             })
             .optional()?;
         if let Some((key, size)) = row {
-            discard.execute(params![key, now])?;
+            discard(transaction, &key, now)?;
             sizes.push(unsigned(size)?);
         }
     }
     Ok(sizes)
+}
+
+/// Records the key of an object as garbage.
+pub(super) fn discard(connection: &Connection, key: &str, now: i64) -> Result<(), StorageError> {
+    connection
+        .prepare_cached("insert or replace into garbage values (?1, ?2, null)")?
+        .execute(params![key, now])?;
+    Ok(())
 }
 
 pub(super) fn garbage(connection: &Connection) -> Result<Vec<String>, StorageError> {

@@ -1,0 +1,495 @@
+//! The check of a storage: objects, mirror, orphans, and the database itself.
+//!
+//! Reads the database in batches, so that memory use does not depend on the size of the storage,
+//! and no transaction is long. A server may run meanwhile: what changes during its check is checked
+//! again, and a repair takes effect only if the object is still the one that was checked.
+
+use std::fmt;
+use std::io::{self, Read as _};
+use std::mem;
+use std::thread;
+use std::time::Duration;
+
+use samovar_nix::StoreDir;
+use samovar_nix::narinfo::NarInfo;
+
+use crate::error::StorageError;
+use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
+use crate::mirror::{self, narinfo_key};
+use crate::objects::{ObjectState, Objects};
+use crate::publish::NARINFO_LEN_MAX;
+use crate::storage::Render;
+use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
+
+/// Number of rows that are read at a time.
+const BATCH_COUNT: u32 = 500;
+
+/// Maximum number of faults of the database that are reported.
+const FAULT_COUNT_MAX: u32 = 1000;
+
+/// Age from which an object without a row is an orphan, in seconds. An upload has its object for a
+/// moment before its row.
+const ORPHAN_AGE: i64 = 2 * DAY;
+
+/// Pause before a wrong narinfo is read again. A server writes it a moment after its row.
+const MIRROR_PAUSE: Duration = Duration::from_millis(500);
+
+/// The parts of a check, and its repairs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Also read, decompress and hash all objects.
+    pub deep: bool,
+    /// Record missing and damaged objects as lost, so that the next upload replaces them. Rewrite
+    /// narinfos, and indexes of frames.
+    pub repair: bool,
+    /// Delete orphans.
+    pub delete_orphans: bool,
+}
+
+/// The kind of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The object of a NAR is missing.
+    Missing,
+    /// The object of a NAR has another length or other contents than its row states.
+    Damaged,
+    /// The NAR is recorded as lost. No upload has replaced it yet.
+    Lost,
+    /// An object cannot be read.
+    Unreadable,
+    /// The index of the frames of an object is wrong.
+    Frames,
+    /// A narinfo in the directory is missing, or differs from the database.
+    Narinfo,
+    /// The directory has a narinfo of a path that the database does not have.
+    Unknown,
+    /// No row has the object.
+    Orphan,
+    /// The database is damaged.
+    Database,
+}
+
+impl Kind {
+    /// Returns the name of the kind.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Damaged => "damaged",
+            Self::Lost => "lost",
+            Self::Unreadable => "unreadable",
+            Self::Frames => "frames",
+            Self::Narinfo => "narinfo",
+            Self::Unknown => "unknown",
+            Self::Orphan => "orphan",
+            Self::Database => "database",
+        }
+    }
+}
+
+/// A fault of the storage. `Display` is one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The kind.
+    pub kind: Kind,
+    /// Key of the object, or the name of the database.
+    pub object: String,
+    /// The fault, and the fix if there is no repair.
+    pub reason: String,
+    /// The repair that was made.
+    pub repair: Option<&'static str>,
+    /// The paths that the fault affects, each with the name of its cache.
+    pub paths: Vec<(String, String)>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.kind.name(), self.object, self.reason)?;
+        if let Some(repair) = self.repair {
+            write!(f, "; {repair}")?;
+        }
+        for (at, (cache, path)) in self.paths.iter().enumerate() {
+            let before = if at == 0 { "; affects" } else { "," };
+            write!(f, "{before} {path} ({cache})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts of a check.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Objects of NARs that were checked.
+    pub objects: u64,
+    /// Their total length, in bytes.
+    pub bytes: u64,
+    /// Paths that were checked.
+    pub paths: u64,
+    /// Findings, except objects that cannot be read.
+    pub findings: u64,
+    /// Objects that cannot be read.
+    pub unreadable: u64,
+    /// Findings that were repaired.
+    pub repaired: u64,
+}
+
+/// A check of a storage.
+pub struct Fsck<'a> {
+    metadata: &'a dyn Metadata,
+    objects: &'a dyn Objects,
+    options: Options,
+    /// Renders narinfos. Without it, wrong narinfos are reported only.
+    render: Option<&'a Render<'a>>,
+    report: &'a mut dyn FnMut(Finding),
+    summary: Summary,
+}
+
+impl fmt::Debug for Fsck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fsck").field(&self.options).finish()
+    }
+}
+
+impl<'a> Fsck<'a> {
+    /// Prepares a check. `render`, with the keys of the mirrored cache, is needed to rewrite its
+    /// narinfos. `report` gets each finding.
+    pub fn new(
+        metadata: &'a dyn Metadata,
+        objects: &'a dyn Objects,
+        options: Options,
+        render: Option<&'a Render<'a>>,
+        report: &'a mut dyn FnMut(Finding),
+    ) -> Self {
+        Self {
+            metadata,
+            objects,
+            options,
+            render,
+            report,
+            summary: Summary::default(),
+        }
+    }
+
+    /// Makes the check.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`] of the database or of the mirror.
+    pub fn run(mut self) -> Result<Summary, StorageError> {
+        for fault in self.metadata.faults(self.options.deep, FAULT_COUNT_MAX)? {
+            let fix = "restore the database from a backup, or make a new one from the directory \
+                       with samovar import --rebuild";
+            let reason = format!("{fault}: {fix}");
+            self.find(Kind::Database, crate::DATABASE, reason, None, &[]);
+            // The narinfos in the directory may be the only correct copy.
+            self.render = None;
+        }
+        let mut after = 0;
+        loop {
+            let nars = self.metadata.nars_after(after, BATCH_COUNT)?;
+            let Some(last) = nars.last() else { break };
+            after = last.nar.id;
+            for nar in nars {
+                self.check_nar(nar)?;
+            }
+        }
+        let mirrored = self.metadata.mirrored_cache()?;
+        after = 0;
+        loop {
+            let mut paths = self.metadata.paths_after(after, BATCH_COUNT)?;
+            let Some(last) = paths.last() else { break };
+            after = last.id;
+            self.summary.paths += paths.len() as u64;
+            if let Some((cache, dir)) = &mirrored {
+                paths.retain(|path| path.cache == *cache);
+                self.check_mirror(paths, dir)?;
+            }
+        }
+        self.find_orphans()?;
+        Ok(self.summary)
+    }
+
+    /// Checks the object of a NAR.
+    fn check_nar(&mut self, mut listed: ListedNar) -> Result<(), StorageError> {
+        let (metadata, objects) = (self.metadata, self.objects);
+        self.summary.objects += 1;
+        loop {
+            let key = listed.nar.object_key.clone();
+            let checked = objects
+                .state(&key)
+                .map(|state| (state, self.fault(&listed, state)));
+            let (state, fault) = match checked {
+                Ok((state, fault)) => (state, fault?),
+                Err(error) => (None, Some(Fault::new(Kind::Unreadable, error.to_string()))),
+            };
+            if fault.is_none() && !listed.is_lost {
+                return Ok(());
+            }
+            // The object or its row may have been replaced or deleted during the check.
+            let mut is_unchanged = || Ok(objects.state(&key).unwrap_or_default() == state);
+            let row = metadata.nars_after(listed.nar.id - 1, 1)?.pop();
+            match row.filter(|row| row.nar.id == listed.nar.id) {
+                Some(row) if row == listed && is_unchanged()? => {
+                    return self.conclude(&listed, fault, &mut is_unchanged);
+                }
+                Some(row) => listed = row,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Compares the object of a NAR with its row.
+    fn fault(
+        &mut self,
+        listed: &ListedNar,
+        state: Option<ObjectState>,
+    ) -> Result<Option<Fault>, StorageError> {
+        let nar = &listed.nar;
+        let fault = |kind, reason: String| Ok(Some(Fault::new(kind, reason)));
+        let Some(state) = state else {
+            return fault(Kind::Missing, "the file is missing".to_owned());
+        };
+        if state.len != nar.file_size {
+            let (found, expected) = (state.len, nar.file_size);
+            let reason = format!("the file has {found} bytes, not {expected}");
+            return fault(Kind::Damaged, reason);
+        }
+        self.summary.bytes += state.len;
+        if !self.options.deep {
+            return Ok(None);
+        }
+        let Some(mut file) = self.objects.open(&nar.object_key)? else {
+            return fault(Kind::Missing, "the file is missing".to_owned());
+        };
+        let name = FileName::new(nar.file_hash, nar.compression);
+        let limits = Limits::default();
+        match verify(&mut file, &name, &mut io::sink(), &limits, &mut Unlimited) {
+            Err(VerifyError::Refused(refusal)) => fault(Kind::Damaged, refusal.to_string()),
+            Err(error) => fault(Kind::Unreadable, error.to_string()),
+            Ok(verified) if verified.nar_hash != nar.nar_hash => {
+                let (found, expected) = (verified.nar_hash, nar.nar_hash);
+                fault(
+                    Kind::Damaged,
+                    format!("it has the NAR {found}, not {expected}"),
+                )
+            }
+            Ok(verified) if verified.frames != self.metadata.frames(nar.id)? => Ok(Some(Fault {
+                kind: Kind::Frames,
+                reason: "the index of its frames is wrong".to_owned(),
+                frames: verified.frames,
+            })),
+            Ok(_) => Ok(None),
+        }
+    }
+
+    /// Reports the outcome of the check of a NAR, and repairs it.
+    fn conclude(
+        &mut self,
+        listed: &ListedNar,
+        fault: Option<Fault>,
+        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
+    ) -> Result<(), StorageError> {
+        let (metadata, objects, nar) = (self.metadata, self.objects, &listed.nar);
+        let paths = metadata.paths_of_nar(nar.id)?;
+        if listed.is_lost && paths.is_empty() {
+            // An upload of another compression has replaced it.
+            return Ok(());
+        }
+        let mut set_lost = |is_lost| {
+            let mut remove = |hash_part| objects.remove(&narinfo_key(hash_part));
+            metadata.set_lost(nar.id, is_lost, is_unchanged, &mut remove)
+        };
+        let intact = Fault::new(Kind::Lost, "it is recorded as lost".to_owned());
+        let is_intact = fault.is_none() && self.options.deep;
+        let mut fault = fault.unwrap_or(intact);
+        let repair = match fault.kind {
+            _ if listed.is_lost && !is_intact => {
+                fault.reason += "; push the paths again";
+                None
+            }
+            _ if !self.options.repair => None,
+            Kind::Frames => {
+                metadata.set_frames(nar.id, fault.frames.as_deref())?;
+                Some("rewritten")
+            }
+            Kind::Missing | Kind::Damaged => {
+                set_lost(true)?.then_some("recorded as lost, push the paths again")
+            }
+            Kind::Lost => set_lost(false)?.then_some("the file is intact, recorded as such"),
+            _ => None,
+        };
+        self.find(fault.kind, &nar.object_key, fault.reason, repair, &paths);
+        Ok(())
+    }
+
+    /// Checks the narinfos of these paths in the directory.
+    fn check_mirror(
+        &mut self,
+        mut paths: Vec<ListedPath>,
+        dir: &StoreDir,
+    ) -> Result<(), StorageError> {
+        let mut wrong = Vec::new();
+        for is_second in [false, true] {
+            wrong.clear();
+            for path in mem::take(&mut paths) {
+                if let Some(reason) = self.narinfo_fault(&path, dir)? {
+                    wrong.push((path, reason));
+                }
+            }
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            if !is_second {
+                thread::sleep(MIRROR_PAUSE);
+                paths = wrong.iter().map(|(path, _)| path.clone()).collect();
+            }
+        }
+        for (path, reason) in wrong {
+            let key = narinfo_key(path.path.hash_part());
+            let render = self.render.filter(|_| self.options.repair);
+            let stored = self.metadata.peek(path.cache, path.path.hash_part())?;
+            let repair = match render.zip(stored) {
+                Some((render, stored)) => {
+                    self.objects.write_mirror(&key, &render(&stored))?;
+                    Some("rewritten")
+                }
+                None => None,
+            };
+            self.find(Kind::Narinfo, &key, reason, repair, &[path]);
+        }
+        Ok(())
+    }
+
+    /// Compares the narinfo of a path in the directory with the database.
+    fn narinfo_fault(
+        &self,
+        path: &ListedPath,
+        dir: &StoreDir,
+    ) -> Result<Option<String>, StorageError> {
+        let hash_part = path.path.hash_part();
+        let Some(stored) = self.metadata.peek(path.cache, hash_part)? else {
+            return Ok(None);
+        };
+        let Some(file) = self.objects.open(&narinfo_key(hash_part))? else {
+            return Ok(Some("the narinfo is missing".to_owned()));
+        };
+        let mut text = Vec::new();
+        if let Err(error) = file.take(NARINFO_LEN_MAX as u64).read_to_end(&mut text) {
+            return Ok(Some(format!("the narinfo cannot be read, {error}")));
+        }
+        let mut found = match NarInfo::parse(dir, &text) {
+            Ok(found) => found,
+            Err(error) => return Ok(Some(format!("the narinfo is malformed, {error}"))),
+        };
+        // The cache's own signatures depend on its keys.
+        found.signatures.clear();
+        let mut expected = mirror::narinfo(&stored);
+        expected.signatures.clear();
+        let reason = "the narinfo differs from the database";
+        Ok((found != expected).then(|| reason.to_owned()))
+    }
+
+    /// Finds objects that no row has, and narinfos of paths that the database does not have.
+    fn find_orphans(&mut self) -> Result<(), StorageError> {
+        let (metadata, objects) = (self.metadata, self.objects);
+        let mirrored = metadata.mirrored_cache()?;
+        let mut has_unknown = false;
+        objects.list("", &mut |key| {
+            let hash_part = key.strip_suffix(".narinfo");
+            let Some(hash_part) = hash_part.and_then(|text| text.parse().ok()) else {
+                return Ok(());
+            };
+            let is_known = match &mirrored {
+                Some((cache, _)) => metadata.has_path(*cache, hash_part)?,
+                None => false,
+            };
+            if !is_known {
+                has_unknown = true;
+                let reason = "the database does not have this path: import it with samovar import, \
+                              or remove the narinfo";
+                self.find(Kind::Unknown, key, reason.to_owned(), None, &[]);
+            }
+            Ok(())
+        })?;
+        let before = metadata.now() - ORPHAN_AGE;
+        let mut orphans = Vec::new();
+        objects.list("nar/", &mut |key| {
+            let state = objects.state(key)?;
+            if state.is_none_or(|state| state.modified_at > before) || !metadata.is_orphan(key)? {
+                return Ok(());
+            }
+            if !self.options.delete_orphans || has_unknown {
+                let kept = "no path uses the file; kept, because narinfos of unknown paths may";
+                let reason = if has_unknown {
+                    kept
+                } else {
+                    "no path uses the file"
+                };
+                self.find(Kind::Orphan, key, reason.to_owned(), None, &[]);
+                return Ok(());
+            }
+            orphans.push(key.to_owned());
+            if orphans.len() >= BATCH_COUNT as usize {
+                self.delete(&mem::take(&mut orphans))?;
+            }
+            Ok(())
+        })?;
+        self.delete(&orphans)
+    }
+
+    /// Deletes orphans. No upload uses their keys before the collector frees them.
+    fn delete(&mut self, orphans: &[String]) -> Result<(), StorageError> {
+        let keys = self.metadata.discard(orphans)?;
+        for key in &keys {
+            self.objects.remove(key)?;
+        }
+        self.metadata.set_removed(&keys)?;
+        for key in &keys {
+            let reason = "no path uses the file".to_owned();
+            self.find(Kind::Orphan, key, reason, Some("deleted"), &[]);
+        }
+        Ok(())
+    }
+
+    /// Counts and reports a finding.
+    fn find(
+        &mut self,
+        kind: Kind,
+        object: &str,
+        reason: String,
+        repair: Option<&'static str>,
+        paths: &[ListedPath],
+    ) {
+        match kind {
+            Kind::Unreadable => self.summary.unreadable += 1,
+            _ => self.summary.findings += 1,
+        }
+        self.summary.repaired += u64::from(repair.is_some());
+        let named = |path: &ListedPath| (path.cache_name.clone(), path.path.base_name().to_owned());
+        (self.report)(Finding {
+            kind,
+            object: object.to_owned(),
+            reason,
+            repair,
+            paths: paths.iter().map(named).collect(),
+        });
+    }
+}
+
+/// A fault of the object of a NAR.
+struct Fault {
+    kind: Kind,
+    reason: String,
+    /// The right index of frames, if `kind` is [`Kind::Frames`].
+    frames: Option<Vec<u8>>,
+}
+
+impl Fault {
+    fn new(kind: Kind, reason: String) -> Self {
+        Self {
+            kind,
+            reason,
+            frames: None,
+        }
+    }
+}

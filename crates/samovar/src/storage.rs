@@ -1,0 +1,32 @@
+//! What commands on the storage of a server need of its configuration.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use samovar_cache::{Signing, render_uploaded};
+use samovar_nix::StoreDir;
+use samovar_server::config::{CacheSettings, Configuration};
+use samovar_server::server;
+use samovar_storage::metadata::StoredPath;
+
+/// Returns the configured storage directory.
+pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
+    config
+        .storage
+        .clone()
+        .context("no storage is configured: name its directory with --storage, or use --config")
+}
+
+/// Reads the signing keys of a cache.
+pub(crate) fn signing(cache: &CacheSettings) -> anyhow::Result<Signing> {
+    // The server reports warnings about the files of keys.
+    Ok(server::signing(cache, &mut Vec::new())?.checked())
+}
+
+/// Returns a function that renders narinfos of uploaded paths as the server does.
+pub(crate) fn renderer(
+    signing: &Signing,
+    dir: StoreDir,
+) -> impl Fn(&StoredPath) -> Vec<u8> + use<'_> {
+    move |path| render_uploaded(signing, &dir, path)
+}

@@ -1,0 +1,344 @@
+//! `samovar fsck` finds what is missing or damaged, beside a running server, and the next push of a
+//! stock client mends it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use samovar_storage::DATABASE;
+use support::{samovar, sample, sample_store, secret_file};
+use support_uploads::{MadePath, Running, Site, hash};
+use testkit::nix::{hash_part, nix};
+use testkit::process::output;
+
+/// Runs `samovar fsck` with the configuration of the site; returns its exit code and its lines.
+fn fsck(site: &Site, arguments: &[&str]) -> (i32, Vec<String>) {
+    let mut command = samovar();
+    command.args(["fsck", "--config"]).arg(site.config());
+    let output = command.args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let code = output.status.code().unwrap();
+    assert!(code < 2 && output.stderr.is_empty(), "{text}");
+    (code, text.lines().map(str::to_owned).collect())
+}
+
+/// Asserts that a check finds nothing.
+#[track_caller]
+fn assert_clean(site: &Site) {
+    let (code, lines) = fsck(site, &["--deep"]);
+    assert!(code == 0 && lines.len() == 1, "{lines:?}");
+    assert!(
+        lines[0].ends_with("contents checked: 0 findings"),
+        "{lines:?}"
+    );
+}
+
+/// Asserts that a check finds exactly this, and returns the line.
+#[track_caller]
+fn finds(site: &Site, arguments: &[&str], kind: &str, subject: &str) -> String {
+    let (code, lines) = fsck(site, arguments);
+    assert!(code == 1 && lines.len() == 2, "{lines:?}");
+    assert!(lines[0].starts_with(&format!("{kind} ")), "{lines:?}");
+    assert!(lines[0].contains(subject), "{lines:?}");
+    lines[0].clone()
+}
+
+/// The file of an uploaded store path.
+fn file_of(site: &Site, server: &Running, path: &str) -> PathBuf {
+    let narinfo = server.get(&format!("/{}.narinfo", hash_part(path)));
+    assert_eq!(narinfo.status, 200, "{path}");
+    let text = narinfo.text();
+    let url = text.lines().find_map(|line| line.strip_prefix("URL: "));
+    site.storage().join(url.unwrap())
+}
+
+/// `nix copy` of a path by a machine that remembers nothing.
+fn push(server: &Running, token: &str, compression: &str, path: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let login = format!("machine 127.0.0.1 login a password {token}\n");
+    let netrc = secret_file(dir.path(), "netrc", &login);
+    let to = format!("{}/upload?compression={compression}", server.url());
+    let mut copy = nix("nix", dir.path());
+    copy.args(["copy", "--from", &sample_store(), "--to", &to, path]);
+    output(copy.args(["--option", "netrc-file"]).arg(netrc));
+}
+
+/// `nix copy` of a path from a cache, which verifies its contents and signatures.
+fn pull(site: &Site, from: &str, path: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let to = format!("local?root={}", dir.path().join("store").display());
+    let mut copy = nix("nix", dir.path());
+    copy.args(["copy", "--from", from, "--to", &to, path]);
+    output(copy.args(["--option", "trusted-public-keys", &site.public_key]));
+}
+
+fn age(file: &Path, days: u32) {
+    let mut touch = Command::new("touch");
+    output(touch.arg("-d").arg(format!("{days} days ago")).arg(file));
+}
+
+fn sql(site: &Site, statement: &str) {
+    let mut sqlite = Command::new("sqlite3");
+    sqlite
+        .args(["-cmd", ".timeout 10000"])
+        .arg(site.storage().join(DATABASE));
+    output(sqlite.arg(statement));
+}
+
+/// Damages the file of a path, and asserts that the check finds it and that a push mends it.
+#[track_caller]
+fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &str) {
+    let site = Site::new();
+    let server = site.start();
+    let (token, path) = (site.token(&[]), sample("self_reference"));
+    push(&server, &token, "zstd", &path);
+    assert_clean(&site);
+    let file = file_of(&site, &server, &path);
+    damage(&file);
+    finds(&site, arguments, kind, &path[11..]);
+    let target = format!("/{}.narinfo", hash_part(&path));
+    assert_eq!(server.get(&target).status, 200, "a check changes nothing");
+    let repairing = [arguments, &["--repair"]].concat();
+    let line = finds(&site, &repairing, kind, &path[11..]);
+    assert!(
+        line.contains("; recorded as lost, push the paths again; affects "),
+        "{line}"
+    );
+    // Clients see that the path is absent, over HTTP and in the directory.
+    assert_eq!(server.get(&target).status, 404);
+    assert!(!site.storage().join(&target[1..]).exists());
+    let line = finds(&site, &repairing, kind, &path[11..]);
+    assert!(line.contains("; push the paths again; affects "), "{line}");
+    push(&server, &token, compression, &path);
+    assert_clean(&site);
+    pull(&site, &server.url(), &path);
+    server.process.terminate();
+    pull(
+        &site,
+        &format!("file://{}", site.storage().display()),
+        &path,
+    );
+}
+
+#[test]
+fn a_push_mends_a_deleted_file() {
+    mends(
+        |file| fs::remove_file(file).unwrap(),
+        &[],
+        "missing",
+        "zstd",
+    );
+}
+
+#[test]
+fn a_push_mends_a_truncated_file() {
+    let truncate = |file: &Path| {
+        let bytes = fs::read(file).unwrap();
+        fs::write(file, &bytes[..bytes.len() - 1]).unwrap();
+    };
+    mends(truncate, &[], "damaged", "zstd");
+}
+
+#[test]
+fn a_push_mends_a_file_with_a_flipped_bit() {
+    mends(flip_bit, &["--deep"], "damaged", "zstd");
+}
+
+#[test]
+fn a_push_with_another_compression_mends_too() {
+    mends(flip_bit, &["--deep"], "damaged", "none");
+}
+
+fn flip_bit(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file, &bytes).unwrap();
+}
+
+#[test]
+fn a_file_that_returns_is_served_again() {
+    let site = Site::new();
+    let server = site.start();
+    let (token, path) = (site.token(&[]), MadePath::new("returns"));
+    server.publish(&token, &path);
+    let file = site.storage().join(path.url());
+    let away = site.dir().join("away");
+    fs::rename(&file, &away).unwrap();
+    finds(&site, &["--repair"], "missing", &path.store_path[11..]);
+    server.assert_lacks(&path);
+    fs::rename(&away, &file).unwrap();
+    finds(&site, &["--repair"], "lost", &path.store_path[11..]);
+    let (code, lines) = fsck(&site, &["--deep", "--repair"]);
+    assert!(
+        code == 1 && lines[0].contains("the file is intact, recorded as such"),
+        "{lines:?}"
+    );
+    server.assert_serves(&path);
+    assert_clean(&site);
+}
+
+#[test]
+fn narinfos_in_the_directory_are_rewritten_with_signatures() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let paths = ["missing", "malformed", "other"].map(MadePath::new);
+    for path in &paths {
+        server.publish(&token, path);
+    }
+    let file = |path: &MadePath| site.storage().join(&path.target()[1..]);
+    let before = paths
+        .each_ref()
+        .map(|path| fs::read_to_string(file(path)).unwrap());
+    fs::remove_file(file(&paths[0])).unwrap();
+    fs::write(file(&paths[1]), "StorePath: x").unwrap();
+    fs::write(
+        file(&paths[2]),
+        before[2].replace("NarSize: 1", "NarSize: 2"),
+    )
+    .unwrap();
+    let without_keys = || {
+        let mut command = samovar();
+        command
+            .args(["fsck", "--repair", "--storage"])
+            .arg(site.storage());
+        command.output().unwrap()
+    };
+    assert_eq!(without_keys().status.code(), Some(1));
+    assert!(!file(&paths[0]).exists(), "a narinfo without signatures");
+    for (arguments, rewritten) in [(&[][..], false), (&["--repair"], true)] {
+        let (code, lines) = fsck(&site, arguments);
+        assert!(code == 1 && lines.len() == 4, "{lines:?}");
+        for (line, path) in lines.iter().zip(&paths) {
+            assert!(line.starts_with("narinfo ") && line.contains(&path.store_path[11..]));
+            assert_eq!(line.contains("rewritten"), rewritten, "{line}");
+        }
+    }
+    for (path, text) in paths.iter().zip(before) {
+        assert!(text.contains("\nSig: cache-1:"), "{text}");
+        assert_eq!(fs::read_to_string(file(path)).unwrap(), text);
+    }
+    assert_clean(&site);
+}
+
+#[test]
+fn orphans_are_deleted_and_their_names_are_not_used_again() {
+    let site = Site::new();
+    let server = site.start();
+    let (token, path) = (site.token(&[]), MadePath::new("orphan"));
+    let orphan = site.storage().join(path.url());
+    fs::write(&orphan, &path.file).unwrap();
+    assert_clean(&site);
+    age(&orphan, 1);
+    assert_clean(&site);
+    age(&orphan, 2);
+    finds(&site, &["--repair"], "orphan", &path.url());
+    // The narinfo of a path that was not imported yet.
+    let narinfo = site.storage().join(&path.target()[1..]);
+    fs::write(&narinfo, path.narinfo()).unwrap();
+    let (_, lines) = fsck(&site, &["--delete-orphans"]);
+    assert!(lines[0].starts_with("unknown "), "{lines:?}");
+    assert!(
+        lines[1].contains("kept, because narinfos of unknown paths"),
+        "{lines:?}"
+    );
+    assert!(orphan.exists());
+    fs::remove_file(narinfo).unwrap();
+    let line = finds(&site, &["--delete-orphans"], "orphan", &path.url());
+    assert!(line.ends_with("; deleted") && !orphan.exists(), "{line}");
+    assert_clean(&site);
+    server.publish(&token, &path);
+    let narinfo = server.get(&path.target()).text();
+    let url = format!("URL: nar/{}.2.nar\n", hash(&path.file));
+    assert!(narinfo.contains(&url), "{narinfo}");
+    assert_clean(&site);
+}
+
+#[test]
+fn faults_of_the_database_are_found() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let lib = MadePath::new("lib");
+    let app = MadePath::new("app")
+        .referring_to(&lib.store_path)
+        .compressed("zstd");
+    server.publish(&token, &lib);
+    server.publish(&token, &app);
+    sql(
+        &site,
+        "update nar set frames = x'01' where compression = 'zstd'",
+    );
+    finds(&site, &["--deep"], "frames", "app");
+    finds(
+        &site,
+        &["--deep", "--repair"],
+        "frames",
+        "; rewritten; affects ",
+    );
+    assert_clean(&site);
+    sql(
+        &site,
+        "pragma foreign_keys = off; update reference set reference = 77",
+    );
+    let narinfo = site.storage().join(&app.target()[1..]);
+    let before = fs::read_to_string(&narinfo).unwrap();
+    let (code, lines) = fsck(&site, &["--deep", "--repair"]);
+    assert!(code == 1 && lines.len() == 3, "{lines:?}");
+    assert!(
+        lines[0].starts_with("database ") && lines[0].contains(": app "),
+        "{lines:?}"
+    );
+    // The narinfo in the directory still has the reference that the database has lost.
+    assert!(lines[1].starts_with("narinfo "), "{lines:?}");
+    assert_eq!(fs::read_to_string(&narinfo).unwrap(), before);
+}
+
+#[test]
+fn json_has_a_document_for_each_finding() {
+    let site = Site::new();
+    let server = site.start();
+    let (token, path) = (site.token(&[]), MadePath::new("json"));
+    server.publish(&token, &path);
+    fs::remove_file(site.storage().join(path.url())).unwrap();
+    let (code, lines) = fsck(&site, &["--json"]);
+    let documents: Vec<serde_json::Value> = lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((code, documents.len()), (1, 2));
+    assert_eq!(documents[0]["kind"], "missing");
+    assert_eq!(documents[0]["object"], path.url().as_str());
+    assert_eq!(documents[0]["paths"][0]["path"], &path.store_path[11..]);
+    assert_eq!(documents[1]["findings"], 1);
+}
+
+#[test]
+fn a_check_during_uploads_loses_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    std::thread::scope(|scope| {
+        let uploads = scope.spawn(|| {
+            for number in 0..40 {
+                let path = MadePath::new(&format!("path-{number}"));
+                server.publish(&token, &path);
+                server.assert_serves(&path);
+            }
+        });
+        while !uploads.is_finished() {
+            let (_, lines) = fsck(&site, &["--deep", "--repair", "--delete-orphans"]);
+            // A narinfo is written a moment after its row.
+            let is_expected = |line: &String| line.starts_with("narinfo ");
+            let last = lines.len() - 1;
+            assert!(lines[..last].iter().all(is_expected), "{lines:?}");
+        }
+    });
+    assert_clean(&site);
+}
