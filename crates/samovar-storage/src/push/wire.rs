@@ -1,4 +1,4 @@
-//! The request bodies of the push protocol: parsers without I/O.
+//! Parsers of the request bodies of the push protocol.
 //!
 //! # Grammar
 //!
@@ -12,6 +12,9 @@
 //! that narinfos use. A `number` is decimal, below 2^64, without leading zeros. `bytes` are as many
 //! as the number before them states. The number after `end` is the number of records. Nothing
 //! follows the last LF.
+
+use std::io::{self, BufRead, Read};
+use std::marker::PhantomData;
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
@@ -77,10 +80,23 @@ pub enum WireError {
 }
 
 impl WireError {
+    /// Returns the `WireError` inside an error of [`Records`], even if other code has passed that
+    /// error on.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<Self> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+
     /// Whether a limit was exceeded (HTTP status 413) rather than the grammar violated (400).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         matches!(self, Self::TooMany(_) | Self::RecordTooLong { .. })
+    }
+}
+
+impl From<WireError> for io::Error {
+    fn from(error: WireError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
     }
 }
 
@@ -194,122 +210,105 @@ impl RecordLine for NarinfoLine {
     }
 }
 
-/// A record of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<L> {
-    /// The line before it.
-    pub line: L,
-    /// Offset of its first byte in the body.
-    pub offset: u64,
-}
-
-/// Finds the records of a body that arrives in pieces.
+/// Reads the records of a body.
+///
+/// [`next_record`](Self::next_record) reads the line before a record; after that, [`Read`] returns
+/// the bytes of the record. If the body breaks the grammar, the error of both contains a
+/// [`WireError`]; then the rest of the body must not be read.
 #[derive(Debug)]
-pub struct Scanner<L> {
-    records: Vec<Record<L>>,
-    /// The current line so far.
-    line: Vec<u8>,
+pub struct Records<R, L> {
+    source: R,
+    /// Number of records whose line was read.
+    count: usize,
     /// Number of bytes left of the current record.
-    record_left: u64,
-    /// Number of bytes scanned.
-    offset: u64,
+    left: u64,
     is_ended: bool,
+    line: PhantomData<L>,
 }
 
-impl<L: RecordLine> Default for Scanner<L> {
-    fn default() -> Self {
+impl<R: BufRead, L: RecordLine> Records<R, L> {
+    /// Creates a reader of a body.
+    pub fn new(source: R) -> Self {
         Self {
-            records: Vec::new(),
-            line: Vec::new(),
-            record_left: 0,
-            offset: 0,
+            source,
+            count: 0,
+            left: 0,
             is_ended: false,
+            line: PhantomData,
         }
     }
-}
 
-impl<L: RecordLine> Scanner<L> {
-    /// Scans the next piece of the body.
+    /// Skips the rest of the current record, and reads the line before the next one. Returns `None`
+    /// at the end of the body.
     ///
     /// # Errors
     ///
-    /// Any [`WireError`]; then the scanner must not be used again.
-    pub fn push(&mut self, mut piece: &[u8]) -> Result<(), WireError> {
-        while !piece.is_empty() {
-            if self.is_ended {
-                return Err(WireError::BytesAfterEnd);
-            }
-            let taken = match self.record_left {
-                0 => self.scan_line(piece)?,
-                left => {
-                    let taken =
-                        usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
-                    self.record_left = left.saturating_sub(taken as u64);
-                    taken
-                }
-            };
-            self.offset = self.offset.saturating_add(taken as u64);
-            piece = piece.get(taken..).unwrap_or_default();
+    /// Errors of the source, and [`WireError`].
+    pub fn next_record(&mut self) -> io::Result<Option<L>> {
+        io::copy(self, &mut io::sink())?;
+        if self.is_ended {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    /// Scans to the end of the current line, or of the piece. Returns the number of bytes scanned.
-    fn scan_line(&mut self, piece: &[u8]) -> Result<usize, WireError> {
-        let line_end = piece.iter().position(|byte| *byte == b'\n');
-        let rest = piece
-            .get(..line_end.unwrap_or(piece.len()))
-            .unwrap_or(piece);
-        if self.line.len().saturating_add(rest.len()) > LINE_LEN_MAX {
-            return Err(self.no_record());
-        }
-        self.line.extend_from_slice(rest);
-        if line_end.is_none() {
-            return Ok(rest.len());
-        }
-        let taken = rest.len().saturating_add(1);
-        let line = std::mem::take(&mut self.line);
-        if line == format!("end {}", self.records.len()).into_bytes() {
+        let line = self.read_line()?;
+        if line == format!("end {}", self.count).into_bytes() {
             self.is_ended = true;
-            return Ok(taken);
+            return match self.source.fill_buf()? {
+                [] => Ok(None),
+                _ => Err(WireError::BytesAfterEnd.into()),
+            };
         }
         let line = L::parse(&line).ok_or_else(|| self.no_record())?;
-        let (number, len, limit) = (
-            self.records.len().saturating_add(1),
-            line.record_len(),
-            L::LEN_MAX,
-        );
-        if number > L::COUNT_MAX {
-            return Err(WireError::TooMany(L::COUNT_MAX));
+        if self.count >= L::COUNT_MAX {
+            return Err(WireError::TooMany(L::COUNT_MAX).into());
         }
+        self.count += 1;
+        let (number, len, limit) = (self.count, line.record_len(), L::LEN_MAX);
         if len > limit {
-            return Err(WireError::RecordTooLong { number, len, limit });
+            return Err(WireError::RecordTooLong { number, len, limit }.into());
         }
-        self.record_left = len;
-        let offset = self.offset.saturating_add(taken as u64);
-        self.records.push(Record { line, offset });
-        Ok(taken)
+        self.left = len;
+        Ok(Some(line))
+    }
+
+    /// Returns the number of the current record, from 1.
+    pub fn number(&self) -> usize {
+        self.count
+    }
+
+    /// Reads a line. Returns it without its LF.
+    fn read_line(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        // One byte more than allowed, for the LF.
+        let mut source = self.source.by_ref().take(LINE_LEN_MAX as u64 + 1);
+        source.read_until(b'\n', &mut line)?;
+        match line.pop() {
+            Some(b'\n') => Ok(line),
+            _ if line.len() >= LINE_LEN_MAX => Err(self.no_record().into()),
+            _ => Err(WireError::Truncated.into()),
+        }
     }
 
     fn no_record(&self) -> WireError {
-        let count = self.records.len();
         WireError::Record {
-            number: count.saturating_add(1),
+            number: self.count + 1,
             form: L::FORM,
-            count,
+            count: self.count,
         }
     }
+}
 
-    /// Ends the body. Returns its records.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
-    pub fn finish(self) -> Result<Vec<Record<L>>, WireError> {
-        match self.is_ended {
-            true => Ok(self.records),
-            false => Err(WireError::Truncated),
+impl<R: BufRead, L> Read for Records<R, L> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        if len == 0 {
+            return Ok(0);
         }
+        let read = self.source.read(&mut buffer[..len])?;
+        if read == 0 {
+            return Err(WireError::Truncated.into());
+        }
+        self.left = self.left.saturating_sub(read as u64);
+        Ok(read)
     }
 }
 

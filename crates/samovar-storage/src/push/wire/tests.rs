@@ -1,3 +1,5 @@
+use std::io::BufReader;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -6,12 +8,20 @@ use super::*;
 const HASH_PART: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
 const NAR_HASH: &str = "1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
 
-fn scan<L: RecordLine>(body: &[u8], step: usize) -> Result<Vec<Record<L>>, WireError> {
-    let mut scanner = Scanner::<L>::default();
-    for piece in body.chunks(step.max(1)) {
-        scanner.push(piece)?;
+/// Reads the records of a body that arrives in pieces of `step` bytes.
+fn scan<L: RecordLine>(body: &[u8], step: usize) -> Result<Vec<(L, Vec<u8>)>, WireError> {
+    let source = BufReader::with_capacity(step.max(1), body);
+    let mut records = Records::<_, L>::new(source);
+    let mut found = Vec::new();
+    let of = |error: io::Error| WireError::of(&error).unwrap();
+    while let Some(line) = records.next_record().map_err(of)? {
+        let mut bytes = Vec::new();
+        records.read_to_end(&mut bytes).map_err(of)?;
+        assert_eq!(records.number(), found.len() + 1);
+        found.push((line, bytes));
     }
-    scanner.finish()
+    assert!(records.next_record().unwrap().is_none());
+    Ok(found)
 }
 
 fn pack(records: &[Vec<u8>]) -> Vec<u8> {
@@ -117,7 +127,7 @@ fn records_are_limited_in_number_and_length() {
         )
     };
     let count =
-        |records: Result<Vec<_>, _>| records.map(|records: Vec<Record<NarinfoLine>>| records.len());
+        |records: Result<Vec<_>, _>| records.map(|records: Vec<(NarinfoLine, _)>| records.len());
     assert_eq!(count(publish(PUBLISH_COUNT_MAX, 0)), Ok(PUBLISH_COUNT_MAX));
     let error = publish(PUBLISH_COUNT_MAX + 1, 0).unwrap_err();
     assert_eq!(error, WireError::TooMany(PUBLISH_COUNT_MAX));
@@ -136,11 +146,26 @@ proptest! {
         let body = pack(&records);
         let found = scan::<PackLine>(&body, step).unwrap();
         prop_assert_eq!(found.len(), records.len());
-        for (found, record) in found.iter().zip(&records) {
-            let start = usize::try_from(found.offset).unwrap();
-            prop_assert_eq!(&body[start..start + record.len()], &**record);
-            prop_assert_eq!(found.line.len, record.len() as u64);
+        for ((line, found), record) in found.iter().zip(&records) {
+            prop_assert_eq!(found, record);
+            prop_assert_eq!(line.len, record.len() as u64);
         }
+    }
+
+    #[test]
+    fn records_that_are_not_read_are_skipped(
+        records in vec(vec(any::<u8>(), 0..40), 0..6),
+        read_len in 0_usize..50,
+    ) {
+        let body = pack(&records);
+        let mut reader = Records::<_, PackLine>::new(&body[..]);
+        for record in &records {
+            prop_assert_eq!(reader.next_record().unwrap().unwrap().len, record.len() as u64);
+            let mut start = vec![0; read_len.min(record.len())];
+            reader.read_exact(&mut start).unwrap();
+            prop_assert_eq!(&start, &record[..start.len()]);
+        }
+        prop_assert!(reader.next_record().unwrap().is_none());
     }
 
     #[test]
