@@ -5,7 +5,7 @@
 use std::io::{self, BufReader, Read as _};
 
 use samovar_storage::push::wire::{
-    NarinfoLine, PackLine, RecordLine, Records, WireError, parse_open,
+    NarinfoLine, PackLine, RecordLine, Records, WireError, read_open,
 };
 
 /// Reads a body in pieces of `step` bytes.
@@ -51,7 +51,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         format!("nar {hash} {} {}\n", line.compression.name(), line.len)
     });
     check::<NarinfoLine>(body, step, |line| format!("narinfo {}\n", line.len));
-    if let Ok(lines) = parse_open(body, 1000) {
+    if let Ok(lines) = read_open(BufReader::with_capacity(step, body), 1000) {
         let mut written = String::new();
         for line in lines {
             let hash = String::from_utf8(line.nar_hash.nixbase32().to_vec()).unwrap();

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::StorageError;
 use crate::metadata::{NewPath, Published};
@@ -26,7 +26,7 @@ pub(crate) struct CommitQueue {
 #[derive(Debug, Default)]
 struct State {
     next_ticket: u64,
-    waiting: Vec<(u64, Vec<NewPath>)>,
+    waiting: Vec<(u64, Arc<Vec<NewPath>>)>,
     is_committing: bool,
     /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
     /// same error.
@@ -51,13 +51,13 @@ impl CommitQueue {
     /// publishes a batch of groups.
     pub(crate) fn publish(
         &self,
-        new: Vec<NewPath>,
-        commit: impl Fn(&[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError>,
+        group: &Arc<Vec<NewPath>>,
+        commit: impl Fn(&[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError>,
     ) -> Result<Vec<Published>, StorageError> {
         let mut state = self.state();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.waiting.push((ticket, new));
+        state.waiting.push((ticket, Arc::clone(group)));
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return outcome;
@@ -71,8 +71,9 @@ impl CommitQueue {
             }
             state.is_committing = true;
             let count = state.batch_len();
-            let (tickets, batch): (Vec<_>, Vec<_>) = state.waiting.drain(..count).unzip();
+            let (tickets, groups): (Vec<_>, Vec<_>) = state.waiting.drain(..count).unzip();
             drop(state);
+            let batch: Vec<&[NewPath]> = groups.iter().map(|group| group.as_slice()).collect();
             // A panic must not leave the others waiting; the panic hook has reported it.
             let outcome = catch_unwind(AssertUnwindSafe(|| commit(&batch)))
                 .unwrap_or_else(|_panic| Err(StorageError::Database("the commit panicked".into())));
@@ -108,9 +109,9 @@ mod tests {
     use super::*;
     use crate::metadata::CacheId;
 
-    fn new_path() -> Vec<NewPath> {
+    fn new_path() -> Arc<Vec<NewPath>> {
         let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
-        vec![NewPath {
+        Arc::new(vec![NewPath {
             cache: CacheId(1),
             token: 1,
             path: StorePath::from_base_name(base_name).unwrap(),
@@ -121,26 +122,26 @@ mod tests {
             signatures: Vec::new(),
             content_address: None,
             quota: None,
-        }]
+        }])
     }
 
     #[test]
     fn a_full_disk_is_reported_as_such() {
         let queue = CommitQueue::default();
-        let full = |_: &[Vec<NewPath>]| {
+        let full = |_: &[&[NewPath]]| {
             let error = io::ErrorKind::StorageFull.into();
             Err(StorageError::file("cannot write", "the database", error))
         };
-        let error = queue.publish(new_path(), full).unwrap_err();
+        let error = queue.publish(&new_path(), full).unwrap_err();
         assert!(error.is_full(), "{error}");
     }
 
     #[test]
     fn a_commit_that_panics_fails_and_the_next_one_works() {
         let queue = CommitQueue::default();
-        let panics = |_: &[Vec<NewPath>]| std::panic::resume_unwind(Box::new(()));
-        assert!(queue.publish(new_path(), panics).is_err());
-        let published = queue.publish(new_path(), |batch| {
+        let panics = |_: &[&[NewPath]]| std::panic::resume_unwind(Box::new(()));
+        assert!(queue.publish(&new_path(), panics).is_err());
+        let published = queue.publish(&new_path(), |batch| {
             Ok(vec![vec![Published::New]; batch.len()])
         });
         assert_eq!(published.unwrap(), [Published::New]);

@@ -22,6 +22,9 @@ use crate::error::StorageError;
 /// Directory for files that are still being written.
 const TMP: &str = ".samovar/tmp";
 
+/// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
+pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
+
 /// Storage for files, which are identified by keys.
 pub trait Objects: std::fmt::Debug + Send + Sync {
     /// Starts a new object, which is invisible until [`NewObject::publish`].
@@ -45,6 +48,13 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError>;
 
+    /// Removes an object. It is no error if the object does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    fn remove(&self, key: &str) -> Result<(), StorageError>;
+
     /// Calls `visit` with the key of each object directly below a prefix: `""` or one that ends in
     /// a slash.
     ///
@@ -57,14 +67,15 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
         visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
 
-    /// Removes an object. It is no error if the object does not exist.
+    /// Makes the keys of [placed](NewObject::place) objects durable.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
-    fn remove(&self, key: &str) -> Result<(), StorageError>;
+    fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError>;
 
-    /// Removes objects that were started but never published. No process may be writing an object.
+    /// Removes objects that were started but never published, except those whose key begins with
+    /// [`PART_PREFIX`]. No process may be writing an object.
     ///
     /// # Errors
     ///
@@ -91,8 +102,16 @@ pub struct ObjectState {
     version: (u64, i64),
 }
 
-/// An object that is being written. Dropping it before `publish` removes it.
-pub trait NewObject: Write {
+/// An object that is being written. Dropping it before `publish` or `place` removes it.
+pub trait NewObject: Write + Send {
+    /// Makes the contents of the object durable, and the object visible under `key`. Replaces an
+    /// existing object of that key. The key is durable after [`Objects::sync_keys`].
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    fn place(self: Box<Self>, key: &str) -> Result<(), StorageError>;
+
     /// Makes the object durable and visible under `key`. Replaces an existing object of that key.
     ///
     /// # Errors
@@ -188,6 +207,21 @@ impl Objects for Directory {
         Ok(())
     }
 
+    fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError> {
+        let mut parents: Vec<_> = keys
+            .iter()
+            .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
+            .collect();
+        parents.sort_unstable();
+        parents.dedup();
+        for parent in parents {
+            sync_directory(&self.root.join(parent)).map_err(|error| {
+                StorageError::file("cannot sync", parent.display().to_string(), error)
+            })?;
+        }
+        Ok(())
+    }
+
     fn remove(&self, key: &str) -> Result<(), StorageError> {
         match fs::remove_file(self.root.join(key)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -200,7 +234,11 @@ impl Objects for Directory {
     fn remove_unfinished(&self) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot clean", TMP, error);
         for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
-            fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
+            let entry = entry.map_err(failed)?;
+            let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
+            if !key.starts_with(PART_PREFIX) {
+                fs::remove_file(entry.path()).map_err(failed)?;
+            }
         }
         Ok(())
     }
@@ -233,15 +271,22 @@ impl Write for NewFile {
 }
 
 impl NewObject for NewFile {
-    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
+    fn place(self: Box<Self>, key: &str) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
         self.file.as_file().sync_all().map_err(failed)?;
         let path = self.root.join(key);
-        let parent = path.parent().unwrap_or(&self.root).to_owned();
-        fs::create_dir_all(&parent).map_err(failed)?;
-        self.file
-            .persist(&path)
-            .map_err(|error| failed(error.error))?;
-        sync_directory(&parent).map_err(failed)
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        let persisted = self.file.persist(&path);
+        persisted.map(drop).map_err(|error| failed(error.error))
+    }
+
+    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
+        let directory = Directory {
+            root: self.root.clone(),
+        };
+        self.place(key)?;
+        directory.sync_keys(&[key])
     }
 }

@@ -124,16 +124,39 @@ pub(crate) fn parse(
     hash_part: HashPart,
     text: &[u8],
 ) -> Result<(NarInfo, FileName), Refusal> {
-    if text.len() > NARINFO_LEN_MAX {
-        return Err(Refusal::TooLong);
-    }
-    let info = NarInfo::parse(dir, text).map_err(Refusal::Malformed)?;
+    check_len(text)?;
+    let info = parse_fields(dir, text)?;
     if info.store_path.hash_part() != hash_part {
         return Err(Refusal::OtherPath {
             expected: hash_part,
             found: info.store_path,
         });
     }
+    let file = info.url.strip_prefix("nar/");
+    match file.and_then(|file| FileName::parse(file.as_bytes())) {
+        Some(file) => Ok((info, file)),
+        None => Err(Refusal::Url(info.url)),
+    }
+}
+
+/// Parses an uploaded narinfo without `URL`, and makes all checks that need no database.
+pub(crate) fn parse_without_url(dir: &StoreDir, mut text: Vec<u8>) -> Result<NarInfo, Refusal> {
+    check_len(&text)?;
+    // The parser of clients requires the field. The last one counts.
+    text.extend_from_slice(b"URL: -\n");
+    parse_fields(dir, &text)
+}
+
+fn check_len(text: &[u8]) -> Result<(), Refusal> {
+    match text.len() > NARINFO_LEN_MAX {
+        true => Err(Refusal::TooLong),
+        false => Ok(()),
+    }
+}
+
+/// Parses a narinfo and checks its fields, except `URL`.
+fn parse_fields(dir: &StoreDir, text: &[u8]) -> Result<NarInfo, Refusal> {
+    let info = NarInfo::parse(dir, text).map_err(Refusal::Malformed)?;
     let counts = [
         ("References", info.references.len(), REFERENCE_COUNT_MAX),
         ("Sig", info.signatures.len(), SIGNATURE_COUNT_MAX),
@@ -151,11 +174,7 @@ pub(crate) fn parse(
     if let Some(signature) = info.signatures.iter().find(is_long) {
         return Err(Refusal::KeyName(signature.key_name().len()));
     }
-    let file = info.url.strip_prefix("nar/");
-    match file.and_then(|file| FileName::parse(file.as_bytes())) {
-        Some(file) => Ok((info, file)),
-        None => Err(Refusal::Url(info.url)),
-    }
+    Ok(info)
 }
 
 /// Compares a narinfo with the uploaded file.
@@ -165,35 +184,32 @@ pub(crate) fn compare(
     name: &FileName,
     file: &StoredNar,
 ) -> Result<(), Refusal> {
-    let differs = |field, found: String, measured: String| {
-        Err(Refusal::Differs {
-            field,
-            found,
-            measured,
-        })
-    };
-    if info.nar_hash != file.nar_hash {
-        let (found, measured) = (info.nar_hash, file.nar_hash);
-        return differs("NarHash", found.to_string(), measured.to_string());
-    }
-    if info.nar_size != file.nar_size {
-        let (found, measured) = (info.nar_size, file.nar_size);
-        return differs("NarSize", found.to_string(), measured.to_string());
-    }
+    compare_nar(dir, info, file)?;
     let file_hash = Hash::sha256(name.file_hash());
     if let Some(found) = &info.file_hash
         && *found != file_hash
     {
-        return differs("FileHash", found.to_string(), file_hash.to_string());
+        return differs("FileHash", found, &file_hash);
     }
-    if let Some(found) = info.file_size
-        && found != file.file_size
+    if let Some(found) = &info.file_size
+        && *found != file.file_size
     {
-        return differs("FileSize", found.to_string(), file.file_size.to_string());
+        return differs("FileSize", found, &file.file_size);
     }
     if info.compression != file.compression {
         let (found, measured) = (info.compression.name(), file.compression.name());
-        return differs("Compression", found.to_owned(), measured.to_owned());
+        return differs("Compression", &found, &measured);
+    }
+    Ok(())
+}
+
+/// Compares a narinfo with the uploaded NAR, whatever its file.
+pub(crate) fn compare_nar(dir: &StoreDir, info: &NarInfo, file: &StoredNar) -> Result<(), Refusal> {
+    if info.nar_hash != file.nar_hash {
+        return differs("NarHash", &info.nar_hash, &file.nar_hash);
+    }
+    if info.nar_size != file.nar_size {
+        return differs("NarSize", &info.nar_size, &file.nar_size);
     }
     if let Some(address) = &info.content_address {
         let path = &info.store_path;
@@ -206,4 +222,16 @@ pub(crate) fn compare(
         }
     }
     Ok(())
+}
+
+fn differs(
+    field: &'static str,
+    found: &dyn ToString,
+    measured: &dyn ToString,
+) -> Result<(), Refusal> {
+    Err(Refusal::Differs {
+        field,
+        found: found.to_string(),
+        measured: measured.to_string(),
+    })
 }

@@ -20,6 +20,7 @@ use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, Stor
 use crate::mirror;
 use crate::objects::{Directory, Objects};
 use crate::publish::Refusal;
+use crate::push::Joins;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::verify::{FileName, Limits};
@@ -47,6 +48,7 @@ pub struct Storage {
     pub(crate) admission: Admission,
     pub(crate) rules: Rules,
     pub(crate) queue: CommitQueue,
+    pub(crate) joins: Joins,
     index: RwLock<Index>,
     /// Locked while paths are added to or removed from the database and the index, so that the two
     /// agree.
@@ -115,6 +117,7 @@ impl Storage {
             admission: Admission::default(),
             rules,
             queue: CommitQueue::default(),
+            joins: Joins::default(),
             index: RwLock::default(),
             changing: Mutex::default(),
             seen_tokens: RwLock::default(),
@@ -215,10 +218,7 @@ impl Storage {
     }
 
     /// Publishes a batch of groups and adds the new paths to the index in memory.
-    pub(crate) fn commit(
-        &self,
-        batch: &[Vec<NewPath>],
-    ) -> Result<Vec<Vec<Published>>, StorageError> {
+    pub(crate) fn commit(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError> {
         let _changing = self.changing();
         let outcomes = self.metadata.publish(batch)?;
         let mut index = self.index_mut();

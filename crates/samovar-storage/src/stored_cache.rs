@@ -183,10 +183,7 @@ impl StoredCache {
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
             return Ok(());
         }
-        let used = match self.quota {
-            Some(_) => storage.metadata.file_bytes(self.id)?,
-            None => 0,
-        };
+        let used = self.used_of_quota()?;
         // A file has at least one byte: refuse it before it is received.
         self.check_quota(used, 1)?;
         let mut object = storage.objects.create()?;
@@ -213,8 +210,16 @@ impl StoredCache {
         Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 
+    /// Returns the total length of the files of the cache, in bytes; 0 if there is no quota.
+    pub(crate) fn used_of_quota(&self) -> Result<u64, StorageError> {
+        match self.quota {
+            Some(_) => self.storage.metadata.file_bytes(self.id),
+            None => Ok(0),
+        }
+    }
+
     /// Refuses a file of this length that would exceed the quota.
-    fn check_quota(&self, used: u64, file_size: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_quota(&self, used: u64, file_size: u64) -> Result<(), Refusal> {
         match self.quota {
             Some(quota) if used.saturating_add(file_size) > quota => {
                 Err(Refusal::Quota { used, quota })
@@ -246,8 +251,8 @@ impl StoredCache {
         let file = file.ok_or(Refusal::UnknownFile(name))?;
         publish::compare(&storage.store_dir, &info, &name, &file)?;
         let path = info.store_path.clone();
-        let new = || vec![self.new_path(token, file.id, &info, is_elsewhere)];
-        let outcome = self.publish(&new)?.pop();
+        let new = self.new_path(token, file.id, info, is_elsewhere);
+        let outcome = self.publish(Arc::new(vec![new]), is_elsewhere)?.pop();
         // A group of one path has one outcome.
         match outcome.unwrap_or(Published::MissingNar) {
             Published::MissingReferences(references) => {
@@ -267,25 +272,30 @@ impl StoredCache {
         }
     }
 
-    /// Publishes the paths that `new` returns, all or none. Calls `new` again if a reference was
-    /// deleted meanwhile: the live Nix store may have it.
+    /// Publishes a group of paths, all or none.
     pub(crate) fn publish(
         &self,
-        new: &dyn Fn() -> Vec<NewPath>,
+        mut group: Arc<Vec<NewPath>>,
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
     ) -> Result<Vec<Published>, StorageError> {
         let storage = &*self.storage;
         loop {
-            let outcomes = storage
-                .queue
-                .publish(new(), |batch| storage.commit(batch))?;
+            let commit = |batch: &[&[NewPath]]| storage.commit(batch);
+            let outcomes = storage.queue.publish(&group, commit)?;
             let mut is_outdated = false;
-            for outcome in &outcomes {
-                let Published::MissingReferences(references) = outcome else {
+            for (at, outcome) in outcomes.iter().enumerate() {
+                let Published::MissingReferences(missing) = outcome else {
                     continue;
                 };
-                for reference in references {
-                    // The index has a path that the collector of another process has deleted.
-                    is_outdated |= storage.forget(self.id, reference.hash_part())?;
+                for reference in missing {
+                    // The index has a path that the collector of another process has deleted. The
+                    // live Nix store may have it.
+                    if storage.forget(self.id, reference.hash_part())? {
+                        let references = &mut Arc::make_mut(&mut group)[at].references;
+                        let of_path = references.iter_mut().filter(|new| new.path == *reference);
+                        of_path.for_each(|new| new.is_elsewhere = is_elsewhere(reference));
+                        is_outdated = true;
+                    }
                 }
             }
             if !is_outdated {
@@ -299,27 +309,28 @@ impl StoredCache {
         &self,
         token: &Token,
         nar_id: i64,
-        info: &NarInfo,
+        info: NarInfo,
         is_elsewhere: &dyn Fn(&StorePath) -> bool,
     ) -> NewPath {
-        let path = &info.store_path;
-        let others = info.references.iter().filter(|other| *other != path);
+        let path = info.store_path;
+        let has_self_reference = info.references.contains(&path);
+        let others = info.references.into_iter().filter(|other| *other != path);
         NewPath {
             cache: self.id,
             token: token.id,
             nar_id,
             references: others
                 .map(|reference| NewReference {
-                    path: reference.clone(),
                     is_elsewhere: !self.surely_contains(reference.hash_part())
-                        && is_elsewhere(reference),
+                        && is_elsewhere(&reference),
+                    path: reference,
                 })
                 .collect(),
-            has_self_reference: info.references.contains(path),
-            deriver: info.deriver.clone(),
-            signatures: info.signatures.clone(),
+            has_self_reference,
+            deriver: info.deriver,
+            signatures: info.signatures,
             content_address: info.content_address,
-            path: path.clone(),
+            path,
             quota: self.quota,
         }
     }
@@ -401,7 +412,11 @@ impl StoredCache {
     }
 
     /// Writes the narinfo of a path into the directory, if the cache is mirrored.
-    fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
+    pub(crate) fn mirror(
+        &self,
+        hash_part: HashPart,
+        render: &Render<'_>,
+    ) -> Result<(), StorageError> {
         if self.is_mirrored
             && let Some(path) = self.lookup(hash_part)?
         {

@@ -47,6 +47,9 @@ impl Storage {
                 if let Err(error) = storage.write_uses() {
                     report(Err(error));
                 }
+                if let Err(error) = storage.sweep_pushes() {
+                    report(Err(error));
+                }
                 if interval.is_multiple_of(COLLECT_INTERVAL)
                     && let Some(outcome) = storage.collect().transpose()
                 {

@@ -5,6 +5,7 @@
 
 mod check;
 mod collect;
+mod push;
 mod sqlite;
 
 use samovar_nix::narinfo::Compression;
@@ -15,6 +16,7 @@ use crate::token::{Rights, Token, TokenHash};
 
 pub use check::{ListedNar, ListedPath};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
+pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
 
 /// Seconds of a day.
@@ -147,7 +149,7 @@ impl Published {
 /// The database of a storage.
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
-pub trait Metadata: std::fmt::Debug + Send + Sync {
+pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors
@@ -260,7 +262,7 @@ pub trait Metadata: std::fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Any [`StorageError`]; then nothing was published.
-    fn publish(&self, batch: &[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError>;
+    fn publish(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError>;
 
     /// Adds a token.
     ///

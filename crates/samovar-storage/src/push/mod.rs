@@ -1,3 +1,270 @@
 //! Bulk uploads: the push protocol, version 1 (`docs/push-protocol.md`).
+//!
+//! # Theory of operation
+//!
+//! A client opens a push ([`StoredCache::open_push`]) with the list of its paths, and learns which
+//! of them are needed. It sends small NARs in packs ([`Push::put_pack`]), and large ones in parts
+//! ([`Push::put_part`], [`Push::join`]). Both end in the same verification and the same rows as the
+//! upload of a stock client: a NAR that only the token may use. Then it publishes paths
+//! ([`Push::publish`]), in one transaction for each request.
+//!
+//! The only state of a push is its row, and files for parts in `.samovar/tmp/`, whose names contain
+//! all that is known about them ([`PartKey`]). So a push survives a restart. A push expires a day
+//! after its last request; [`Storage::sweep_pushes`] removes it and its parts.
+//!
+//! The name of a pushed file is the hash that the server measures. Two clients may compress the
+//! same NAR differently, so its NAR hash identifies no file.
 
+mod pack;
+mod parts;
+mod publish;
 pub mod wire;
+
+use std::collections::HashSet;
+use std::fmt;
+
+use samovar_nix::{NarHash, StorePath};
+
+use crate::error::{PutError, StorageError};
+use crate::metadata::{DAY, Need, PushLimits, StoredNar};
+use crate::objects::PART_PREFIX;
+use crate::storage::Storage;
+use crate::stored_cache::StoredCache;
+use crate::token::Token;
+
+use self::wire::OpenLine;
+
+pub use pack::PackOutcome;
+pub(crate) use parts::Joins;
+pub use parts::{PartError, PartKey, parse_sha256};
+pub use publish::Missing;
+
+/// Limits of the pushes of a token.
+const LIMITS: PushLimits = PushLimits {
+    count_max: 1024,
+    lifetime: DAY,
+    tolerance: 600,
+};
+
+/// Number of paths that are looked up at a time. Recording their uses takes about 0.1 s, for which
+/// other uploads wait.
+const OPEN_BATCH_LEN: usize = 4096;
+
+/// Identifier of a push: 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PushId(u128);
+
+impl PushId {
+    /// Parses an identifier.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = u128::from_str_radix(text, 16).ok().map(Self)?;
+        // Other forms of the number are not identifiers.
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for PushId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Reason why a request of the push protocol failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// The push does not exist.
+    #[error(
+        "there is no such push: it has expired or was deleted, or it belongs to another token or \
+         cache; open a new one"
+    )]
+    NoPush,
+    /// The token has too many pushes.
+    #[error(
+        "the token has {} pushes that have not expired, the limit; delete pushes that are \
+         complete, or repeat the request later", LIMITS.count_max
+    )]
+    TooManyPushes,
+    /// A request about parts is refused.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// A narinfo is refused.
+    #[error("narinfo {number}{}: {refusal}", of_path(path.as_ref()))]
+    Narinfo {
+        /// Number of the record, from 1.
+        number: usize,
+        /// The store path, unless it could not be parsed.
+        path: Option<StorePath>,
+        /// The reason.
+        refusal: Box<crate::publish::Refusal>,
+    },
+    /// References or NARs of paths are missing. Not empty.
+    #[error("references or NARs are missing")]
+    Missing(Vec<Missing>),
+    /// Receiving, verifying or storing failed.
+    #[error(transparent)]
+    Put(#[from] PutError),
+}
+
+fn of_path(path: Option<&StorePath>) -> String {
+    path.map_or_else(String::new, |path| format!(" of {path}"))
+}
+
+impl From<StorageError> for PushError {
+    fn from(error: StorageError) -> Self {
+        Self::Put(error.into())
+    }
+}
+
+/// What a client has to send of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing: the path exists.
+    Have,
+    /// The narinfo.
+    Link,
+    /// The NAR and the narinfo.
+    Need,
+}
+
+/// A push of a cache and a token.
+#[derive(Debug)]
+pub struct Push<'a> {
+    cache: &'a StoredCache,
+    token: &'a Token,
+    id: PushId,
+}
+
+impl StoredCache {
+    /// Starts a push. Returns its identifier, and what the client has to send of each path.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::TooManyPushes`], others.
+    pub fn open_push(
+        &self,
+        token: &Token,
+        lines: &[OpenLine],
+    ) -> Result<(PushId, Vec<Answer>), PushError> {
+        let metadata = &self.storage.metadata;
+        let id = metadata.open_push(self.id, token.id, &LIMITS)?;
+        let id = id.ok_or(PushError::TooManyPushes)?;
+        let id = PushId::parse(&id).ok_or_else(|| StorageError::Damaged(format!("push {id:?}")))?;
+        let mut answers = Vec::with_capacity(lines.len());
+        for lines in lines.chunks(OPEN_BATCH_LEN) {
+            let start = answers.len();
+            let mut links = (Vec::new(), Vec::new());
+            for need in metadata.needs(self.id, token.id, lines)? {
+                answers.push(match need {
+                    Need::Nothing => Answer::Have,
+                    Need::Narinfo(nar) if self.is_whole(&nar)? => {
+                        links.0.push(answers.len());
+                        links.1.push(nar.id);
+                        Answer::Link
+                    }
+                    Need::Narinfo(_) | Need::All => Answer::Need,
+                });
+            }
+            debug_assert_eq!(answers.len(), start + lines.len());
+            if links.0.is_empty() {
+                continue;
+            }
+            let held = metadata.hold_nars(token.id, &links.1)?;
+            for (at, _) in links.0.into_iter().zip(held).filter(|(_, held)| !held) {
+                answers[at] = Answer::Need;
+            }
+        }
+        Ok((id, answers))
+    }
+
+    /// Returns a push, and defers its expiry.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::NoPush`], others.
+    pub fn push<'a>(&'a self, token: &'a Token, id: PushId) -> Result<Push<'a>, PushError> {
+        let metadata = &self.storage.metadata;
+        match metadata.touch_push(&id.to_string(), self.id, token.id, &LIMITS)? {
+            true => Ok(Push {
+                cache: self,
+                token,
+                id,
+            }),
+            false => Err(PushError::NoPush),
+        }
+    }
+
+    /// Ends a push and removes its parts. Does nothing if there is no such push.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn close_push(&self, token: &Token, id: PushId) -> Result<(), StorageError> {
+        let storage = &*self.storage;
+        if storage
+            .metadata
+            .close_push(&id.to_string(), self.id, token.id)?
+        {
+            storage.remove_parts(|part| part.push == id)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the NAR with this hash, if the client may use it and its file is whole.
+    fn usable_nar(
+        &self,
+        token: &Token,
+        nar_hash: &NarHash,
+    ) -> Result<Option<StoredNar>, StorageError> {
+        let nar = self.storage.metadata.nar(self.id, token.id, nar_hash)?;
+        match nar {
+            Some(nar) if self.is_whole(&nar)? => Ok(Some(nar)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the file of a NAR exists and has its length. If not, the next upload replaces it.
+    fn is_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
+        let state = self.storage.objects.state(&nar.object_key)?;
+        Ok(state.is_some_and(|state| state.len == nar.file_size))
+    }
+}
+
+impl Storage {
+    /// Ends pushes that have expired, and removes parts that belong to no push.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn sweep_pushes(&self) -> Result<(), StorageError> {
+        self.metadata.remove_expired_pushes()?;
+        // In this order: the push of a part that is listed exists already.
+        let parts = self.parts()?;
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let pushes: HashSet<String> = self.metadata.pushes(None)?.into_iter().collect();
+        let mut parts = parts.iter();
+        parts.try_for_each(|part| match pushes.contains(&part.push.to_string()) {
+            true => Ok(()),
+            false => self.objects.remove(&part.to_string()),
+        })
+    }
+
+    /// Returns the parts of all pushes.
+    fn parts(&self) -> Result<Vec<PartKey>, StorageError> {
+        let mut parts = Vec::new();
+        let (dir, _) = PART_PREFIX.rsplit_once('/').unwrap_or_default();
+        self.objects.list(&format!("{dir}/"), &mut |key| {
+            parts.extend(PartKey::parse(key));
+            Ok(())
+        })?;
+        Ok(parts)
+    }
+
+    fn remove_parts(&self, is_removed: impl Fn(&PartKey) -> bool) -> Result<(), StorageError> {
+        let parts = self.parts()?;
+        let mut parts = parts.iter().filter(|part| is_removed(part));
+        parts.try_for_each(|part| self.objects.remove(&part.to_string()))
+    }
+}

@@ -39,7 +39,7 @@ pub const PUBLISH_COUNT_MAX: usize = 4096;
 /// Maximum number of NARs in a pack.
 pub const PACK_COUNT_MAX: usize = 16_384;
 
-/// Maximum length of the line before a record, in bytes, without its LF.
+/// Maximum length of a line, in bytes, without its LF.
 const LINE_LEN_MAX: usize = 128;
 
 /// Reason why a body does not follow the grammar, or exceeds a limit.
@@ -111,21 +111,26 @@ pub struct OpenLine {
     pub nar_size: u64,
 }
 
-/// Parses the body of `open`, with at most `count_max` lines.
+/// Reads the body of `open`, with at most `count_max` lines.
 ///
 /// # Errors
 ///
-/// [`WireError::OpenLine`], [`WireError::TooMany`].
-pub fn parse_open(body: &[u8], count_max: usize) -> Result<Vec<OpenLine>, WireError> {
+/// Errors of the source, [`WireError::OpenLine`], [`WireError::TooMany`].
+pub fn read_open(mut source: impl BufRead, count_max: usize) -> io::Result<Vec<OpenLine>> {
     let mut lines = Vec::new();
-    for line in body.split_inclusive(|byte| *byte == b'\n') {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut start = source.by_ref().take(LINE_LEN_MAX as u64);
+        if start.read_until(b'\n', &mut line)? == 0 {
+            return Ok(lines);
+        }
         if lines.len() >= count_max {
-            return Err(WireError::TooMany(count_max));
+            return Err(WireError::TooMany(count_max).into());
         }
         let parsed = line.strip_suffix(b"\n").and_then(open_line);
         lines.push(parsed.ok_or(WireError::OpenLine(lines.len() + 1))?);
     }
-    Ok(lines)
 }
 
 fn open_line(line: &[u8]) -> Option<OpenLine> {

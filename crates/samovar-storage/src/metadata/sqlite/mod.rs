@@ -11,6 +11,7 @@ mod check;
 mod collect;
 mod paths;
 mod pins;
+mod push;
 mod rows;
 mod schema;
 mod tokens;
@@ -209,7 +210,7 @@ impl Metadata for Sqlite {
         self.read(|connection| paths::loose_bytes(connection, token))
     }
 
-    fn publish(&self, batch: &[Vec<NewPath>]) -> Result<Vec<Vec<Published>>, StorageError> {
+    fn publish(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError> {
         self.write(|transaction| {
             let now = self.now();
             let outcomes = batch

@@ -24,6 +24,10 @@ fn scan<L: RecordLine>(body: &[u8], step: usize) -> Result<Vec<(L, Vec<u8>)>, Wi
     Ok(found)
 }
 
+fn parse_open(body: &[u8], count_max: usize) -> Result<Vec<OpenLine>, WireError> {
+    read_open(body, count_max).map_err(|error| WireError::of(&error).unwrap())
+}
+
 fn pack(records: &[Vec<u8>]) -> Vec<u8> {
     let mut body = Vec::new();
     for record in records {

@@ -1,0 +1,264 @@
+//! Pushes, and the NARs and paths for which they ask.
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use samovar_nix::NarHash;
+
+use super::collect::day;
+use super::rows::{nar_columns, nar_of, signed};
+use super::{Sqlite, paths};
+use crate::error::StorageError;
+use crate::metadata::{CacheId, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
+use crate::push::wire::OpenLine;
+
+impl PushMetadata for Sqlite {
+    fn needs(
+        &self,
+        cache: CacheId,
+        token: i64,
+        lines: &[OpenLine],
+    ) -> Result<Vec<Need>, StorageError> {
+        let now = self.now();
+        let found = self.read(|connection| {
+            let lines = lines.iter();
+            let needs = lines.map(|line| need(connection, cache, token, line, now));
+            needs.collect::<Result<Vec<_>, _>>()
+        })?;
+        if found.iter().all(Result::is_ok) {
+            return Ok(found.into_iter().flatten().collect());
+        }
+        self.write(|transaction| {
+            let found = found.into_iter().zip(lines);
+            let needs = found.map(|(need, line)| match need {
+                Ok(need) => Ok(need),
+                Err(Unrecorded) => need_and_record(transaction, cache, token, line, now),
+            });
+            needs.collect()
+        })
+    }
+
+    fn nar(
+        &self,
+        cache: CacheId,
+        token: i64,
+        nar_hash: &NarHash,
+    ) -> Result<Option<StoredNar>, StorageError> {
+        self.read(|connection| nar(connection, cache, token, nar_hash))
+    }
+
+    fn hold_nars(&self, token: i64, ids: &[i64]) -> Result<Vec<bool>, StorageError> {
+        self.write(|transaction| {
+            let ids = ids.iter();
+            let held = ids.map(|id| hold_nar(transaction, token, *id, self.now()));
+            held.collect()
+        })
+    }
+
+    fn open_push(
+        &self,
+        cache: CacheId,
+        token: i64,
+        limits: &PushLimits,
+    ) -> Result<Option<String>, StorageError> {
+        self.write(|transaction| open(transaction, cache, token, limits, self.now()))
+    }
+
+    fn touch_push(
+        &self,
+        id: &str,
+        cache: CacheId,
+        token: i64,
+        limits: &PushLimits,
+    ) -> Result<bool, StorageError> {
+        let now = self.now();
+        let expires_at = self.read(|connection| expires_at(connection, id, cache, token, now))?;
+        match expires_at {
+            None => Ok(false),
+            Some(expires_at) if expires_at >= now.saturating_add(limits.lifetime) => Ok(true),
+            Some(_) => defer(&self.writer(), id, limits, now),
+        }
+    }
+
+    fn close_push(&self, id: &str, cache: CacheId, token: i64) -> Result<bool, StorageError> {
+        close(&self.writer(), id, cache, token)
+    }
+
+    fn pushes(&self, token: Option<i64>) -> Result<Vec<String>, StorageError> {
+        self.read(|connection| all(connection, token))
+    }
+
+    fn remove_expired_pushes(&self) -> Result<(), StorageError> {
+        remove_expired(&self.writer(), self.now())
+    }
+}
+
+/// A use of a path that the database does not have yet.
+struct Unrecorded;
+
+/// Returns what a client has to send of a path; [`Unrecorded`] if the path exists, and its use has
+/// to be [recorded](need_and_record) first.
+fn need(
+    connection: &Connection,
+    cache: CacheId,
+    token: i64,
+    line: &OpenLine,
+    now: i64,
+) -> Result<Result<Need, Unrecorded>, StorageError> {
+    let path = path(connection, cache, line, now)?;
+    Ok(match path {
+        Some((_, true)) => Err(Unrecorded),
+        Some((_, false)) => Ok(Need::Nothing),
+        None => {
+            let nar = nar(connection, cache, token, &line.nar_hash)?;
+            let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
+            Ok(nar.map_or(Need::All, Need::Narinfo))
+        }
+    })
+}
+
+/// Returns what a client has to send of a path, and records the use of the path if it exists.
+fn need_and_record(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    token: i64,
+    line: &OpenLine,
+    now: i64,
+) -> Result<Need, StorageError> {
+    if let Some((id, _)) = path(transaction, cache, line, now)? {
+        paths::record_use(transaction, id, now)?;
+    }
+    let need = need(transaction, cache, token, line, now)?;
+    Ok(need.unwrap_or(Need::Nothing))
+}
+
+/// Returns the row number of a path that is not lost, and whether its use has to be recorded.
+fn path(
+    connection: &Connection,
+    cache: CacheId,
+    line: &OpenLine,
+    now: i64,
+) -> Result<Option<(i64, bool)>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select path.id, used_on < ?3 or condemned_at is not null \
+         from path join nar on nar.id = nar_id \
+         where cache_id = ?1 and hash_part = ?2 and state <> 3",
+    )?;
+    let parameters = params![cache.0, line.hash_part.as_bytes(), day(now)];
+    Ok(statement
+        .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?)
+}
+
+/// Returns a file with this NAR that the cache or the token may use.
+fn nar(
+    connection: &Connection,
+    cache: CacheId,
+    token: i64,
+    nar_hash: &NarHash,
+) -> Result<Option<StoredNar>, StorageError> {
+    let mut statement = connection.prepare_cached(concat!(
+        "select ",
+        nar_columns!(),
+        " from nar where nar_hash = ?1 and state <> 3 and ( \
+             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) or \
+             exists (select 1 from sent where nar_id = nar.id and token_id = ?3)) \
+         order by id limit 1"
+    ))?;
+    let mut rows = statement.query(params![nar_hash.as_bytes(), cache.0, token])?;
+    rows.next()?.map(nar_of).transpose()
+}
+
+/// Records that a NAR was sent with this token now, and revives it. Returns whether it exists.
+fn hold_nar(
+    transaction: &Transaction<'_>,
+    token: i64,
+    nar: i64,
+    now: i64,
+) -> Result<bool, StorageError> {
+    paths::revive_nar(transaction, nar, now)?;
+    let mut statement = transaction.prepare_cached(
+        "insert or replace into sent select ?1, id, ?2 from nar where id = ?3 and state <> 3",
+    )?;
+    Ok(statement.execute([token, now, nar])? > 0)
+}
+
+fn open(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    token: i64,
+    limits: &PushLimits,
+    now: i64,
+) -> Result<Option<String>, StorageError> {
+    let count: i64 = transaction
+        .prepare_cached("select count(*) from push where token_id = ?1 and expires_at > ?2")?
+        .query_row([token, now], |row| row.get(0))?;
+    if count >= signed(limits.count_max as u64)? {
+        return Ok(None);
+    }
+    let id = transaction
+        .prepare_cached(
+            "insert into push values (lower(hex(randomblob(16))), ?1, ?2, ?3) returning id",
+        )?
+        .query_row(params![cache.0, token, expiry(limits, now)], |row| {
+            row.get(0)
+        })?;
+    Ok(Some(id))
+}
+
+/// Returns the time at which a push expires unless there is another request.
+fn expires_at(
+    connection: &Connection,
+    id: &str,
+    cache: CacheId,
+    token: i64,
+    now: i64,
+) -> Result<Option<i64>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select expires_at from push \
+         where id = ?1 and cache_id = ?2 and token_id = ?3 and expires_at > ?4",
+    )?;
+    let parameters = params![id, cache.0, token, now];
+    Ok(statement
+        .query_row(parameters, |row| row.get(0))
+        .optional()?)
+}
+
+/// Defers the expiry of a push. Returns whether the push exists.
+fn defer(
+    connection: &Connection,
+    id: &str,
+    limits: &PushLimits,
+    now: i64,
+) -> Result<bool, StorageError> {
+    let mut statement =
+        connection.prepare_cached("update push set expires_at = ?2 where id = ?1")?;
+    Ok(statement.execute(params![id, expiry(limits, now)])? > 0)
+}
+
+fn expiry(limits: &PushLimits, now: i64) -> i64 {
+    now.saturating_add(limits.lifetime)
+        .saturating_add(limits.tolerance)
+}
+
+fn close(
+    connection: &Connection,
+    id: &str,
+    cache: CacheId,
+    token: i64,
+) -> Result<bool, StorageError> {
+    let mut statement = connection
+        .prepare_cached("delete from push where id = ?1 and cache_id = ?2 and token_id = ?3")?;
+    Ok(statement.execute(params![id, cache.0, token])? > 0)
+}
+
+/// Returns the pushes of a token, or of all.
+fn all(connection: &Connection, token: Option<i64>) -> Result<Vec<String>, StorageError> {
+    let mut statement =
+        connection.prepare_cached("select id from push where ?1 is null or token_id = ?1")?;
+    let rows = statement.query_map([token], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn remove_expired(connection: &Connection, now: i64) -> Result<(), StorageError> {
+    connection.execute("delete from push where expires_at <= ?1", [now])?;
+    Ok(())
+}

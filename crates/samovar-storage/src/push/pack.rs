@@ -1,0 +1,194 @@
+//! Packs: many NARs in one request.
+
+use std::collections::VecDeque;
+use std::io::{BufReader, Read};
+use std::thread::{Scope, ScopedJoinHandle};
+
+use samovar_nix::NarHash;
+
+use super::wire::{PackLine, Records};
+use super::{Push, PushError};
+use crate::error::{PutError, StorageError};
+use crate::metadata::{NewNar, StoredNar};
+use crate::objects::NewObject;
+use crate::verify::{FileName, Memory, Refusal, verify_unnamed};
+
+/// Length of the buffer between the body and its records, in bytes.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// Maximum number of files that a pack syncs at the same time. File systems sync many files in
+/// about the same time as one.
+const SYNC_COUNT_MAX: usize = 16;
+
+/// Number of NARs that a pack records in one transaction.
+const BATCH_COUNT: usize = 1024;
+
+/// Length of the listings and indices of frames, in bytes, beyond which they are recorded.
+const BATCH_LEN: usize = 1 << 20;
+
+/// The outcome of a record of a pack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackOutcome {
+    /// Stated hash of the NAR.
+    pub nar_hash: NarHash,
+    /// The reason why it is refused: one sentence. `None` if it is kept.
+    pub refusal: Option<String>,
+}
+
+/// NARs of a pack that were verified and are not recorded yet.
+#[derive(Default)]
+struct Batch<'scope> {
+    new: Vec<NewNar>,
+    /// Total length of their listings and indices of frames, in bytes.
+    len: usize,
+    /// Threads that sync their files.
+    syncing: VecDeque<ScopedJoinHandle<'scope, Result<(), StorageError>>>,
+    /// NARs that were stored before: index of the outcome, and number of the row.
+    known: Vec<(usize, i64)>,
+}
+
+impl Batch<'_> {
+    /// Waits until at most `count` files are being synced.
+    fn wait(&mut self, count: usize) -> Result<(), StorageError> {
+        while self.syncing.len() > count
+            && let Some(thread) = self.syncing.pop_front()
+        {
+            let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
+            thread.join().unwrap_or_else(panicked)?;
+        }
+        Ok(())
+    }
+}
+
+impl Push<'_> {
+    /// Receives a pack, and verifies each of its NARs. When this returns, the NARs that are kept
+    /// are stored durably. Returns the outcomes in the order of the records.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PushError`]; a [`PutError::Source`] may contain a
+    /// [`WireError`](super::wire::WireError). Records before the fault may have been kept.
+    pub fn put_pack(
+        &self,
+        source: &mut dyn Read,
+        memory: &mut dyn Memory,
+    ) -> Result<Vec<PackOutcome>, PushError> {
+        let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
+        let mut outcomes = Vec::new();
+        let mut used = self.cache.used_of_quota()?;
+        std::thread::scope(|scope| {
+            let mut batch = Batch::default();
+            while let Some(line) = records.next_record().map_err(PutError::Source)? {
+                let mut refusal = None;
+                if let Some(known) = self.cache.usable_nar(self.token, &line.nar_hash)? {
+                    batch.known.push((outcomes.len(), known.id));
+                } else {
+                    match self.receive(&mut records, &line, memory, &mut used) {
+                        Ok((new, object)) => add(scope, &mut batch, new, object)?,
+                        Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
+                        Err(other) => return Err(other.into()),
+                    }
+                }
+                outcomes.push(PackOutcome {
+                    nar_hash: line.nar_hash,
+                    refusal,
+                });
+                if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
+                    self.record(std::mem::take(&mut batch), &mut outcomes)?;
+                }
+            }
+            self.record(batch, &mut outcomes)
+        })?;
+        Ok(outcomes)
+    }
+
+    /// Receives and verifies the NAR of a record.
+    pub(super) fn receive(
+        &self,
+        source: &mut dyn Read,
+        line: &PackLine,
+        memory: &mut dyn Memory,
+        used: &mut u64,
+    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
+        let (cache, storage) = (self.cache, &*self.cache.storage);
+        // A file has at least one byte: refuse it before it is received.
+        cache.check_quota(*used, 1)?;
+        let mut object = storage.objects.create()?;
+        let verified = verify_unnamed(
+            source,
+            line.compression,
+            &mut object,
+            &storage.limits,
+            memory,
+        );
+        let verified = verified.map_err(|error| PutError::of_nar(error, "a file of a pack"))?;
+        if verified.nar_hash != line.nar_hash {
+            let refusal = Refusal::NarHash {
+                stated: line.nar_hash,
+                found: verified.nar_hash,
+            };
+            return Err(PutError::File(Box::new(refusal)));
+        }
+        cache.check_quota(*used, verified.file_size)?;
+        storage.check_loose(self.token, verified.file_size)?;
+        *used = used.saturating_add(verified.file_size);
+        let name = FileName::new(verified.file_hash, verified.compression);
+        let new = NewNar {
+            nar: StoredNar {
+                id: 0,
+                nar_hash: verified.nar_hash,
+                nar_size: verified.nar_size,
+                file_hash: verified.file_hash,
+                file_size: verified.file_size,
+                compression: verified.compression,
+                object_key: storage.object_key(&name)?,
+            },
+            listing: verified.listing,
+            frames: verified.frames,
+        };
+        Ok((new, object))
+    }
+
+    /// Waits until the files of a batch are durable, then records its NARs.
+    fn record(&self, mut batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), PushError> {
+        batch.wait(0)?;
+        let storage = &*self.cache.storage;
+        if !batch.new.is_empty() {
+            let keys: Vec<&str> = batch
+                .new
+                .iter()
+                .map(|new| new.nar.object_key.as_str())
+                .collect();
+            storage.objects.sync_keys(&keys)?;
+            storage.metadata.add_nars(self.token.id, &batch.new)?;
+        }
+        if !batch.known.is_empty() {
+            let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();
+            let held = storage.metadata.hold_nars(self.token.id, &ids)?;
+            let lost = batch.known.iter().zip(held).filter(|(_, held)| !held);
+            for ((at, _), _) in lost {
+                let reason = "the NAR was deleted meanwhile; upload it again";
+                outcomes[*at].refusal = Some(reason.to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a verified NAR to a batch, and starts to sync its file.
+fn add<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    batch: &mut Batch<'scope>,
+    new: NewNar,
+    object: Box<dyn NewObject>,
+) -> Result<(), StorageError> {
+    batch.wait(SYNC_COUNT_MAX - 1)?;
+    let key = new.nar.object_key.clone();
+    batch
+        .syncing
+        .push_back(scope.spawn(move || object.place(&key)));
+    let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
+    batch.len += lens.iter().sum::<usize>();
+    batch.new.push(new);
+    Ok(())
+}

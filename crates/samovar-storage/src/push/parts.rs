@@ -1,0 +1,519 @@
+//! Parts: a large NAR file in several requests.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::{Mutex, PoisonError};
+
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{Algorithm, Hash, NarHash};
+use sha2::{Digest as _, Sha256};
+
+use super::wire::{BODY_LEN_MAX, PackLine};
+use super::{Push, PushError, PushId};
+use crate::error::{PutError, StorageError};
+use crate::objects::{Objects, PART_PREFIX};
+use crate::size::human;
+use crate::verify::Memory;
+
+/// Maximum number of a part.
+const PART_NUMBER_MAX: u32 = 10_000;
+
+/// Maximum number of the parts of a token. Each upload of a part lists all parts.
+const PART_COUNT_MAX: usize = 16_384;
+
+/// Maximum total length of the parts of a token, in bytes.
+const PARTS_LEN_MAX: u64 = 100 << 30;
+
+/// Length of the buffer for receiving a part, in bytes.
+const BUFFER_LEN: usize = 128 << 10;
+
+/// The name of a stored part: the key of its object, with all that is known about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartKey {
+    /// The push.
+    pub push: PushId,
+    /// Hash of the NAR to whose file it belongs.
+    pub nar_hash: NarHash,
+    /// Number of the part, from 1.
+    pub number: u32,
+    /// Length, in bytes.
+    pub len: u64,
+    /// SHA-256 of the part.
+    pub sha256: [u8; 32],
+}
+
+impl PartKey {
+    /// Parses a key.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        let mut words = key.strip_prefix(PART_PREFIX)?.split('-');
+        let mut word = || words.next();
+        let key_of = Self {
+            push: PushId::parse(word()?)?,
+            nar_hash: NarHash::parse_nixbase32(word()?.as_bytes()).ok()?,
+            number: word()?.parse().ok()?,
+            len: word()?.parse().ok()?,
+            sha256: parse_sha256(word()?)?,
+        };
+        (key_of.to_string() == key).then_some(key_of)
+    }
+
+    /// Returns the SHA-256 in lower-case hexadecimal digits.
+    #[must_use]
+    pub fn sha256_text(&self) -> String {
+        Hash::sha256(&self.sha256).base16()
+    }
+
+    fn is_of(&self, push: PushId, nar_hash: &NarHash) -> bool {
+        self.push == push && self.nar_hash == *nar_hash
+    }
+}
+
+impl fmt::Display for PartKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (push, nar_hash) = (
+            self.push,
+            samovar_nix::nixbase32::encode(self.nar_hash.as_bytes()),
+        );
+        let sha256 = Hash::sha256(&self.sha256).base16();
+        let (number, len) = (self.number, self.len);
+        write!(f, "{PART_PREFIX}{push}-{nar_hash}-{number}-{len}-{sha256}")
+    }
+}
+
+/// Parses 64 lower-case hexadecimal digits.
+#[must_use]
+pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
+    let hash = Hash::parse_digest(Algorithm::Sha256, text).ok()?;
+    (hash.base16() == text).then(|| hash.digest().try_into().ok())?
+}
+
+/// Reason why a request about parts is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartError {
+    /// The number is not allowed.
+    #[error("the part has the number {0}; parts have numbers from 1 to {PART_NUMBER_MAX}")]
+    Number(u32),
+    /// The part is empty or too long.
+    #[error("the part has {0} bytes; a part has at least one byte and at most {BODY_LEN_MAX}")]
+    Len(u64),
+    /// The part has another hash than its URL.
+    #[error(
+        "the URL states the SHA-256 {}, but the part has {}; upload the part again",
+        Hash::sha256(.stated).base16(), Hash::sha256(.found).base16()
+    )]
+    Sha256 {
+        /// SHA-256 in the URL.
+        stated: [u8; 32],
+        /// SHA-256 of the body.
+        found: [u8; 32],
+    },
+    /// The length does not fit to another part.
+    #[error(
+        "part {number} has {len} bytes and part {other} has {other_len}; all parts of a file have \
+         the same length, except that the last one may be shorter"
+    )]
+    OtherLen {
+        /// Number of a part.
+        number: u32,
+        /// Its length, in bytes.
+        len: u64,
+        /// Number of another part.
+        other: u32,
+        /// Its length, in bytes.
+        other_len: u64,
+    },
+    /// A part of this number with another length exists.
+    #[error("part {number} has {len} bytes, but was uploaded with {stored_len} bytes before")]
+    Replaced {
+        /// Number of the part.
+        number: u32,
+        /// Length of the refused part, in bytes.
+        len: u64,
+        /// Length of the stored part, in bytes.
+        stored_len: u64,
+    },
+    /// The token has too many parts.
+    #[error(
+        "the parts of the token have {}, or are {count}; the limits are {} and {PART_COUNT_MAX}: \
+         join the parts, or delete pushes that are not needed", human(*len), human(PARTS_LEN_MAX)
+    )]
+    TooMany {
+        /// Number of parts, with the refused one.
+        count: usize,
+        /// Their total length, in bytes.
+        len: u64,
+    },
+    /// A part to join was not uploaded.
+    #[error("part {0} is missing: upload it, then repeat the request")]
+    Missing(u32),
+    /// A join of the same parts is in progress.
+    #[error("a join of this NAR is in progress: repeat the request later")]
+    Joining,
+}
+
+/// The joins in progress.
+#[derive(Debug, Default)]
+pub(crate) struct Joins(Mutex<HashSet<(u128, NarHash)>>);
+
+/// A join in progress; it ends when this is dropped.
+struct Join<'a>(&'a Joins, (u128, NarHash));
+
+impl Joins {
+    fn start(&self, push: PushId, nar_hash: NarHash) -> Result<Join<'_>, PartError> {
+        let key = (push.0, nar_hash);
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match running.insert(key) {
+            true => Ok(Join(self, key)),
+            false => Err(PartError::Joining),
+        }
+    }
+}
+
+impl Drop for Join<'_> {
+    fn drop(&mut self) {
+        let mut running = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        running.remove(&self.1);
+    }
+}
+
+impl Push<'_> {
+    /// Returns the parts of a NAR file that are stored durably, by number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
+        let mut parts = self.cache.storage.parts()?;
+        parts.retain(|part| part.is_of(self.id, nar_hash));
+        parts.sort_by_key(|part| part.number);
+        // Two requests at the same time may have stored two parts of one number.
+        parts.dedup_by_key(|part| part.number);
+        Ok(parts)
+    }
+
+    /// Receives a part of `len` bytes. When this returns, the part is stored durably.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Part`], others.
+    pub fn put_part(
+        &self,
+        nar_hash: NarHash,
+        number: u32,
+        len: u64,
+        sha256: [u8; 32],
+        source: &mut dyn Read,
+    ) -> Result<(), PushError> {
+        let storage = &*self.cache.storage;
+        if number == 0 || number > PART_NUMBER_MAX {
+            return Err(PartError::Number(number).into());
+        }
+        if len == 0 || len > BODY_LEN_MAX {
+            return Err(PartError::Len(len).into());
+        }
+        let part = PartKey {
+            push: self.id,
+            nar_hash,
+            number,
+            len,
+            sha256,
+        };
+        let stored = storage.parts()?;
+        if !stored.contains(&part) {
+            self.check_limits(&stored, len)?;
+            let of_file = stored
+                .iter()
+                .filter(|other| other.is_of(self.id, &nar_hash));
+            check_len(&part, of_file)?;
+        }
+        let mut object = storage.objects.create()?;
+        let found = receive(source, &mut object)?;
+        if found != sha256 {
+            let stated = sha256;
+            return Err(PartError::Sha256 { stated, found }.into());
+        }
+        let key = part.to_string();
+        object.publish(&key)?;
+        let is_replaced = |other: &&PartKey| {
+            other.is_of(self.id, &nar_hash) && other.number == number && **other != part
+        };
+        for other in stored.iter().filter(is_replaced) {
+            storage.objects.remove(&other.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Checks the limits of the token's parts.
+    fn check_limits(&self, stored: &[PartKey], len: u64) -> Result<(), PushError> {
+        let metadata = &self.cache.storage.metadata;
+        let pushes: HashSet<String> = metadata.pushes(Some(self.token.id))?.into_iter().collect();
+        let own = stored
+            .iter()
+            .filter(|part| pushes.contains(&part.push.to_string()));
+        let (count, len) = own.fold((1, len), |(count, sum), part| {
+            (count + 1, sum.saturating_add(part.len))
+        });
+        match count > PART_COUNT_MAX || len > PARTS_LEN_MAX {
+            true => Err(PartError::TooMany { count, len }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Joins the parts 1 to `count` of a NAR file, and verifies the file. When this returns, the
+    /// NAR is stored durably, and the parts are removed.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Part`]; [`PutError::File`], then the parts are removed; others.
+    pub fn join(
+        &self,
+        nar_hash: NarHash,
+        count: u32,
+        compression: Compression,
+        memory: &mut dyn Memory,
+    ) -> Result<(), PushError> {
+        let storage = &*self.cache.storage;
+        let _join = storage.joins.start(self.id, nar_hash)?;
+        let outcome = self.join_parts(nar_hash, count, compression, memory);
+        if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
+            storage.remove_parts(|part| part.is_of(self.id, &nar_hash))?;
+        }
+        outcome
+    }
+
+    fn join_parts(
+        &self,
+        nar_hash: NarHash,
+        count: u32,
+        compression: Compression,
+        memory: &mut dyn Memory,
+    ) -> Result<(), PushError> {
+        let storage = &*self.cache.storage;
+        if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
+            && storage.metadata.hold_nars(self.token.id, &[known.id])? == [true]
+        {
+            return Ok(());
+        }
+        if count == 0 || count > PART_NUMBER_MAX {
+            return Err(PartError::Number(count).into());
+        }
+        let mut parts = self.parts(&nar_hash)?;
+        let mut numbers = 1..=count;
+        let is_there = |number: &u32| {
+            parts
+                .get(*number as usize - 1)
+                .is_some_and(|part| part.number == *number)
+        };
+        if let Some(missing) = numbers.find(|number| !is_there(number)) {
+            return Err(PartError::Missing(missing).into());
+        }
+        parts.truncate(count as usize);
+        let mut file = JoinedParts {
+            objects: &*storage.objects,
+            parts: parts.into_iter(),
+            current: None,
+            failure: None,
+        };
+        let line = PackLine {
+            nar_hash,
+            compression,
+            len: 0,
+        };
+        let mut used = self.cache.used_of_quota()?;
+        let received = self.receive(&mut file, &line, memory, &mut used);
+        if let Some(failure) = file.failure {
+            return Err(failure.into());
+        }
+        let (new, object) = received?;
+        object.publish(&new.nar.object_key)?;
+        Ok(storage.metadata.add_nars(self.token.id, &[new])?)
+    }
+}
+
+/// Refuses a part with which the lengths of the parts of a file would break the rule: all are the
+/// same, and only the last part may be shorter.
+fn check_len<'a>(
+    part: &'a PartKey,
+    stored: impl Iterator<Item = &'a PartKey>,
+) -> Result<(), PartError> {
+    let mut all: Vec<&PartKey> = stored.collect();
+    if let Some(same) = all.iter().find(|other| other.number == part.number) {
+        return match same.len == part.len {
+            true => Ok(()),
+            false => Err(PartError::Replaced {
+                number: part.number,
+                len: part.len,
+                stored_len: same.len,
+            }),
+        };
+    }
+    all.push(part);
+    all.sort_by_key(|part| part.number);
+    let (Some(first), Some(last)) = (all.first(), all.last()) else {
+        return Ok(());
+    };
+    let fits = |other: &PartKey| match other.number == last.number && last.number != first.number {
+        true => other.len <= first.len,
+        false => other.len == first.len,
+    };
+    match all.iter().find(|other| !fits(other)) {
+        Some(other) => Err(PartError::OtherLen {
+            number: first.number,
+            len: first.len,
+            other: other.number,
+            other_len: other.len,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Writes a part to its object. Returns its SHA-256.
+fn receive(source: &mut dyn Read, out: &mut dyn io::Write) -> Result<[u8; 32], PutError> {
+    let mut hasher = Sha256::new();
+    let mut piece = vec![0; BUFFER_LEN];
+    loop {
+        let read = source.read(&mut piece).map_err(PutError::Source)?;
+        if read == 0 {
+            return Ok(hasher.finalize().into());
+        }
+        hasher.update(&piece[..read]);
+        out.write_all(&piece[..read])
+            .map_err(|error| StorageError::file("cannot write", "a part", error))?;
+    }
+}
+
+/// Reads parts one after the other.
+struct JoinedParts<'a> {
+    objects: &'a dyn Objects,
+    parts: std::vec::IntoIter<PartKey>,
+    current: Option<std::fs::File>,
+    /// The reason why reading failed, which is not the client's fault.
+    failure: Option<StorageError>,
+}
+
+impl Read for JoinedParts<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(file) = &mut self.current {
+                let read = file.read(buffer).inspect_err(|error| {
+                    let error = io::Error::new(error.kind(), error.to_string());
+                    self.failure = Some(StorageError::file("cannot read", "a part", error));
+                })?;
+                if read > 0 || buffer.is_empty() {
+                    return Ok(read);
+                }
+            }
+            let Some(part) = self.parts.next() else {
+                return Ok(0);
+            };
+            let opened = self.objects.open(&part.to_string());
+            let opened = opened.and_then(|file| {
+                // The push was ended meanwhile.
+                let missing =
+                    || StorageError::file("cannot open", "a part", io::ErrorKind::NotFound.into());
+                file.ok_or_else(missing)
+            });
+            match opened {
+                Ok(file) => self.current = Some(file),
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return Err(io::Error::other("cannot open a part"));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn part(number: u32, len: u64) -> PartKey {
+        PartKey {
+            push: PushId(7),
+            nar_hash: NarHash::from_bytes([1; 32]),
+            number,
+            len,
+            sha256: [2; 32],
+        }
+    }
+
+    fn fits(new: (u32, u64), stored: &[(u32, u64)]) -> bool {
+        let stored: Vec<_> = stored
+            .iter()
+            .map(|&(number, len)| part(number, len))
+            .collect();
+        check_len(&part(new.0, new.1), stored.iter()).is_ok()
+    }
+
+    #[test]
+    fn only_the_last_part_may_be_shorter() {
+        assert!(fits((5, 3), &[]));
+        assert!(fits((1, 9), &[(2, 9), (3, 1)]));
+        assert!(fits((1, 9), &[(3, 1)]));
+        assert!(fits((4, 1), &[(1, 9), (2, 9)]));
+        assert!(fits((2, 9), &[(1, 9)]));
+        assert!(fits((2, 9), &[(2, 9), (1, 9)]));
+        for (new, stored) in [
+            ((1, 8), &[(2, 9)][..]),
+            ((1, 10), &[(2, 9), (3, 9), (4, 1)]),
+            ((4, 10), &[(1, 9), (2, 9)]),
+            ((3, 9), &[(1, 9), (2, 4)]),
+            ((3, 4), &[(1, 9), (2, 4)]),
+            ((2, 8), &[(1, 9), (2, 9)]),
+            ((2, 8), &[(1, 9), (3, 4)]),
+        ] {
+            assert!(!fits(new, stored), "{new:?} {stored:?}");
+        }
+    }
+
+    proptest! {
+        /// Parts of a file are accepted in any order.
+        #[test]
+        fn parts_of_a_file_fit_in_any_order(
+            lens in (1_u64..50, 1_u64..50),
+            order in Just((1_u32..9).collect::<Vec<_>>()).prop_shuffle(),
+            count in 1_u32..9,
+        ) {
+            let (len, last_len) = (lens.0.max(lens.1), lens.0.min(lens.1));
+            let mut stored: Vec<(u32, u64)> = Vec::new();
+            for number in order.into_iter().filter(|number| *number <= count) {
+                let new = (number, if number == count { last_len } else { len });
+                prop_assert!(fits(new, &stored), "{new:?} {stored:?}");
+                stored.push(new);
+            }
+        }
+
+        #[test]
+        fn keys_are_parsed(
+            (push, nar_hash, sha256) in any::<(u128, [u8; 32], [u8; 32])>(),
+            (number, len) in any::<(u32, u64)>(),
+        ) {
+            let nar_hash = NarHash::from_bytes(nar_hash);
+            let key = PartKey { push: PushId(push), nar_hash, number, len, sha256 };
+            prop_assert_eq!(PartKey::parse(&key.to_string()), Some(key));
+        }
+    }
+
+    #[test]
+    fn other_names_are_no_keys() {
+        let key = part(1, 2).to_string();
+        assert_eq!(key.len(), ".samovar/tmp/push-".len() + 32 + 53 + 2 + 2 + 65);
+        for other in [
+            key.replace("push-", ""),
+            key.replace("-1-2-", "-01-2-"),
+            key.replace("-1-2-", "-1-+2-"),
+            key.replace("-1-2-", "-1-"),
+            key.replace("0202", "0A02"),
+            format!("{key}-"),
+            format!("{key}0"),
+        ] {
+            assert_eq!(PartKey::parse(&other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Publishing many paths in one request.
+
+use std::collections::HashSet;
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use samovar_nix::{HashPart, StorePath};
+
+use super::wire::{NarinfoLine, Records};
+use super::{Push, PushError};
+use crate::error::PutError;
+use crate::metadata::{NewPath, Published};
+use crate::publish::{self, Refusal};
+use crate::storage::Render;
+
+/// Length of the buffer between the body and its records, in bytes.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// What a path lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// A reference.
+    Reference {
+        /// Hash part of the reference.
+        reference: HashPart,
+        /// Hash part of the path.
+        path: HashPart,
+    },
+    /// The NAR of the path with this hash part.
+    Nar(HashPart),
+}
+
+impl Push<'_> {
+    /// Publishes the paths of a body with narinfos, all or none. When this returns, the paths are
+    /// durable and every look-up finds them. `is_elsewhere` tells whether the live Nix store
+    /// contains a path.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Missing`], [`PushError::Narinfo`], others; then nothing is published. A
+    /// [`PutError::Source`] may contain a [`WireError`](super::wire::WireError).
+    pub fn publish(
+        &self,
+        source: &mut dyn Read,
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+        render: &Render<'_>,
+    ) -> Result<Vec<(StorePath, Published)>, PushError> {
+        let group = Arc::new(self.parse(source, is_elsewhere)?);
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
+        let outcomes = self.cache.publish(Arc::clone(&group), is_elsewhere)?;
+        self.check(&group, &outcomes)?;
+        for new in group.iter() {
+            self.cache.mirror(new.path.hash_part(), render)?;
+        }
+        let paths = group.iter().map(|new| new.path.clone());
+        Ok(paths.zip(outcomes).collect())
+    }
+
+    /// Reads narinfos, and finds their NARs.
+    fn parse(
+        &self,
+        source: &mut dyn Read,
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+    ) -> Result<Vec<NewPath>, PushError> {
+        let store_dir = &self.cache.storage.store_dir;
+        let source = BufReader::with_capacity(BUFFER_LEN, source);
+        let mut records = Records::<_, NarinfoLine>::new(source);
+        let (mut group, mut missing) = (Vec::new(), Vec::new());
+        // Paths that come earlier in the body need not be looked up in the live Nix store.
+        let mut earlier = HashSet::new();
+        while records.next_record().map_err(PutError::Source)?.is_some() {
+            let number = records.number();
+            let refused = |path: Option<StorePath>| {
+                move |refusal| PushError::Narinfo {
+                    number,
+                    path,
+                    refusal: Box::new(refusal),
+                }
+            };
+            let mut text = Vec::new();
+            records.read_to_end(&mut text).map_err(PutError::Source)?;
+            let info = publish::parse_without_url(store_dir, text).map_err(refused(None))?;
+            let hash_part = info.store_path.hash_part();
+            let nar = self.cache.usable_nar(self.token, &info.nar_hash)?;
+            let Some(nar) = nar else {
+                missing.push(Missing::Nar(hash_part));
+                continue;
+            };
+            publish::compare_nar(store_dir, &info, &nar)
+                .map_err(refused(Some(info.store_path.clone())))?;
+            let is_elsewhere = |path: &StorePath| !earlier.contains(path) && is_elsewhere(path);
+            let new = self.cache.new_path(self.token, nar.id, info, &is_elsewhere);
+            earlier.insert(new.path.clone());
+            group.push(new);
+        }
+        match missing.is_empty() {
+            true => Ok(group),
+            false => Err(PushError::Missing(missing)),
+        }
+    }
+
+    /// Returns an error unless all paths were published.
+    fn check(&self, group: &[NewPath], outcomes: &[Published]) -> Result<(), PushError> {
+        let mut missing = Vec::new();
+        for (new, outcome) in group.iter().zip(outcomes) {
+            let path = new.path.hash_part();
+            match outcome {
+                Published::New | Published::Known | Published::Conflict => {}
+                Published::MissingReferences(references) => {
+                    missing.extend(references.iter().map(|reference| Missing::Reference {
+                        reference: reference.hash_part(),
+                        path,
+                    }));
+                }
+                Published::MissingNar => missing.push(Missing::Nar(path)),
+                Published::OverQuota { used } => {
+                    let quota = self.cache.quota.unwrap_or_default();
+                    return Err(PutError::from(Refusal::Quota { used: *used, quota }).into());
+                }
+                Published::TokenInvalid => {
+                    return Err(PutError::from(Refusal::TokenInvalid).into());
+                }
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(PushError::Missing(missing)),
+        }
+    }
+}
