@@ -5,7 +5,7 @@
 //! | `/` | echo of the body, for any method, from a worker; `empty` without a body |
 //! | `/inline` | a response from the I/O thread |
 //! | `/streamed` | the length of the body, which is counted while it is received |
-//! | `/chunked` | a body of unknown length, sent in chunks, with a trailer |
+//! | `/chunked` | a body of unknown length, sent in chunks |
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
 //! | `/routed` | 200 from a router, for GET only |
 //! | `/letters` | 2000 letters, compressed if the client accepts it |
@@ -88,8 +88,7 @@ impl Service for Echo {
                 Ok(len) => Response::text(Status::OK, format!("{len}\n")),
                 Err(_) => Response::text(Status::BAD_REQUEST, "cut off\n"),
             },
-            b"/chunked" => Response::new(Status::OK, Body::Source(Box::new(Counted(3))))
-                .trailers(&["X-Pieces"]),
+            b"/chunked" => Response::new(Status::OK, Body::Source(Box::new(Counted(3)))),
             b"/empty" => Response::new(Status::NO_CONTENT, Body::Empty),
             b"/reset" => Response::text(Status::RESET_CONTENT, "never sent\n"),
             b"/fresh" => {
@@ -135,7 +134,7 @@ fn file(head: Head<'_>) -> Response {
         .header("Accept-Ranges", "bytes")
 }
 
-/// A body of this number of pieces, with a trailer that contains the number.
+/// A body of this number of pieces.
 struct Counted(u32);
 
 impl Source for Counted {
@@ -151,9 +150,5 @@ impl Source for Counted {
         } else {
             Progress::More
         })
-    }
-
-    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
-        vec![("X-Pieces".into(), b"3".to_vec())]
     }
 }

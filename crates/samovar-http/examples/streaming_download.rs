@@ -1,15 +1,14 @@
-//! Bodies larger than memory: files with ranges, a generator, and a writer.
+//! Bodies larger than memory: files with ranges, and a generator.
 //!
 //! ```text
 //! cargo run --example streaming_download -- 127.0.0.1:8080 /usr/share/doc
 //! curl http://127.0.0.1:8080/files/bash/README
 //! curl -r 0-99 http://127.0.0.1:8080/files/bash/README
 //! curl http://127.0.0.1:8080/count
-//! curl http://127.0.0.1:8080/report
 //! ```
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use samovar_http::http::Status;
@@ -47,16 +46,6 @@ fn count(_: &mut Request) -> Response {
     Response::new(Status::OK, Body::pieces(lines))
 }
 
-/// Writes the body in a function, which blocks while the client reads slowly.
-fn report(_: &mut Request) -> Response {
-    Response::push(Status::OK, |out| {
-        for row in 0..100_000 {
-            writeln!(out, "row {row}")?;
-        }
-        Ok(())
-    })
-}
-
 fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     let folder = std::env::args().nth(2).unwrap_or(".".into());
@@ -64,6 +53,5 @@ fn main() -> io::Result<()> {
     Router::new()
         .get("/files/{*path}", file)
         .get("/count", count)
-        .get("/report", report)
         .serve(addr)
 }

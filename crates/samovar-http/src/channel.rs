@@ -2,16 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::body::{Batch, Progress, Source};
-use crate::exec::{Lane, LentSlot, Slots};
 use crate::io::wake::Waker;
 use crate::sync::Lock;
 
 /// Capacity of a channel's queue, in bytes.
 pub(crate) const CAPACITY_LEN: usize = 256 * 1024;
+
+/// Maximum length of a queued piece to which further bytes are added, in bytes.
+const GATHER_LEN: usize = 16 * 1024;
 
 /// Creates the two ends of a channel: the sender and the source of the body.
 pub(crate) fn channel() -> (Sender, Receiver) {
@@ -75,13 +77,21 @@ impl From<SendError> for io::Error {
 impl Sender {
     /// Queues bytes; blocks while the queue is full. The queue drains only after the handler has
     /// returned the body, so a handler that sends more than 256 KiB before it returns blocks
-    /// forever; use [`Response::push`](crate::Response::push) in that case.
+    /// forever; such a handler sends from another thread.
     ///
     /// # Errors
     ///
     /// [`SendError::Gone`] if the client has disconnected.
     pub fn send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
-        self.send_when(bytes.into(), || Ok(()))
+        let mut state = self.0.state.locked();
+        while state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
+            state = self
+                .0
+                .drained
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.put(state, bytes.into())
     }
 
     /// Queues bytes if the queue has capacity. Never blocks.
@@ -108,25 +118,6 @@ impl Sender {
     /// Completes the body.
     pub fn finish(self) {
         self.end(End::Finished);
-    }
-
-    /// Queues bytes; blocks while the queue is full. Calls `may_wait` before each wait, fails if
-    /// that call fails, and otherwise keeps its result until the wait ends.
-    fn send_when<T>(
-        &self,
-        bytes: Vec<u8>,
-        may_wait: impl Fn() -> Result<T, SendError>,
-    ) -> Result<(), SendError> {
-        let mut state = self.0.state.locked();
-        while state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
-            let _lent = may_wait()?;
-            state = self
-                .0
-                .drained
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        self.put(state, bytes)
     }
 
     fn put(&self, mut state: MutexGuard<'_, State>, bytes: Vec<u8>) -> Result<(), SendError> {
@@ -221,79 +212,5 @@ impl Drop for Receiver {
         state.is_reader_gone = true;
         state.pieces = VecDeque::new();
         self.0.drained.notify_all();
-    }
-}
-
-/// A function that writes a response body after the response has started.
-type Produce = Box<dyn FnOnce(&mut Writer<'_>) -> io::Result<()> + Send>;
-
-/// A [`Produce`] function and the channel it writes to; see
-/// [`Response::push`](crate::Response::push).
-pub(crate) struct Producer {
-    sender: Sender,
-    produce: Produce,
-}
-
-impl Producer {
-    pub(crate) fn new(sender: Sender, produce: Produce) -> Self {
-        Self { sender, produce }
-    }
-
-    /// Runs the function. The body is complete only if the function succeeds.
-    pub(crate) fn run(self, slots: &dyn Slots, lane: Lane) {
-        let mut writer = Writer {
-            sender: &self.sender,
-            slots,
-            lane,
-            buffer: Vec::new(),
-        };
-        let mut is_written = (self.produce)(&mut writer).is_ok();
-        is_written = is_written && writer.flush().is_ok();
-        if is_written {
-            self.sender.finish();
-        }
-    }
-}
-
-impl fmt::Debug for Producer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Producer")
-    }
-}
-
-/// Writes a body; see [`Response::push`](crate::Response::push). Small writes are buffered up to
-/// 16 KiB, or until [`flush`](Write::flush).
-pub struct Writer<'a> {
-    sender: &'a Sender,
-    slots: &'a dyn Slots,
-    lane: Lane,
-    buffer: Vec<u8>,
-}
-
-/// Capacity of a [`Writer`]'s buffer, in bytes.
-const GATHER_LEN: usize = 16 * 1024;
-
-impl Write for Writer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Split long writes, so that the queue exceeds its capacity by one buffer at most.
-        let len = bytes.len().min(GATHER_LEN);
-        self.buffer.extend_from_slice(&bytes[..len]);
-        if self.buffer.len() >= GATHER_LEN {
-            self.flush()?;
-        }
-        Ok(len)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let bytes = std::mem::take(&mut self.buffer);
-        // Lend the worker slot to other jobs while the client reads slowly.
-        let lend = || LentSlot::lend(self.slots, self.lane).ok_or(SendError::Full);
-        Ok(self.sender.send_when(bytes, lend)?)
-    }
-}
-
-impl fmt::Debug for Writer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Writer")
     }
 }

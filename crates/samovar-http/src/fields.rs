@@ -2,22 +2,22 @@
 
 use crate::proto::encode;
 
-/// Returns whether an application may set this field: the name must be a token, and the engine must
-/// not write this field itself.
-pub(crate) fn is_settable(name: &str) -> bool {
-    const ENGINE: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
-    encode::is_field_name(name) && !ENGINE.iter().any(|field| name.eq_ignore_ascii_case(field))
-}
+/// The fields that the engine writes itself.
+const ENGINE_FIELDS: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
 
 /// Appends a header field set by the application.
 ///
 /// # Panics
 ///
-/// If the application may not set the field, or the value contains a control character.
+/// If the name is not a token or one of [`ENGINE_FIELDS`], or the value contains a control
+/// character.
 #[track_caller]
 pub(crate) fn add(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     assert!(
-        is_settable(name),
+        encode::is_field_name(name)
+            && !ENGINE_FIELDS
+                .iter()
+                .any(|field| name.eq_ignore_ascii_case(field)),
         "{name:?} is not a header field a handler may set"
     );
     assert!(

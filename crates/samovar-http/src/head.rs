@@ -175,18 +175,6 @@ impl<'a> Head<'a> {
     pub fn peer_names(&self) -> &'a [PeerName] {
         self.session.map_or(&[], |session| &session.names)
     }
-
-    /// Returns whether the client accepts trailers. Other clients receive none, because they may
-    /// discard them (RFC 9110, 10.1.4).
-    pub(crate) fn takes_trailers(self) -> bool {
-        self.version() != Version::Http10
-            && self.headers().any(|(name, value)| {
-                name.eq_ignore_ascii_case(b"TE")
-                    && value
-                        .split(|byte| *byte == b',')
-                        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-            })
-    }
 }
 
 impl fmt::Debug for Head<'_> {

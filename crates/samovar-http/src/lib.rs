@@ -112,7 +112,7 @@ pub mod ws;
 use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
-pub use channel::{SendError, Sender, Writer};
+pub use channel::{SendError, Sender};
 pub use error::Error;
 pub use extensions::Extensions;
 pub use head::{Head, Peer, PeerName, UnixPeer};

@@ -22,7 +22,7 @@ pub struct Limits {
     /// Maximum number of requests that wait for a worker in one lane; further requests get 503.
     /// Default: 4096, because clients give up before a longer queue is served.
     pub queue_len_max: usize,
-    /// Maximum number of handlers that wait for their client in the middle of a body, or
+    /// Maximum number of handlers that wait for their client in the middle of a request's body, or
     /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
     /// each. Beyond the limit, a request with a streamed body gets 503. Default: 1024.
     pub waiting_handlers_max: usize,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::exec::{Lane, LentSlot, Slots};
+use crate::exec::{Lane, LentSlot, Queue};
 use crate::limits::Limits;
 use crate::proto::Refusal;
 use crate::upload::BodyError;
@@ -44,13 +44,13 @@ impl Patience {
 /// Waits until `is_ready`, which blocks for at most the given time, returns `true`, or until the
 /// server stops. Meanwhile the worker slot is lent to other jobs.
 pub(crate) fn wait(
-    slots: &dyn Slots,
+    queue: &Queue,
     lane: Lane,
     is_stopping: &AtomicBool,
     is_ready: &mut dyn FnMut(Duration) -> bool,
 ) -> io::Result<()> {
     // If too many slots are lent already, the job keeps its slot while it waits.
-    let _lent = LentSlot::lend(slots, lane);
+    let _lent = LentSlot::lend(queue, lane);
     while !is_ready(STOP_CHECK_TIME) {
         if is_stopping.load(Ordering::Acquire) {
             return Err(BodyError::Stopped.into());

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::body::{Source, sources};
-use crate::channel::{self, Producer, Sender, Writer};
+use crate::channel::{self, Sender};
 use crate::exec::Lane;
-use crate::fields::{self, is_settable};
+use crate::fields;
 use crate::http::Status;
 use crate::later::{Later, Responder};
 use crate::ws::Accepted;
@@ -175,15 +175,12 @@ pub struct Response {
     pub(crate) body: Body,
     /// Length of the body in bytes, if known.
     pub(crate) body_len: Option<u64>,
-    pub(crate) has_trailers: bool,
     /// Whether the body must not be compressed.
     pub(crate) is_uncompressed: bool,
     /// Set for a deferred response, for which all other fields are ignored.
     pub(crate) later: Option<Arc<Later>>,
     /// The WebSocket that takes over the connection once the head is sent.
     pub(crate) upgrade: Option<Box<Accepted>>,
-    /// Function that writes the body once the head is sent.
-    pub(crate) producer: Option<Producer>,
     /// Set if the handler must be called again, in this lane; all other fields are then ignored.
     pub(crate) requeue: Option<Lane>,
 }
@@ -197,11 +194,9 @@ impl Response {
             fields: Vec::new(),
             body_len: body.len(),
             body,
-            has_trailers: false,
             is_uncompressed: false,
             later: None,
             upgrade: None,
-            producer: None,
             requeue: None,
         }
     }
@@ -234,32 +229,6 @@ impl Response {
         let mut response = Self::new(Status::OK, Body::Empty);
         response.later = Some(Arc::clone(&later));
         (Responder::new(later), response)
-    }
-
-    /// Creates a response whose body a function writes after the head is sent. The function runs on
-    /// a worker and may block; while the client reads slowly, the worker slot is lent to other
-    /// jobs. If the function fails or panics, the connection is reset, so that the client does not
-    /// mistake a truncated body for a complete one.
-    ///
-    /// ```
-    /// use std::io::Write;
-    /// use samovar_http::{Response, http::Status};
-    ///
-    /// let report = Response::push(Status::OK, |out| {
-    ///     for row in 0..1_000_000 {
-    ///         writeln!(out, "row {row}")?;
-    ///     }
-    ///     Ok(())
-    /// });
-    /// ```
-    pub fn push(
-        status: Status,
-        write: impl FnOnce(&mut Writer<'_>) -> io::Result<()> + Send + 'static,
-    ) -> Self {
-        let (sender, body) = Body::channel();
-        let mut response = Self::new(status, body);
-        response.producer = Some(Producer::new(sender, Box::new(write)));
-        response
     }
 
     /// Creates a plain text response in UTF-8.
@@ -337,24 +306,6 @@ impl Response {
         let others = lines.filter(|line| !is_field_of(line, name));
         self.fields = others.flatten().copied().collect();
         self.header(name, value)
-    }
-
-    /// Announces trailer fields, for values such as digests that are known only at the end of the
-    /// body. The values come from the body's [`Source::trailers`](crate::Source::trailers). They
-    /// are sent only to clients that accept trailers (`TE: trailers`).
-    ///
-    /// # Panics
-    ///
-    /// As [`header`](Self::header).
-    #[must_use]
-    #[track_caller]
-    pub fn trailers(self, names: &[&str]) -> Self {
-        for name in names {
-            assert!(is_settable(name), "{name:?} cannot be a trailer");
-        }
-        let mut response = self.header("Trailer", names.join(", "));
-        response.has_trailers = true;
-        response
     }
 
     /// Excludes the body from [compression](crate::Builder::compression). For bodies that contain

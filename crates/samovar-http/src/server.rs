@@ -241,7 +241,7 @@ pub struct Load {
     pub queued_count: usize,
     /// Number of occupied worker slots.
     pub running_count: usize,
-    /// Number of handlers that wait for their client in the middle of a body.
+    /// Number of handlers that wait for their client in the middle of a request's body.
     pub waiting_count: usize,
     /// Memory in use for response bodies in progress, in bytes.
     pub body_memory_len: usize,

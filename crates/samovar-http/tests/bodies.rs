@@ -1,5 +1,5 @@
-//! Response bodies of every kind are sent complete and in order, with trailers: files, sources,
-//! generators, pushed bodies, channels and deferred responses.
+//! Response bodies of every kind are sent complete and in order: files, readers, generators,
+//! channels and deferred responses.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -7,16 +7,12 @@ mod support;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender as TestSender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{
-    Batch, Body, Intake, Limits, Progress, Request, Responder, Response, SendError, Sender, Server,
-    Source,
-};
+use samovar_http::{Body, Intake, Limits, Request, Responder, Response, SendError, Sender, Server};
 use support::{By, Reader, connect, eventually, serve};
 
 type Handler = Box<dyn Fn(&mut Request) -> Response + Send + Sync>;
@@ -96,14 +92,10 @@ fn only_a_regular_file_is_a_body() {
 }
 
 #[test]
-fn push_sends_the_body_that_its_function_writes() {
+fn a_body_of_unknown_length_is_complete_in_every_protocol_version() {
     let (_server, addr) = start(1, |_| {
-        Response::push(Status::OK, |out| {
-            for row in 0..200_000 {
-                writeln!(out, "row {row}")?;
-            }
-            Ok(())
-        })
+        let rows = (0..200_000).map(|row| Ok(format!("row {row}\n").into_bytes()));
+        Response::new(Status::OK, Body::pieces(rows))
     });
     let expected: String = (0..200_000).map(|row| format!("row {row}\n")).collect();
     let mut client = Reader::new(connect(addr));
@@ -121,74 +113,26 @@ fn push_sends_the_body_that_its_function_writes() {
 }
 
 #[test]
-fn a_push_function_lends_its_worker_slot_while_its_client_reads_slowly() {
-    let (server, addr) = start(1, |request| match request.head().path() {
-        b"/quick" => Response::text(Status::OK, "quick"),
-        _ => Response::push(Status::OK, |out| {
-            for _ in 0..2_000 {
-                out.write_all(&[b'x'; 10_000])?;
-            }
-            Ok(())
-        }),
-    });
-    let mut slow: Vec<Reader> = (0..4).map(|_| Reader::new(connect(addr))).collect();
-    for client in &mut slow {
-        client.send(get("/"));
-    }
-    eventually("all writers wait", || server.load().waiting_count == 4);
-    let mut client = Reader::new(connect(addr));
-    client.send(get("/quick"));
-    assert_eq!(client.next(false).unwrap().body, b"quick");
-    for client in &mut slow {
-        assert_eq!(client.next(false).unwrap().body.len(), 20_000_000);
-    }
-}
-
-#[test]
-fn a_failed_push_function_resets_the_connection() {
-    let (_server, addr) = start(2, |request| {
-        let path = request.head().path().to_vec();
-        Response::push(Status::OK, move |out| {
-            out.write_all(b"half")?;
-            out.flush()?;
-            match &*path {
-                b"/error" => Err(std::io::Error::other("on purpose")),
-                _ => panic!("on purpose"),
-            }
-        })
-    });
-    for path in ["/error", "/panic"] {
-        let mut client = Reader::new(connect(addr));
-        client.send(get(path));
-        let mut bytes = Vec::new();
-        drop(client.stream.read_to_end(&mut bytes));
-        assert!(!bytes.ends_with(b"0\r\n\r\n"), "{path}");
-    }
-    let mut client = Reader::new(connect(addr));
-    client.send(get("/error"));
-    drop(client.stream.read(&mut [0; 10]));
-}
-
-#[test]
-fn a_push_function_gets_an_error_when_its_client_disconnects() {
-    let (to_test, from_handler) = handler_channel();
+fn a_blocked_sender_gets_an_error_when_its_client_disconnects() {
+    let (to_test, from_handler) = handler_channel::<Sender>();
     let (_server, addr) = start(1, move |_| {
-        let to_test = to_test.lock().unwrap().clone();
-        Response::push(Status::OK, move |out| {
-            let error = loop {
-                if let Err(error) = out.write_all(&[b'x'; 10_000]) {
-                    break error;
-                }
-            };
-            to_test.send(error.kind()).unwrap();
-            Err(error)
-        })
+        let (sender, body) = Body::channel();
+        to_test.lock().unwrap().send(sender).unwrap();
+        Response::new(Status::OK, body)
     });
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
+    let sender = from_handler.recv().unwrap();
+    let sending = std::thread::spawn(move || {
+        loop {
+            if let Err(error) = sender.send([b'x'; 10_000]) {
+                break error;
+            }
+        }
+    });
     client.stream.read_exact(&mut [0; 100]).unwrap();
     drop(client);
-    assert_eq!(from_handler.recv().unwrap(), std::io::ErrorKind::BrokenPipe);
+    assert_eq!(sending.join().unwrap(), SendError::Gone);
 }
 
 fn skip_head(client: &mut Reader) {
@@ -333,8 +277,8 @@ fn deferred_responses_keep_the_order_of_pipelined_requests() {
     // body.
     client.send(get("/c"));
     let (_, responder) = from_handler.recv().unwrap();
-    responder.respond(Response::push(Status::OK, |out| out.write_all(b"written")));
-    assert_eq!(client.next(false).unwrap().body, b"written");
+    responder.respond(Response::new(Status::OK, Body::reader(&b"read"[..])));
+    assert_eq!(client.next(false).unwrap().body, b"read");
 }
 
 #[test]
@@ -386,60 +330,6 @@ fn a_drain_waits_for_deferred_responses_until_its_timeout() {
     assert_eq!(client.next(false).unwrap().body, b"in time");
     drain.join().unwrap();
     assert!(forgotten.is_abandoned());
-}
-
-/// A source of these bytes, with a trailer that is known only at the end of the body.
-struct Counted(Vec<u8>, Arc<AtomicUsize>);
-
-impl Source for Counted {
-    fn len(&self) -> Option<u64> {
-        Some(self.0.len() as u64)
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
-        let len = batch.put(&self.0);
-        self.0.drain(..len);
-        Ok(if self.0.is_empty() {
-            Progress::End
-        } else {
-            Progress::More
-        })
-    }
-
-    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        vec![
-            ("X-Sum".into(), b"42".to_vec()),
-            ("Content-Length".into(), b"1".to_vec()),
-            ("X-Split".into(), b"a\r\nb".to_vec()),
-        ]
-    }
-}
-
-#[test]
-fn trailers_are_sent_to_clients_that_accept_them() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let (_server, addr) = start(1, move |_| {
-        let source = Counted(vec![b'x'; 300_000], Arc::clone(&count));
-        Response::new(Status::OK, Body::Source(Box::new(source))).trailers(&["X-Sum"])
-    });
-    let mut client = Reader::new(connect(addr));
-    client.send(get("/"));
-    let answer = client.next(false).unwrap();
-    assert_eq!(answer.header("content-length"), Some("300000"));
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: deflate, trailers\r\nConnection: close\r\n\r\n");
-    let mut bytes = Vec::new();
-    client.stream.read_to_end(&mut bytes).unwrap();
-    let head = String::from_utf8_lossy(&bytes[..200]).to_ascii_lowercase();
-    assert!(head.contains("\r\ntrailer: x-sum\r\n"), "{head}");
-    assert!(
-        head.contains("\r\ntransfer-encoding: chunked\r\n"),
-        "{head}"
-    );
-    // Trailer fields that could break the framing are omitted.
-    assert!(bytes.ends_with(b"\r\n0\r\nX-Sum: 42\r\n\r\n"));
 }
 
 #[test]

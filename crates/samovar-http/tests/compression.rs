@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{Cursor, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Mutex;
@@ -42,7 +42,7 @@ impl Service for Texts {
             }
             "/secret" => html(Body::Bytes(text(20_000).into())).uncompressed(),
             "/broken" => html(Body::Source(Box::new(Broken(0)))),
-            "/push" => Response::push(Status::OK, |out| out.write_all(&text(500_000)))
+            "/reader" => Response::new(Status::OK, Body::reader(Cursor::new(text(500_000))))
                 .header("Content-Type", "application/json"),
             "/events" => {
                 let (sender, body) = Body::channel();
@@ -125,7 +125,7 @@ fn a_compressed_body_decodes_to_the_bytes_of_the_handler() {
             ("/short", 20_000),
             ("/long", 3_000_000),
             ("/file", 3_000_000),
-            ("/push", 500_000),
+            ("/reader", 500_000),
             ("/later", 20_000),
         ] {
             let answer = ask(addr, "GET", path, coding);
@@ -267,7 +267,7 @@ fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
 fn curl_decodes_compressed_bodies() {
     let (_server, addr) = start();
     for version in ["--http1.1", "--http2-prior-knowledge"] {
-        for path in ["short", "long", "push", "file", "later"] {
+        for path in ["short", "long", "reader", "file", "later"] {
             let output = Command::new("curl")
                 .args([
                     "-sS",

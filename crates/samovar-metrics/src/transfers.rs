@@ -114,10 +114,6 @@ impl Source for Watched {
     fn file_failed(&mut self, error: &io::Error) {
         self.body.file_failed(error);
     }
-
-    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
-        self.body.trailers()
-    }
 }
 
 impl Drop for Watched {

@@ -113,20 +113,6 @@ impl<T: Default> Session<T> {
         self.push(stream);
     }
 
-    /// Ends the response with trailers, given as field lines.
-    pub fn send_trailers(&mut self, stream: u32, fields: &[u8]) {
-        let Some(entry) = self.streams.find(stream) else {
-            return;
-        };
-        let was_pending = entry.is_pending();
-        entry.is_last = true;
-        entry.trailers = Some(head::read_fields(fields));
-        if !was_pending {
-            self.pending_count += 1;
-        }
-        self.push(stream);
-    }
-
     /// Resets a stream; returns the data attached to it.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) -> Option<T> {
         self.streams.find(stream)?.respond.send_reset(code);
@@ -180,7 +166,7 @@ impl<T: Default> Session<T> {
         let has_pushed = entry.push().unwrap_or_else(|_error| {
             // The stream was reset; the next poll reports that.
             self.changes.reset = true;
-            entry.drop_pending();
+            entry.pending = Bytes::new();
             true
         });
         if !entry.is_pending() {
@@ -196,12 +182,7 @@ impl<T: Default> Session<T> {
 impl<T> Stream<T> {
     /// Returns whether a stream has response bytes that were not passed to `h2` yet.
     pub(super) fn is_pending(&self) -> bool {
-        !self.pending.is_empty() || self.trailers.is_some()
-    }
-
-    fn drop_pending(&mut self) {
-        self.pending = Bytes::new();
-        self.trailers = None;
+        !self.pending.is_empty()
     }
 
     fn push(&mut self) -> Result<bool, ::h2::Error> {
@@ -211,14 +192,8 @@ impl<T> Stream<T> {
         let len = send.capacity().min(self.pending.len());
         if len > 0 {
             let piece = self.pending.split_to(len);
-            let is_end = self.is_last && self.pending.is_empty() && self.trailers.is_none();
+            let is_end = self.is_last && self.pending.is_empty();
             send.send_data(piece, is_end)?;
-        }
-        if self.pending.is_empty()
-            && let Some(trailers) = self.trailers.take()
-        {
-            send.send_trailers(trailers)?;
-            return Ok(true);
         }
         Ok(len > 0)
     }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   bytes ─ receive ─▶ │ frames counted │ pipe │ h2 │ ─ poll ─▶ events
-//!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ respond, send, send_trailers, reset
+//!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ respond, send, reset
 //! ```
 //!
 //! * Pass received bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`,
@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use ::h2::server::{Builder, Connection, Handshake, SendResponse};
 use ::h2::{RecvStream, SendStream};
-use ::http::{HeaderMap, Request};
+use ::http::Request;
 use bytes::Bytes;
 
 use super::abuse::{Abuse, Budget};
@@ -109,9 +109,8 @@ pub(super) struct Stream<T> {
     pub(super) send: Option<SendStream<Bytes>>,
     /// Part of the response body that was not passed to `h2` yet.
     pub(super) pending: Bytes,
-    /// Whether the response ends with `pending`, or with trailers after it.
+    /// Whether the response ends with `pending`.
     pub(super) is_last: bool,
-    pub(super) trailers: Option<HeaderMap>,
     /// Number of response body bytes written to the output so far.
     pub(super) sent_len: u64,
     pub(super) data: T,
@@ -409,7 +408,6 @@ impl<T: Default> Session<T> {
             send: None,
             pending: Bytes::new(),
             is_last: false,
-            trailers: None,
             sent_len: 0,
             data: T::default(),
         };

@@ -63,12 +63,6 @@ pub trait Source: Send {
         // The observer receives a report even if the source ignores the error.
         let _unused = error;
     }
-
-    /// Returns trailer fields as names and values. Called once after [`Progress::End`], if the
-    /// client accepts trailers; see [`Response::trailers`](crate::Response::trailers).
-    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
-        Vec::new()
-    }
 }
 
 impl fmt::Debug for dyn Source {

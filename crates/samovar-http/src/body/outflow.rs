@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::transfer::{account, trailer_fields};
+use super::transfer::account;
 use super::{Batch, Block, Progress, Source};
 use crate::io::wake::Waker;
 
@@ -24,18 +24,16 @@ pub(crate) struct Outflow {
     /// Number of announced bytes that the source has not yielded yet; `None` without an announced
     /// length.
     left: Option<u64>,
-    has_trailers: bool,
     progress: Progress,
 }
 
 impl Outflow {
     /// Creates an outflow. `len` is the announced length, in bytes.
-    pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, has_trailers: bool) -> Self {
+    pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>) -> Self {
         Self {
             source,
             batch: None,
             left: len,
-            has_trailers,
             progress: Progress::More,
         }
     }
@@ -69,15 +67,6 @@ impl Outflow {
             account(&mut self.left, self.progress, batch.added_len())?;
             self.batch = Some(batch);
         }
-    }
-
-    /// Returns the trailers as field lines; empty if there are none.
-    pub(crate) fn trailers(&mut self) -> Vec<u8> {
-        let mut fields = Vec::new();
-        if self.has_trailers {
-            trailer_fields(&mut *self.source, &mut fields);
-        }
-        fields
     }
 }
 

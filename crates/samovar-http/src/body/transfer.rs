@@ -3,17 +3,15 @@
 use std::io;
 
 use super::{Batch, Progress, Source, batch};
-use crate::fields::is_settable;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
-use crate::proto::encode;
 
 /// Number of bytes that a transfer sends before it yields to other jobs.
 const YIELD_LEN: u64 = 4 << 20;
 /// Length of the size line before a chunk, in bytes: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
-const CHUNK_LAST: &[u8] = b"0\r\n";
+const CHUNK_LAST: &[u8] = b"0\r\n\r\n";
 
 /// State of a transfer after one call of [`Transfer::run`].
 #[derive(Debug)]
@@ -33,8 +31,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Framing {
     /// The announced length, in bytes.
     Length(u64),
-    /// Chunks, followed by trailers if the client accepts them.
-    Chunked { has_trailers: bool },
+    /// Chunks.
+    Chunked,
     /// The end of the connection.
     Close,
 }
@@ -70,7 +68,7 @@ impl Transfer {
             batch: None,
             left: match framing {
                 Framing::Length(len) => Some(len),
-                Framing::Chunked { .. } | Framing::Close => None,
+                Framing::Chunked | Framing::Close => None,
             },
             framing,
             tail: Vec::new(),
@@ -169,7 +167,7 @@ impl Transfer {
         let has_room = preceding_len == preceding.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
         if has_room && !self.is_ended {
             match self.framing {
-                Framing::Chunked { has_trailers } => self.fill_chunk(batch, has_trailers)?,
+                Framing::Chunked => self.fill_chunk(batch)?,
                 Framing::Length(_) | Framing::Close => self.fill_plain(batch)?,
             }
         }
@@ -202,7 +200,7 @@ impl Transfer {
 
     /// Adds one chunk. The size is known only after the data, so its field has a fixed width:
     /// leading zeros are allowed (RFC 9112, 7.1).
-    fn fill_chunk(&mut self, batch: &mut Batch, has_trailers: bool) -> io::Result<()> {
+    fn fill_chunk(&mut self, batch: &mut Batch) -> io::Result<()> {
         let size_at = batch.filled();
         batch.put(&[b'0'; CHUNK_HEAD_LEN]);
         batch.reserve(CHUNK_TAIL.len());
@@ -220,10 +218,6 @@ impl Transfer {
         }
         if self.is_ended {
             self.tail.extend_from_slice(CHUNK_LAST);
-            if has_trailers {
-                trailer_fields(&mut *self.source, &mut self.tail);
-            }
-            self.tail.extend_from_slice(b"\r\n");
         }
         Ok(())
     }
@@ -234,17 +228,6 @@ impl Transfer {
         self.is_waiting = progress == Progress::Wait;
         self.is_ended = progress == Progress::End;
         Ok(())
-    }
-}
-
-/// Appends the trailer fields of a source.
-pub(super) fn trailer_fields(source: &mut dyn Source, out: &mut Vec<u8>) {
-    for (name, value) in source.trailers() {
-        // A field that would break the framing is a bug of the application. It is too late for a
-        // 500 response, so the field is omitted.
-        if is_settable(&name) && encode::is_field_value(&value) {
-            encode::field(out, &name, &value);
-        }
     }
 }
 

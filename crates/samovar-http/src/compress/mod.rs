@@ -30,7 +30,6 @@
 //! | status 206, or a `Content-Range` | ranges refer to the plain bytes |
 //! | `Cache-Control: no-transform` | RFC 9111, 5.2.2.6 |
 //! | it has a digest of its content | the digest would become wrong (RFC 9530) |
-//! | it has trailers | they may describe the plain bytes |
 //! | 64 bodies are being compressed while they are sent | memory: each takes 1.4 MiB (zstd), 1.1 MiB (br) or 0.2 MiB (gzip) |
 //! | it comes from [`Service::inline`](crate::Service::inline) | the application can prepare a compressed form |
 //!

@@ -82,14 +82,13 @@ pub(crate) fn negotiate(
 
 /// Returns whether the response is suitable for compression, regardless of this client.
 fn is_worth_it(response: &Response) -> bool {
-    const AGAINST: [&str; 7] = [
+    const AGAINST: [&str; 6] = [
         "Content-Encoding",
         "Content-Range",
         "Content-Digest",
         "Repr-Digest",
         "Digest",
         "Content-MD5",
-        "Trailer",
     ];
     let fields = &response.fields;
     let is_long = response.body_len.is_none_or(|len| len >= LEN_MIN);

@@ -11,7 +11,6 @@ use std::time::SystemTime;
 use super::job::Job;
 use super::lane::Lane;
 use super::preferences::Preferences;
-use crate::channel::Producer;
 #[cfg(feature = "compression")]
 use crate::compress;
 use crate::core::{Core, Shared};
@@ -47,8 +46,8 @@ pub(crate) trait Carrier: Sized {
     /// the observer; `None` if nothing is reported.
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>);
 
-    /// Returns the client's preferences, and the lane of the request.
-    fn terms(&self) -> (Preferences, Lane);
+    /// Returns the client's preferences.
+    fn preferences(&self) -> Preferences;
 
     /// Renders the response, and sends as much of it as can be sent now.
     fn answer<S: Service>(self, shared: &Shared<S>, response: Response);
@@ -127,14 +126,9 @@ pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, lat
     }
 }
 
-fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, mut response: Response) {
-    let producer = response.producer.take();
-    let (preferences, lane) = carrier.terms();
-    let response = negotiated(&shared.core, preferences, response);
+fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, response: Response) {
+    let response = negotiated(&shared.core, carrier.preferences(), response);
     carrier.answer(shared, response);
-    if let Some(producer) = producer {
-        produce(shared, producer, lane);
-    }
 }
 
 /// Compresses the response if the server and the client support it.
@@ -146,14 +140,6 @@ fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Resp
     }
     let _unused = (core, preferences);
     response
-}
-
-/// Runs the function that writes the body, after the response has started. If the function panics,
-/// the body stays incomplete, which resets the connection or stream.
-fn produce<S: Service>(shared: &Shared<S>, producer: Producer, lane: Lane) {
-    drop(catch_unwind(AssertUnwindSafe(|| {
-        producer.run(&shared.core.queue, lane);
-    })));
 }
 
 /// Completes the head of a response: the field that delimits the body, `Date`, and `Connection`.
@@ -194,7 +180,6 @@ fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> Response {
 pub(super) fn remove_reset_content(response: &mut Response) {
     if response.status == Status::RESET_CONTENT {
         (response.body, response.body_len) = (Body::Empty, Some(0));
-        response.has_trailers = false;
     }
 }
 

@@ -13,7 +13,6 @@ use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
-use super::lane::Lane;
 use super::preferences::Preferences;
 use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
@@ -67,8 +66,8 @@ impl Carrier for Box<Conn> {
         self.request = request;
     }
 
-    fn terms(&self) -> (Preferences, Lane) {
-        (self.answer.preferences, self.answer.lane)
+    fn preferences(&self) -> Preferences {
+        self.answer.preferences
     }
 
     fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response) {
@@ -100,10 +99,7 @@ pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> boo
     }
     let fits = |response: &Response| {
         let is_small = |len| len <= INLINE_BODY_LEN as u64;
-        response.is_in_memory()
-            && response.body_len.is_some_and(is_small)
-            && response.producer.is_none()
-            && !response.has_trailers
+        response.is_in_memory() && response.body_len.is_some_and(is_small)
     };
     let Some(response) = conn.later.as_ref().and_then(|later| later.take_if(fits)) else {
         return false;
@@ -123,23 +119,16 @@ fn render(core: &Core, conn: &mut Conn, mut response: Response) {
         fields,
         body,
         body_len,
-        has_trailers,
         upgrade,
         ..
     } = response;
     let Preferences {
-        version,
-        is_head,
-        takes_trailers,
-        ..
+        version, is_head, ..
     } = conn.answer.preferences;
-    let has_trailers = has_trailers && takes_trailers;
     let (delimiter, framing) = match (body_len, version) {
-        (Some(len), _) if !has_trailers => (Delimiter::Length(len), Framing::Length(len)),
-        (_, Version::Http11 | Version::Http2) => {
-            (Delimiter::Chunked, Framing::Chunked { has_trailers })
-        }
-        (_, Version::Http10) => (Delimiter::Close, Framing::Close),
+        (Some(len), _) => (Delimiter::Length(len), Framing::Length(len)),
+        (None, Version::Http11 | Version::Http2) => (Delimiter::Chunked, Framing::Chunked),
+        (None, Version::Http10) => (Delimiter::Close, Framing::Close),
     };
     // The connection can stay open only if the handler has read the request body, which is certain
     // only now. During a drain it closes, and `Connection: close` reports that (RFC 9112, 9.6).

@@ -14,7 +14,6 @@ use super::exchange::{
     Carrier, finish_head, fulfil, handle, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
-use super::lane::Lane;
 use super::preferences::Preferences;
 use crate::body::{Outflow, Piece, Progress};
 use crate::core::Shared;
@@ -117,8 +116,8 @@ impl Carrier for Stream {
         }
     }
 
-    fn terms(&self) -> (Preferences, Lane) {
-        (self.preferences, self.stream.lane)
+    fn preferences(&self) -> Preferences {
+        self.preferences
     }
 
     fn answer<S: Service>(self, shared: &Shared<S>, response: Response) {
@@ -148,19 +147,17 @@ fn render<S: Service>(
         fields: mut text,
         body,
         body_len,
-        has_trailers,
         ..
     } = response;
-    let has_trailers = has_trailers && preferences.takes_trailers;
     let delimiter = body_len.map_or(Delimiter::None, Delimiter::Length);
     finish_head(&mut text, status, delimiter, Version::Http2, true);
     let (bytes, rest) = match body {
-        _ if preferences.is_head || !status.allows_body() => (Bytes::new(), Rest::End(Vec::new())),
-        Body::Empty => (Bytes::new(), Rest::End(Vec::new())),
-        Body::Bytes(bytes) => (Bytes::from_owner(bytes), Rest::End(Vec::new())),
-        Body::Shared(bytes) => (Bytes::from_owner(bytes), Rest::End(Vec::new())),
+        _ if preferences.is_head || !status.allows_body() => (Bytes::new(), Rest::End),
+        Body::Empty => (Bytes::new(), Rest::End),
+        Body::Bytes(bytes) => (Bytes::from_owner(bytes), Rest::End),
+        Body::Shared(bytes) => (Bytes::from_owner(bytes), Rest::End),
         Body::Source(source) => {
-            let outflow = Box::new(Outflow::new(source, body_len, has_trailers));
+            let outflow = Box::new(Outflow::new(source, body_len));
             match pull(shared, stream, outflow) {
                 Ok(first) => first,
                 Err(error) => {
@@ -194,7 +191,7 @@ fn pull<S: Service>(
             block => Bytes::from_owner(block),
         };
         let rest = match progress {
-            Progress::End => Rest::End(outflow.trailers()),
+            Progress::End => Rest::End,
             Progress::More | Progress::Wait => Rest::More {
                 outflow,
                 is_dry: progress == Progress::Wait,

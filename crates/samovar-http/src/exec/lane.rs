@@ -24,34 +24,3 @@ impl Lane {
         }
     }
 }
-
-/// The worker slots of all lanes. Jobs use it while they wait for their client in the middle of a
-/// body.
-pub(crate) trait Slots: Send + Sync {
-    /// Lends the caller's slot to other jobs; returns `false` if too many slots are lent already.
-    fn lend(&self, lane: Lane) -> bool;
-
-    /// Reclaims a lent slot immediately. Until another job ends, more jobs may run than the lane
-    /// has slots.
-    fn reclaim(&self, lane: Lane);
-}
-
-/// A worker slot lent to other jobs, reclaimed when dropped.
-pub(crate) struct LentSlot<'a> {
-    slots: &'a dyn Slots,
-    lane: Lane,
-}
-
-impl<'a> LentSlot<'a> {
-    /// Lends a slot; returns `None` if too many slots are lent already.
-    pub(crate) fn lend(slots: &'a dyn Slots, lane: Lane) -> Option<Self> {
-        // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
-        slots.lend(lane).then(|| Self { slots, lane })
-    }
-}
-
-impl Drop for LentSlot<'_> {
-    fn drop(&mut self) {
-        self.slots.reclaim(self.lane);
-    }
-}

@@ -12,8 +12,6 @@ use crate::http::{Method, Version};
 pub(crate) struct Preferences {
     pub(crate) version: Version,
     pub(crate) is_head: bool,
-    /// Whether the client accepts trailer fields after the body.
-    pub(crate) takes_trailers: bool,
     /// Content coding for the body; `None` for a plain body.
     #[cfg(feature = "compression")]
     pub(crate) coding: Option<Coding>,
@@ -24,7 +22,6 @@ impl Preferences {
         Self {
             version: head.version(),
             is_head: head.method() == Method::Head,
-            takes_trailers: head.takes_trailers(),
             #[cfg(feature = "compression")]
             coding: is_compressing.then(|| compress::coding(head)).flatten(),
         }

@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, Thread};
 
 use super::job::Job;
-use super::lane::{Lane, Slots};
+use super::lane::Lane;
 use crate::sync::Lock;
 
 /// Starts one more worker.
@@ -301,13 +301,8 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.locked()
-    }
-}
-
-impl Slots for Queue {
-    fn lend(&self, lane: Lane) -> bool {
+    /// Lends the caller's slot to other jobs; returns `false` if too many slots are lent already.
+    pub(super) fn lend(&self, lane: Lane) -> bool {
         let mut state = self.lock();
         if state.waiting_count >= self.waiting_max {
             return false;
@@ -318,16 +313,42 @@ impl Slots for Queue {
         true
     }
 
-    fn reclaim(&self, lane: Lane) {
+    /// Reclaims a lent slot immediately. Until another job ends, more jobs may run than the lane
+    /// has slots.
+    pub(super) fn reclaim(&self, lane: Lane) {
         let mut state = self.lock();
         state.waiting_count -= 1;
         state.lane(lane).running_count += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.locked()
     }
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.load()).finish()
+    }
+}
+
+/// A worker slot lent to other jobs, reclaimed when dropped.
+pub(crate) struct LentSlot<'a> {
+    queue: &'a Queue,
+    lane: Lane,
+}
+
+impl<'a> LentSlot<'a> {
+    /// Lends a slot; returns `None` if too many slots are lent already.
+    pub(crate) fn lend(queue: &'a Queue, lane: Lane) -> Option<Self> {
+        // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
+        queue.lend(lane).then(|| Self { queue, lane })
+    }
+}
+
+impl Drop for LentSlot<'_> {
+    fn drop(&mut self) {
+        self.queue.reclaim(self.lane);
     }
 }
 

@@ -90,8 +90,8 @@ pub(crate) struct StreamAnswer {
 /// The part of a body that follows a piece.
 #[derive(Debug)]
 pub(crate) enum Rest {
-    /// The body has ended, with these trailer field lines.
-    End(Vec<u8>),
+    /// The body has ended.
+    End,
     /// More bytes, which the next pull returns. If `is_dry` is set, that pull must wait until the
     /// application has woken the stream.
     More { outflow: Box<Outflow>, is_dry: bool },
@@ -101,7 +101,7 @@ impl Rest {
     /// Returns the rest of the body, if any.
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
-            Self::End(_) => None,
+            Self::End => None,
             Self::More { outflow, .. } => Some(outflow),
         }
     }

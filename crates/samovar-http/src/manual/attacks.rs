@@ -61,8 +61,8 @@
 //!
 //! # Truncated responses
 //!
-//! If a body fails, differs from its announced length, or its writer panics, the connection is
-//! reset. The server never ends such a body with a last chunk and never pads it. Dropping a
+//! If a body fails, panics or differs from its announced length, the connection is reset.
+//! The server never ends such a body with a last chunk and never pads it. Dropping a
 //! [`Sender`](crate::Sender) before `finish` counts as a failure. If no byte was sent yet, the
 //! client gets 503 instead.
 //!

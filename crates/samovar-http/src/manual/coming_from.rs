@@ -25,7 +25,7 @@
 //! | 404, 405, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |
-//! | streamed answer | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader), [`Response::push`](crate::Response::push) |  | `Body::from_stream` | `.streaming` |
+//! | streamed answer | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader) |  | `Body::from_stream` | `.streaming` |
 //! | server-sent events | [`Body::channel`](crate::Body::channel) |  | `Sse` | by hand |
 //! | WebSocket | [`ws::Upgrade`](crate::ws::Upgrade) | `request.upgradeToWebSocket()` | `WebSocketUpgrade` | `actix_ws::handle` |
 //! | WebSocket events | a [`ws::Handler`](crate::ws::Handler), in order, one at a time | one handler, in order, one at a time | a task of your own | a task of your own |

@@ -85,11 +85,9 @@
 //! size takes constant memory, and a slow client occupies no worker slot.
 //!
 //! Responses: [`Body::file`](crate::Body::file) sends files, [`Body::reader`](crate::Body::reader)
-//! any reader, [`Body::pieces`](crate::Body::pieces) an iterator.
-//! [`Response::push`](crate::Response::push) runs a function that writes the body. A
-//! [`Source`](crate::Source) gives full control. All of them produce bytes as the client reads, so
-//! memory does not depend on the size of the body. `reader` and `push` occupy one thread each while
-//! the client reads; the others do not.
+//! any reader, [`Body::pieces`](crate::Body::pieces) an iterator. A [`Source`](crate::Source) gives
+//! full control. All of them produce bytes as the client reads, so memory does not depend on the
+//! size of the body, and a slow client occupies no worker slot.
 //!
 //! # Deferred responses
 //!

@@ -21,8 +21,8 @@
 //! further requests get 503 with `Retry-After`. Responses in progress alternate with new requests.
 //! Inline responses are not affected.
 //!
-//! A handler that waits *for its own client*, in the middle of a body in either direction, releases
-//! its worker slot while it waits. Another thread takes the slot; the number of waiting handlers is
+//! A handler that waits *for its own client*, in the middle of a request's body, releases its
+//! worker slot while it waits. Another thread takes the slot; the number of waiting handlers is
 //! limited by [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So slow
 //! clients cannot stall a server. A handler that waits for anything else, such as a database, keeps
 //! its slot, because more handlers would only queue at the database: set the number of workers to

@@ -98,27 +98,6 @@ impl Source for Pattern {
     }
 }
 
-/// A source of unknown length: three bytes and a trailer.
-struct Trailing(bool);
-
-impl Source for Trailing {
-    fn len(&self) -> Option<u64> {
-        None
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
-        if std::mem::replace(&mut self.0, true) {
-            return Ok(Progress::End);
-        }
-        batch.put(b"abc");
-        Ok(Progress::More)
-    }
-
-    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
-        vec![("X-Sum".to_owned(), b"3".to_vec())]
-    }
-}
-
 impl Service for App {
     type Local = ();
 
@@ -191,13 +170,7 @@ impl Service for App {
                 *self.sender.lock().unwrap() = Some(sender);
                 ok(body)
             }
-            "/push" => Response::push(Status::OK, |out| {
-                for _ in 0..1000 {
-                    out.write_all(&[b'w'; 1000])?;
-                }
-                Ok(())
-            }),
-            "/trailers" => ok(Body::Source(Box::new(Trailing(false)))).trailers(&["X-Sum"]),
+            "/reader" => ok(Body::reader(std::io::repeat(b'w').take(1_000_000))),
             "/fails" => {
                 let fails = true;
                 ok(Body::Source(Box::new(Pattern { left: 9, fails })))

@@ -182,7 +182,7 @@ fn a_response_respects_the_peers_window() {
     assert_eq!(client.events(), [Event::Sent(3)]);
     client.send(&frame(8, 0, 1, &100_u32.to_be_bytes()));
     assert_eq!(client.events(), [Event::Drained(1)]);
-    client.session.send_trailers(1, b"X: y\r\n");
+    client.session.send(1, Bytes::new(), true);
     assert_eq!(client.events(), [Event::Sent(1)]);
 }
 

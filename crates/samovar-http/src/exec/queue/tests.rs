@@ -3,7 +3,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::super::lane::LentSlot;
 use super::*;
 use crate::head::{Head, Peer};
 use crate::io::conn::Conn;
@@ -80,7 +79,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     queue.push(request(Lane::Prompt)).unwrap();
     queue.wake();
     assert!(starts.try_recv().is_err(), "one place, and it is taken");
-    let place = LentSlot::lend(&*queue, Lane::Prompt).unwrap();
+    let place = LentSlot::lend(&queue, Lane::Prompt).unwrap();
     starts.try_recv().unwrap();
     // The first call of the new thread.
     assert!(queue.pop(None).is_some());
@@ -88,7 +87,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
     queue.push(request(Lane::Prompt)).unwrap();
     assert!(
-        LentSlot::lend(&*queue, Lane::Prompt).is_none(),
+        LentSlot::lend(&queue, Lane::Prompt).is_none(),
         "one may wait"
     );
     assert!(starts.try_recv().is_err());

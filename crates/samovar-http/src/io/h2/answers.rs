@@ -132,7 +132,7 @@ impl<S: Service> Context<S> {
         entry.status = Some(status);
         entry.request = request.or_else(|| entry.request.take());
         entry.inflow = None;
-        let is_end = bytes.is_empty() && matches!(&rest, Rest::End(fields) if fields.is_empty());
+        let is_end = bytes.is_empty() && matches!(rest, Rest::End);
         // Stop receiving the request body, of which the handler may not have read everything.
         conn.session.read(stream, false);
         conn.session.respond(stream, head, is_end);
@@ -157,13 +157,7 @@ impl<S: Service> Context<S> {
             return self.discard(rest.into_outflow());
         };
         match rest {
-            Rest::End(fields) if fields.is_empty() => conn.session.send(stream, bytes, true),
-            Rest::End(fields) => {
-                if !bytes.is_empty() {
-                    conn.session.send(stream, bytes, false);
-                }
-                conn.session.send_trailers(stream, &fields);
-            }
+            Rest::End => conn.session.send(stream, bytes, true),
             Rest::More { outflow, is_dry } => {
                 entry.outflow = Some(outflow);
                 entry.is_dry = is_dry;
