@@ -147,6 +147,11 @@ impl Http {
         self.without_body(|url| self.agent.head(url), path)
     }
 
+    /// Sends DELETE for `path`, which begins with a slash.
+    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Response<Body>> {
+        self.without_body(|url| self.agent.delete(url), path)
+    }
+
     /// Sends POST for `path`, which begins with a slash.
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
         let request = |url: &str| self.agent.post(url).header("Content-Type", "text/plain");

@@ -1,41 +1,169 @@
-//! [`Ledger`]: the state of each path of a push.
+//! [`Ledger`]: the state of each path of a push, and the order in which paths are published.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use samovar_nix::{HashPart, PathInfo, StoreDir};
+use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
+
+/// What a cache lacks of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// Nothing: it has the path.
+    Nothing,
+    /// The narinfo only.
+    Narinfo,
+    /// The NAR and the narinfo.
+    Nar,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     /// The cache had the path before the push.
     Present,
+    /// The cache lacks the NAR.
     Waiting,
+    /// The cache has the NAR, and lacks the narinfo.
+    Stored,
     Published,
     /// With the reason.
     Failed(String),
 }
 
 /// The states of all paths of a push.
+///
+/// A path is [ready](Self::next) once the cache has its NAR and all its references are
+/// [released](Self::release). References outside the push count as released.
 #[derive(Debug)]
 pub(super) struct Ledger<'a> {
     /// References first.
     infos: &'a [PathInfo],
     states: Vec<State>,
     by_hash_part: HashMap<HashPart, usize>,
+    /// Paths with the same NAR.
+    by_nar: HashMap<NarHash, Vec<usize>>,
+    /// For each path: number of references that are not released yet.
+    missing_counts: Vec<usize>,
+    referrers: Vec<Vec<usize>>,
+    ready: VecDeque<usize>,
 }
 
 impl<'a> Ledger<'a> {
-    /// `is_missing`: for each path, whether the cache lacks it.
-    pub(super) fn new(infos: &'a [PathInfo], is_missing: &[bool]) -> Self {
-        let states = is_missing.iter().map(|is_missing| match is_missing {
-            true => State::Waiting,
-            false => State::Present,
+    /// `lacks`: for each path, what the cache lacks.
+    pub(super) fn new(infos: &'a [PathInfo], lacks: &[Lack]) -> Self {
+        let states = lacks.iter().map(|lack| match lack {
+            Lack::Nothing => State::Present,
+            Lack::Narinfo => State::Stored,
+            Lack::Nar => State::Waiting,
         });
-        let by_hash_part = infos.iter().enumerate();
-        let by_hash_part = by_hash_part.map(|(index, info)| (info.path.hash_part(), index));
-        Self {
+        let indices = infos.iter().enumerate();
+        let by_hash_part = indices.map(|(index, info)| (info.path.hash_part(), index));
+        let mut ledger = Self {
             infos,
             states: states.collect(),
             by_hash_part: by_hash_part.collect(),
+            by_nar: HashMap::new(),
+            missing_counts: vec![0; infos.len()],
+            referrers: vec![Vec::new(); infos.len()],
+            ready: VecDeque::new(),
+        };
+        for (index, info) in infos.iter().enumerate() {
+            ledger.by_nar.entry(info.nar_hash).or_default().push(index);
+            let references = info.references.iter();
+            let references = references.filter_map(|path| ledger.find(path.hash_part()));
+            let is_unpublished = |other: &usize| ledger.states.get(*other) != Some(&State::Present);
+            let references: Vec<usize> = references
+                .filter(|other| *other != index && is_unpublished(other))
+                .collect();
+            for reference in references {
+                if let (Some(count), Some(referrers)) = (
+                    ledger.missing_counts.get_mut(index),
+                    ledger.referrers.get_mut(reference),
+                ) {
+                    *count += 1;
+                    referrers.push(index);
+                }
+            }
+        }
+        for index in 0..infos.len() {
+            ledger.add_if_ready(index);
+        }
+        ledger
+    }
+
+    pub(super) fn info(&self, path: usize) -> Option<&'a PathInfo> {
+        self.infos.get(path)
+    }
+
+    /// Returns the index of a path.
+    pub(super) fn find(&self, hash_part: HashPart) -> Option<usize> {
+        self.by_hash_part.get(&hash_part).copied()
+    }
+
+    /// Returns one path for each NAR to send, in the best order: NARs of more than `small_len_max`
+    /// bytes by falling length, then the others in the order of the paths.
+    pub(super) fn nars(&self, small_len_max: u64) -> Vec<usize> {
+        let len = |index: &usize| self.infos.get(*index).map_or(0, |info| info.nar_size);
+        let first_of_nar = self.by_nar.values().filter_map(|same| {
+            let is_waiting = |index: &&usize| self.states.get(**index) == Some(&State::Waiting);
+            same.iter().find(is_waiting).copied()
+        });
+        let (mut nars, mut small): (Vec<usize>, Vec<usize>) =
+            first_of_nar.partition(|nar| len(nar) > small_len_max);
+        nars.sort_unstable_by_key(|nar| (std::cmp::Reverse(len(nar)), *nar));
+        small.sort_unstable();
+        nars.extend(small);
+        nars
+    }
+
+    /// Records that the cache has the NAR of this path.
+    pub(super) fn stored(&mut self, nar: usize) {
+        for path in self.set_nar(nar, &State::Stored) {
+            self.add_if_ready(path);
+        }
+    }
+
+    /// Records that the NAR of this path cannot be sent.
+    pub(super) fn nar_failed(&mut self, nar: usize, reason: &str) {
+        self.set_nar(nar, &State::Failed(reason.to_owned()));
+    }
+
+    /// Sets the state of all waiting paths with the NAR of this one; returns them.
+    fn set_nar(&mut self, nar: usize, state: &State) -> Vec<usize> {
+        let hash = self.infos.get(nar).map(|info| info.nar_hash);
+        let same = hash.and_then(|hash| self.by_nar.get(&hash)).cloned();
+        let mut changed = same.unwrap_or_default();
+        changed.retain(|path| self.states.get(*path) == Some(&State::Waiting));
+        for path in &changed {
+            self.set(*path, state.clone());
+        }
+        changed
+    }
+
+    fn add_if_ready(&mut self, path: usize) {
+        let is_stored = self.states.get(path) == Some(&State::Stored);
+        if is_stored && self.missing_counts.get(path) == Some(&0) {
+            self.ready.push_back(path);
+        }
+    }
+
+    /// Takes a path that can be published; its references come before it.
+    pub(super) fn next(&mut self) -> Option<usize> {
+        while let Some(path) = self.ready.pop_front() {
+            if !self.fails_by_reference(path) {
+                return Some(path);
+            }
+            self.release(path);
+        }
+        None
+    }
+
+    /// Lets paths become ready that refer to this one.
+    pub(super) fn release(&mut self, path: usize) {
+        let referrers = self.referrers.get_mut(path).map(std::mem::take);
+        for referrer in referrers.unwrap_or_default() {
+            if let Some(count) = self.missing_counts.get_mut(referrer) {
+                *count -= 1;
+            }
+            self.add_if_ready(referrer);
         }
     }
 
@@ -47,46 +175,49 @@ impl<'a> Ledger<'a> {
         self.set(path, State::Failed(reason));
     }
 
+    pub(super) fn is_failed(&self, path: usize) -> bool {
+        matches!(self.states.get(path), Some(State::Failed(_)))
+    }
+
+    /// Records that a path failed if one of its references has; returns whether that is so.
+    pub(super) fn fails_by_reference(&mut self, path: usize) -> bool {
+        let is_failed = |path: &&StorePath| {
+            let found = self.find(path.hash_part());
+            found.is_some_and(|found| self.is_failed(found))
+        };
+        let info = self.infos.get(path);
+        let failed = info.and_then(|info| info.references.iter().find(is_failed));
+        let Some(failed) = failed else {
+            return false;
+        };
+        let reason = format!("its reference {} was not pushed", failed.base_name());
+        self.failed(path, reason);
+        true
+    }
+
     fn set(&mut self, path: usize, state: State) {
         if let Some(old) = self.states.get_mut(path) {
             *old = state;
         }
     }
 
-    /// Returns the index of a path.
-    pub(super) fn find(&self, hash_part: HashPart) -> Option<usize> {
-        self.by_hash_part.get(&hash_part).copied()
-    }
-
-    /// Ends the push. Paths that still wait have a reference that failed.
+    /// Ends the push. Paths that are not published have a reference that failed.
     pub(super) fn into_result(mut self, dir: &StoreDir) -> Summary {
         let mut summary = Summary::default();
-        for index in 0..self.infos.len() {
-            let Some(info) = self.infos.get(index) else {
-                continue;
-            };
-            let (path, size) = (info.path.full(dir), info.nar_size);
+        for (index, info) in self.infos.iter().enumerate() {
+            let is_open = matches!(self.states.get(index), Some(State::Waiting | State::Stored));
+            if is_open && !self.fails_by_reference(index) {
+                self.failed(index, "it was not published".to_owned());
+            }
+            let path = info.path.full(dir);
             match self.states.get(index) {
                 Some(State::Present) => summary.present.push(path),
                 Some(State::Published) => {
                     summary.pushed.push(path);
-                    summary.nar_len += size;
+                    summary.nar_len += info.nar_size;
                 }
                 Some(State::Failed(reason)) => summary.failed.push((path, reason.clone())),
-                _ => {
-                    let mut references = info.references.iter();
-                    let missing = references.find(|path| {
-                        let found = self.find(path.hash_part());
-                        let state = found.and_then(|found| self.states.get(found));
-                        matches!(state, Some(State::Failed(_)))
-                    });
-                    let reason = missing.map_or_else(
-                        || "it was not published".to_owned(),
-                        |path| format!("its reference {} was not pushed", path.base_name()),
-                    );
-                    self.failed(index, reason.clone());
-                    summary.failed.push((path, reason));
-                }
+                Some(State::Waiting | State::Stored) | None => {}
             }
         }
         summary
@@ -120,16 +251,15 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use samovar_nix::{NarHash, StorePath};
-
     use super::*;
 
-    fn info(number: u8, nar_size: u64, references: &[u8]) -> PathInfo {
+    /// Makes a path with a number in its name, and with a NAR of this content and length.
+    fn info(number: u8, nar: u8, nar_size: u64, references: &[u8]) -> PathInfo {
         let path =
             |number: u8| StorePath::from_base_name(&format!("{number:032}-p{number}")).unwrap();
         PathInfo {
             path: path(number),
-            nar_hash: NarHash::from_bytes([number; 32]),
+            nar_hash: NarHash::from_bytes([nar; 32]),
             nar_size,
             references: references.iter().copied().map(path).collect(),
             deriver: None,
@@ -141,23 +271,104 @@ mod tests {
         }
     }
 
+    /// Takes and releases all ready paths.
+    fn ready(ledger: &mut Ledger<'_>) -> Vec<usize> {
+        let mut ready = Vec::new();
+        while let Some(path) = ledger.next() {
+            ledger.release(path);
+            ready.push(path);
+        }
+        ready
+    }
+
+    #[test]
+    fn large_nars_come_first_and_equal_ones_once() {
+        let infos = [
+            info(0, 0, 10, &[]),
+            info(1, 1, 500, &[]),
+            info(2, 0, 10, &[]),
+            info(3, 3, 900, &[]),
+            info(4, 4, 20, &[]),
+            info(5, 5, 600, &[]),
+        ];
+        let mut lacks = [Lack::Nar; 6];
+        lacks[4] = Lack::Narinfo;
+        let ledger = Ledger::new(&infos, &lacks);
+        assert_eq!(ledger.nars(100), [3, 5, 1, 0]);
+        // The first path with the NAR of the third one exists, perhaps with another NAR.
+        lacks[0] = Lack::Nothing;
+        assert_eq!(Ledger::new(&infos, &lacks).nars(100), [3, 5, 1, 2]);
+    }
+
+    #[test]
+    fn paths_are_ready_after_their_references() {
+        let infos = [
+            info(0, 0, 1, &[]),
+            info(1, 1, 1, &[0, 1]),
+            info(2, 2, 1, &[1, 4]),
+            info(3, 0, 1, &[9]),
+            info(4, 4, 1, &[]),
+        ];
+        let mut lacks = [Lack::Nar; 5];
+        lacks[4] = Lack::Nothing;
+        let mut ledger = Ledger::new(&infos, &lacks);
+        ledger.stored(2);
+        ledger.stored(1);
+        assert_eq!(ready(&mut ledger), [0; 0]);
+        // The paths 0 and 3 have the same NAR. The reference 9 is no part of the push.
+        ledger.stored(0);
+        assert_eq!(ledger.next(), Some(0));
+        assert_eq!(ledger.next(), Some(3));
+        assert_eq!(ledger.next(), None);
+        ledger.release(0);
+        assert_eq!(ready(&mut ledger), [1, 2]);
+        // Only the narinfo of the path is missing.
+        lacks[0] = Lack::Narinfo;
+        assert_eq!(ready(&mut Ledger::new(&infos, &lacks)), [0]);
+    }
+
     #[test]
     fn paths_that_refer_to_a_failed_one_fail() {
         let infos = [
-            info(0, 1, &[]),
-            info(1, 2, &[0]),
-            info(2, 4, &[1]),
-            info(3, 8, &[]),
-            info(4, 16, &[]),
+            info(0, 0, 1, &[]),
+            info(1, 1, 2, &[0]),
+            info(2, 2, 4, &[1]),
+            info(3, 3, 8, &[]),
+            info(4, 4, 16, &[]),
+            info(5, 5, 32, &[3]),
+            info(6, 6, 64, &[5]),
         ];
-        let mut ledger = Ledger::new(&infos, &[true, true, true, true, false]);
-        ledger.failed(0, "unreadable".to_owned());
+        let mut lacks = [Lack::Nar; 7];
+        lacks[4] = Lack::Nothing;
+        let mut ledger = Ledger::new(&infos, &lacks);
+        ledger.nar_failed(0, "unreadable");
+        for nar in 1..7 {
+            ledger.stored(nar);
+        }
+        assert_eq!(ready(&mut ledger), [3, 5, 6]);
         ledger.published(3);
+        ledger.failed(5, "refused".to_owned());
+        assert!(ledger.fails_by_reference(6) && !ledger.fails_by_reference(3));
         let summary = ledger.into_result(&StoreDir::default());
         let reasons: Vec<&str> = summary.failed.iter().map(|(_, reason)| &**reason).collect();
         let of = |number: u8| format!("its reference {number:032}-p{number} was not pushed");
-        assert_eq!(reasons, ["unreadable", &of(0), &of(1)]);
+        assert_eq!(reasons, ["unreadable", &of(0), &of(1), "refused", &of(5)]);
         assert_eq!((summary.pushed.len(), summary.nar_len), (1, 8));
         assert_eq!(summary.present.len(), 1);
+    }
+
+    #[test]
+    fn ready_paths_fail_with_their_reference() {
+        let infos = [info(0, 0, 1, &[]), info(1, 1, 2, &[0]), info(2, 2, 2, &[1])];
+        let mut ledger = Ledger::new(&infos, &[Lack::Nar; 3]);
+        for nar in 0..3 {
+            ledger.stored(nar);
+        }
+        assert_eq!(ledger.next(), Some(0));
+        ledger.failed(0, "refused".to_owned());
+        ledger.release(0);
+        assert_eq!(ready(&mut ledger), [0; 0]);
+        let summary = ledger.into_result(&StoreDir::default());
+        assert_eq!(summary.failed.len(), 3);
     }
 }

@@ -1,27 +1,31 @@
 //! `samovar push`: uploads paths of the local store to a binary cache.
 //!
-//! The requests are those of a stock Nix client, over many connections, so any HTTP cache that
-//! takes PUT will do. Which paths the cache lacks is found by a bulk query if the server supports
-//! that.
-//!
 //! # Modules
 //!
 //! * `options`: the command line. `credentials`: tokens and logins.
-//! * `closure`: selects the paths. `upload`: compresses and sends them. `ledger`: their states.
+//! * `closure`: selects the paths. `compress`: reads and compresses their NARs. `ledger`: the states
+//!   of the paths.
+//! * `session`: the requests of the push protocol, with `publisher`, `resume` and `wire`. `stock`:
+//!   the requests of a stock Nix client, for caches that do not know the protocol.
 //! * `exec`, `watch`, `spool`: other sources of paths than the command line.
 //! * `progress`, `report`: the output.
 
 mod cache_dir;
 mod closure;
+mod compress;
 mod credentials;
 mod exec;
 mod ledger;
 mod options;
 mod progress;
+mod publisher;
 mod report;
+mod resume;
+mod session;
 mod spool;
-mod upload;
+mod stock;
 mod watch;
+mod wire;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +34,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use clap::ArgMatches;
 use samovar_nix::{HashPart, PathInfo};
+use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::Store;
 
 use crate::cache::{Cache, INFO_PATH};
@@ -37,11 +42,15 @@ use crate::http::{Http, Patience, refusal};
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use closure::{Paths, Selection};
-use ledger::Summary;
+use compress::Compressing;
+use ledger::{Lack, Summary};
 use options::{Options, Source};
 use progress::{Progress, eprint};
 use report::Report;
-use upload::{Compressing, Upload};
+use resume::Unfinished;
+use session::Session;
+use stock::Stock;
+use wire::Opened;
 
 pub(crate) use options::command;
 
@@ -78,8 +87,16 @@ struct Pusher {
     selection: Selection,
     is_dry: bool,
     compressing: Compressing,
-    /// The cache that is queried and written, once it is open.
-    cache: Option<Cache>,
+    /// The cache, once it is open.
+    target: Option<Target>,
+}
+
+/// A cache that paths are pushed to.
+struct Target {
+    /// Client for the URL that stock clients push to.
+    cache: Cache,
+    /// Client for the URLs of the push protocol, unless the server does not know them.
+    protocol: Option<Http>,
 }
 
 impl Pusher {
@@ -94,7 +111,7 @@ impl Pusher {
             selection: options.selection.clone(),
             is_dry: options.is_dry,
             compressing: options.compressing,
-            cache: None,
+            target: None,
         })
     }
 
@@ -115,8 +132,8 @@ impl Pusher {
         Paths::find(&*self.store, roots, &self.selection)
     }
 
-    /// Pushes paths of the store; returns the absent ones, too. Waits while the cache or the store is
-    /// unavailable; the pauses double after each failed attempt.
+    /// Pushes paths of the store; returns the absent ones, too. Waits while the cache or the store
+    /// is unavailable; the pauses double after each failed attempt.
     fn push_persistently(
         &mut self,
         roots: &[HashPart],
@@ -148,55 +165,94 @@ impl Pusher {
         let started_at = Instant::now();
         let mut report = Report::new(self.http.remote().url(), self.is_dry);
         report.excluded_count = paths.excluded_count;
-        if !paths.infos.is_empty() {
-            report.summary = self.push_missing(&paths.infos)?;
+        for infos in paths.infos.chunks(OPEN_COUNT_MAX) {
+            report.summary.add(self.push_missing(infos)?);
         }
+        let protocol = self.target.as_ref().map(|target| target.protocol.is_some());
+        report.is_stock = protocol == Some(false);
         report.request_count = self.http.request_count();
         report.time = started_at.elapsed();
         Ok(report)
     }
 
     fn push_missing(&mut self, infos: &[PathInfo]) -> anyhow::Result<Summary> {
-        let cache = match self.cache.take() {
-            Some(cache) => cache,
+        let target = match self.target.take() {
+            Some(target) => target,
             None => self.open()?,
         };
-        let cache = self.cache.insert(cache);
-        let hash_parts: Vec<HashPart> = infos.iter().map(|info| info.path.hash_part()).collect();
-        let narinfos = cache.narinfos(&hash_parts)?;
-        let is_missing: Vec<bool> = narinfos.iter().map(Option::is_none).collect();
-        if self.is_dry {
-            return Ok(self.would_push(infos, &is_missing));
+        let target = self.target.insert(target);
+        if let Some(http) = target.protocol.clone() {
+            match session::open(&http, infos)? {
+                Some(opened) => return self.push_by_protocol(&http, opened, infos),
+                None => target.protocol = None,
+            }
         }
-        let missing = infos
-            .iter()
-            .zip(&is_missing)
-            .filter(|(_, missing)| **missing);
-        let progress = Progress::start(missing.map(|(info, _)| info.nar_size).sum());
-        let upload = Upload {
+        let cache = &target.cache;
+        let hash_parts: Vec<HashPart> = infos.iter().map(|info| info.path.hash_part()).collect();
+        let found = cache.narinfos(&hash_parts)?;
+        let lacks = found.iter().map(|found| match found {
+            Some(_) => Lack::Nothing,
+            None => Lack::Nar,
+        });
+        let lacks: Vec<Lack> = lacks.collect();
+        if self.is_dry {
+            return Ok(self.would_push(infos, &lacks));
+        }
+        let progress = progress_of(infos, &lacks);
+        let stock = Stock {
             http: cache.http(),
             store: &*self.store,
             infos,
             progress: &progress,
         };
-        let summary = upload.push(&is_missing, self.compressing);
+        let summary = stock.push(&lacks, self.compressing);
+        progress.end();
+        summary
+    }
+
+    fn push_by_protocol(
+        &self,
+        http: &Http,
+        opened: Opened,
+        infos: &[PathInfo],
+    ) -> anyhow::Result<Summary> {
+        let session = Session {
+            http,
+            opened,
+            unfinished: Unfinished::new(
+                http.remote().url(),
+                self.compressing.level,
+                session::BUFFER_LEN,
+            ),
+        };
+        let lacks = &session.opened.lacks;
+        if self.is_dry {
+            session.end();
+            return Ok(self.would_push(infos, lacks));
+        }
+        let progress = progress_of(infos, lacks);
+        let summary = session.push(&*self.store, infos, self.compressing, &progress);
         progress.end();
         summary
     }
 
     /// Opens the cache: below `/upload` on Samovar, where only uploaded paths exist. Creates
     /// `nix-cache-info` in an empty cache of another server.
-    fn open(&self) -> anyhow::Result<Cache> {
+    fn open(&self) -> anyhow::Result<Target> {
         let below = self.http.at(format!("{}/upload", self.http.remote()));
         let response = below.get(INFO_PATH)?;
+        let mut protocol = None;
         let cache = match response.status().as_u16() {
-            200 => Cache::with_info(below, response)?,
+            200 => {
+                protocol = Some(below.at(format!("{}{}", below.remote(), wire::PREFIX)));
+                Cache::with_info(below, response)?
+            }
             401 => bail!("the cache refused the push: {}", refusal(response)),
             _ => {
                 let http = self.http.clone();
                 let response = http.get(INFO_PATH)?;
                 if !self.is_dry && response.status() == 404 {
-                    upload::create_cache(&http, &*self.store)?;
+                    stock::create_cache(&http, &*self.store)?;
                     Cache::with_store_dir(http, self.store.store_dir().clone())
                 } else {
                     Cache::with_info(http, response)?
@@ -209,23 +265,31 @@ impl Pusher {
             cache.store_dir(),
             self.store.store_dir()
         );
-        Ok(cache)
+        Ok(Target { cache, protocol })
     }
 
     /// Returns the result of a dry run. Paths that would be pushed count as pushed.
-    fn would_push(&self, infos: &[PathInfo], is_missing: &[bool]) -> Summary {
+    fn would_push(&self, infos: &[PathInfo], lacks: &[Lack]) -> Summary {
         let mut summary = Summary::default();
-        for (info, is_missing) in infos.iter().zip(is_missing) {
+        for (info, lack) in infos.iter().zip(lacks) {
             let path = info.path.full(self.store.store_dir());
-            if *is_missing {
+            if *lack == Lack::Nothing {
+                summary.present.push(path);
+            } else {
                 summary.pushed.push(path);
                 summary.nar_len += info.nar_size;
-            } else {
-                summary.present.push(path);
             }
         }
         summary
     }
+}
+
+fn progress_of(infos: &[PathInfo], lacks: &[Lack]) -> Progress {
+    let nars = infos
+        .iter()
+        .zip(lacks)
+        .filter(|(_, lack)| **lack == Lack::Nar);
+    Progress::start(nars.map(|(info, _)| info.nar_size).sum())
 }
 
 impl Report {

@@ -7,8 +7,8 @@ use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_cache::Glob;
 
 use super::closure::Selection;
+use super::compress::Compressing;
 use super::credentials::Sources;
-use super::upload::Compressing;
 use crate::cli::{json, option, paths, switch};
 use crate::hook;
 use crate::remote::Remote;
@@ -53,8 +53,8 @@ pub(crate) fn command() -> Command {
              sends only the paths that are missing. References of paths that --exclude and \
              --skip-signed-by leave out are not pushed either, unless another path needs them. \
              Samovar refuses paths that refer to a path that is neither uploaded nor in the \
-             server's Nix store; other servers do not check that. Prints a summary line, and a line for each \
-             path that was not pushed, with the reason. Exit code 0: all paths are in the cache; \
+             server's Nix store; other servers do not check that. Prints a summary line, and a \
+             line for each path that was not pushed, with the reason. Exit code 0: all paths are in the cache; \
              1: a path was not pushed; 2: the command line is invalid; 3: the cache or the store \
              is unavailable. With --exec: the exit code of the command if it is not 0.",
         )

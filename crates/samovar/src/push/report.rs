@@ -16,6 +16,8 @@ pub(super) struct Report {
     pub(super) summary: Summary,
     /// Number of paths that options excluded.
     pub(super) excluded_count: usize,
+    /// Whether the cache does not know the push protocol.
+    pub(super) is_stock: bool,
     pub(super) request_count: u64,
     pub(super) time: Duration,
 }
@@ -27,6 +29,7 @@ impl Report {
             is_dry,
             summary: Summary::default(),
             excluded_count: 0,
+            is_stock: false,
             request_count: 0,
             time: Duration::ZERO,
         }
@@ -36,6 +39,7 @@ impl Report {
     pub(super) fn add(&mut self, other: Self) {
         self.summary.add(other.summary);
         self.excluded_count += other.excluded_count;
+        self.is_stock |= other.is_stock;
         // A count of the client, which is the same for all pushes.
         self.request_count = self.request_count.max(other.request_count);
         self.time += other.time;
@@ -80,8 +84,12 @@ impl Report {
             }
         }
         let seconds = self.time.as_secs_f64();
+        let how = match self.is_stock {
+            true => " of nix copy",
+            false => "",
+        };
         line.push_str(&format!(
-            "; {} requests in {seconds:.1} s",
+            "; {} requests{how} in {seconds:.1} s",
             self.request_count
         ));
         line
@@ -99,6 +107,7 @@ impl Report {
             "excluded": self.excluded_count,
             "narSize": self.summary.nar_len,
             "sentSize": self.summary.sent_len,
+            "pushProtocol": !self.is_stock,
             "requests": self.request_count,
             "seconds": self.time.as_secs_f64(),
         })

@@ -1,0 +1,325 @@
+//! Reads NARs from the store and compresses them with zstd, on several threads and in bounded
+//! memory. The NAR hash is checked, because a cache may not check it.
+//!
+//! # Theory of operation
+//!
+//! One thread goes through the NARs in order and makes jobs: a list of small NARs, or 4 MiB of a
+//! large one. A large NAR becomes one zstd frame for each 4 MiB, so all workers can compress the
+//! same NAR. The calling thread gets the results in the order of the jobs. The frames do not depend
+//! on the number of workers: with the same level and version of zstd, a NAR always becomes the same
+//! file, so an interrupted upload can be continued.
+//!
+//! A job needs a buffer. There are two more buffers than workers. A buffer returns after its result
+//! was consumed, so a slow consumer stops the reading.
+//!
+//! # Limits
+//!
+//! | limit | value | reason |
+//! | --- | --- | --- |
+//! | memory | 8 MiB for each worker, and 16 MiB | a piece, before and after compression |
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+use samovar_nix::PathInfo;
+use samovar_store::{NarReader, Store};
+use sha2::{Digest as _, Sha256};
+use zstd::bulk::Compressor;
+
+/// Length of the content of one zstd frame, in bytes.
+const FRAME_LEN: usize = 4 << 20;
+
+/// Maximum length of a NAR that is compressed as one frame, in bytes.
+pub(super) const SMALL_LEN_MAX: u64 = 1 << 20;
+
+/// Maximum number of small NARs in a job, and of their bytes together.
+const BATCH_COUNT_MAX: usize = 64;
+const BATCH_LEN_MAX: u64 = 1 << 20;
+
+const DIFFERS: &str =
+    "its files differ from its registration: run nix-store --verify --check-contents";
+
+/// A result. Results come in the order of the NARs.
+#[derive(Debug)]
+pub(super) enum Output {
+    /// The next frame of a NAR. A small NAR has only one.
+    Frame {
+        nar: usize,
+        bytes: Vec<u8>,
+        /// Length before compression, in bytes.
+        content_len: u64,
+        is_last: bool,
+    },
+    /// The NAR cannot be read. Frames of it may have been delivered already.
+    Failed { nar: usize, reason: String },
+}
+
+enum Job {
+    Small(Vec<usize>),
+    Frame { nar: usize, is_last: bool },
+    Failed { nar: usize, reason: String },
+}
+
+/// A job with its number and its buffer.
+type Numbered = (u64, Job, Vec<u8>);
+
+/// The results of a job with its number and its buffer.
+type Done = (u64, Vec<Output>, Vec<u8>);
+
+/// How to compress NARs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compressing {
+    /// Number of threads that compress.
+    pub(super) worker_count: usize,
+    /// Level of zstd.
+    pub(super) level: i32,
+}
+
+/// Compresses NARs in this order and calls `consume` for each result. `nars`: indices into `infos`.
+///
+/// # Errors
+///
+/// The first error of `consume`, and errors of zstd.
+pub(super) fn run(
+    store: &dyn Store,
+    infos: &[PathInfo],
+    nars: &[usize],
+    settings: Compressing,
+    mut consume: impl FnMut(Output) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let worker_count = settings.worker_count.max(1);
+    let buffer_count = worker_count + 2;
+    let (job_sender, jobs) = sync_channel::<Numbered>(buffer_count);
+    let jobs = Mutex::new(jobs);
+    let (done_sender, done) = channel::<anyhow::Result<Done>>();
+    let (buffer_sender, buffers) = channel();
+    for _ in 0..buffer_count {
+        buffer_sender.send(Vec::new()).ok();
+    }
+    let source = Source { store, infos };
+    std::thread::scope(|scope| {
+        scope.spawn(move || source.make_jobs(nars, &buffers, job_sender));
+        for _ in 0..worker_count {
+            let done_sender = done_sender.clone();
+            let jobs = &jobs;
+            scope.spawn(move || work(source, settings.level, jobs, done_sender));
+        }
+        drop(done_sender);
+        let consumed = deliver(&done, &buffer_sender, &mut consume);
+        // After an error, the other threads end when they need a buffer or have a result.
+        drop(buffer_sender);
+        drop(done);
+        consumed
+    })
+}
+
+/// Calls `consume` for the results in the order of their numbers.
+fn deliver(
+    done: &Receiver<anyhow::Result<Done>>,
+    buffers: &Sender<Vec<u8>>,
+    consume: &mut impl FnMut(Output) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut early = BTreeMap::new();
+    let mut next = 0;
+    for one in done {
+        let (number, outputs, buffer) = one?;
+        early.insert(number, (outputs, buffer));
+        while let Some((outputs, buffer)) = early.remove(&next) {
+            next += 1;
+            for output in outputs {
+                consume(output)?;
+            }
+            // The thread that reads may have ended.
+            buffers.send(buffer).ok();
+        }
+    }
+    Ok(())
+}
+
+/// The NARs of paths.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    store: &'a dyn Store,
+    infos: &'a [PathInfo],
+}
+
+impl Source<'_> {
+    fn make_jobs(&self, nars: &[usize], buffers: &Receiver<Vec<u8>>, jobs: SyncSender<Numbered>) {
+        let mut number = 0;
+        let mut send = |job, buffer| {
+            number += 1;
+            jobs.send((number - 1, job, buffer)).is_ok()
+        };
+        let mut batch = Vec::new();
+        let mut batch_len = 0;
+        for &nar in nars {
+            let size = self.infos.get(nar).map_or(0, |info| info.nar_size);
+            let is_small = size <= SMALL_LEN_MAX;
+            let is_full = batch_len + size > BATCH_LEN_MAX || batch.len() >= BATCH_COUNT_MAX;
+            if !batch.is_empty() && (is_full || !is_small) {
+                let Ok(buffer) = buffers.recv() else { return };
+                if !send(Job::Small(std::mem::take(&mut batch)), buffer) {
+                    return;
+                }
+                batch_len = 0;
+            }
+            if is_small {
+                batch.push(nar);
+                batch_len += size;
+            } else if !self.split(nar, buffers, &mut send) {
+                return;
+            }
+        }
+        if !batch.is_empty()
+            && let Ok(buffer) = buffers.recv()
+        {
+            send(Job::Small(batch), buffer);
+        }
+    }
+
+    /// Makes the jobs of a large NAR; returns false if no more jobs are wanted.
+    fn split(
+        &self,
+        nar: usize,
+        buffers: &Receiver<Vec<u8>>,
+        send: &mut impl FnMut(Job, Vec<u8>) -> bool,
+    ) -> bool {
+        let mut reader = Reader::open(self, nar);
+        loop {
+            let Ok(mut buffer) = buffers.recv() else {
+                return false;
+            };
+            let read = match &mut reader {
+                Ok(reader) => reader.fill(&mut buffer, FRAME_LEN),
+                Err(reason) => Err(std::mem::take(reason)),
+            };
+            let (job, is_over) = match read {
+                Ok(is_last) => (Job::Frame { nar, is_last }, is_last),
+                Err(reason) => (Job::Failed { nar, reason }, true),
+            };
+            if !send(job, buffer) {
+                return false;
+            }
+            if is_over {
+                return true;
+            }
+        }
+    }
+
+    fn read_whole(&self, nar: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
+        Reader::open(self, nar)?
+            .fill(buffer, FRAME_LEN)
+            .map(|_is_last| ())
+    }
+}
+
+/// Reads the NAR of a path and checks it.
+struct Reader<'a> {
+    info: &'a PathInfo,
+    nar: NarReader,
+    /// Number of bytes that were not read yet, according to the registration.
+    left: u64,
+    hash: Sha256,
+}
+
+impl<'a> Reader<'a> {
+    fn open(source: &Source<'a>, nar: usize) -> Result<Self, String> {
+        let info = source.infos.get(nar).ok_or("unknown path")?;
+        let tree = source.store.tree(&info.path);
+        let nar = tree
+            .map_err(|error| error.to_string())?
+            .nar()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            info,
+            nar,
+            left: info.nar_size,
+            hash: Sha256::new(),
+        })
+    }
+
+    /// Reads the next bytes, at most `len_max`; returns whether they are the last ones.
+    fn fill(&mut self, buffer: &mut Vec<u8>, len_max: usize) -> Result<bool, String> {
+        let len = usize::try_from(self.left).unwrap_or(len_max).min(len_max);
+        buffer.resize(len, 0);
+        let mut rest = &mut buffer[..];
+        while !rest.is_empty() {
+            let filled = self.nar.fill(rest).map_err(|error| error.to_string())?;
+            if filled == 0 {
+                return Err("its NAR is shorter than registered".to_owned());
+            }
+            rest = rest.get_mut(filled..).unwrap_or_default();
+        }
+        self.left -= len as u64;
+        self.hash.update(&buffer);
+        if self.left > 0 {
+            return Ok(false);
+        }
+        let more = self.nar.fill(&mut [0]);
+        let is_longer = more.map_err(|error| error.to_string())? > 0;
+        let hash = std::mem::take(&mut self.hash).finalize();
+        if is_longer || hash.as_slice() != self.info.nar_hash.as_bytes() {
+            return Err(DIFFERS.to_owned());
+        }
+        Ok(true)
+    }
+}
+
+/// Compresses until there are no more jobs.
+fn work(
+    source: Source<'_>,
+    level: i32,
+    jobs: &Mutex<Receiver<Numbered>>,
+    done: Sender<anyhow::Result<Done>>,
+) {
+    let mut compressor = match Compressor::new(level) {
+        Ok(compressor) => compressor,
+        Err(error) => return drop(done.send(Err(error.into()))),
+    };
+    loop {
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((number, job, mut buffer)) = job else {
+            return;
+        };
+        let outputs = job.run(source, &mut compressor, &mut buffer);
+        if done
+            .send(outputs.map(|outputs| (number, outputs, buffer)))
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+impl Job {
+    fn run(
+        self,
+        source: Source<'_>,
+        compressor: &mut Compressor<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> anyhow::Result<Vec<Output>> {
+        let mut frame = |nar, buffer: &[u8], is_last| -> anyhow::Result<Output> {
+            Ok(Output::Frame {
+                nar,
+                bytes: compressor.compress(buffer)?,
+                content_len: buffer.len() as u64,
+                is_last,
+            })
+        };
+        match self {
+            Self::Failed { nar, reason } => Ok(vec![Output::Failed { nar, reason }]),
+            Self::Frame { nar, is_last } => Ok(vec![frame(nar, buffer, is_last)?]),
+            Self::Small(nars) => {
+                let mut outputs = Vec::with_capacity(nars.len());
+                for nar in nars {
+                    outputs.push(match source.read_whole(nar, buffer) {
+                        Ok(()) => frame(nar, buffer, true)?,
+                        Err(reason) => Output::Failed { nar, reason },
+                    });
+                }
+                Ok(outputs)
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Publishes the paths of a push by the push protocol, references first.
+//!
+//! A push of up to 4096 paths is published by one request: other clients see all of it or nothing.
+//! A larger one becomes visible batch by batch.
+
+use anyhow::{Context as _, bail, ensure};
+use samovar_nix::{HashPart, StoreDir};
+use samovar_storage::push::wire::{PUBLISH_COUNT_MAX, PUBLISH_LEN_MAX};
+
+use super::ledger::Ledger;
+use super::session::answer;
+use super::wire::{self, LINE_LEN_MAX};
+use crate::http::{Http, refusal};
+
+/// Length of the NARs that wait for their narinfo, in bytes, from which paths are published before
+/// the end. Servers limit the length of unfinished uploads, usually to 100 GiB.
+const WAITING_LEN_MAX: u64 = 8 << 30;
+
+/// The result of sending the NAR of a path.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The server has the NAR.
+    Stored(usize),
+    /// The NAR cannot be sent, or the server refused it.
+    Failed(usize, String),
+}
+
+/// Publishes the paths of a ledger.
+#[derive(Debug)]
+pub(super) struct Publisher<'a, 'l> {
+    http: &'a Http,
+    /// URL path of the request.
+    url: String,
+    dir: &'a StoreDir,
+    ledger: Ledger<'l>,
+    /// Paths that can be published, references first.
+    batch: Vec<usize>,
+    /// Length of the NARs that were stored since paths were published, in bytes.
+    waiting_len: u64,
+}
+
+impl<'a, 'l> Publisher<'a, 'l> {
+    pub(super) fn new(http: &'a Http, url: String, dir: &'a StoreDir, ledger: Ledger<'l>) -> Self {
+        Self {
+            http,
+            url,
+            dir,
+            ledger,
+            batch: Vec::new(),
+            waiting_len: 0,
+        }
+    }
+
+    /// Records an event, and publishes if there is enough for a request.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses more than single paths.
+    pub(super) fn take(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Stored(nar) => {
+                self.ledger.stored(nar);
+                self.waiting_len += self.ledger.info(nar).map_or(0, |info| info.nar_size);
+            }
+            Event::Failed(nar, reason) => self.ledger.nar_failed(nar, &reason),
+        }
+        self.collect();
+        while self.batch.len() > PUBLISH_COUNT_MAX {
+            self.publish_some()?;
+        }
+        if self.waiting_len >= WAITING_LEN_MAX {
+            self.publish_all()?;
+            self.waiting_len = 0;
+        }
+        Ok(())
+    }
+
+    /// Publishes all that is left.
+    ///
+    /// # Errors
+    ///
+    /// See [`take`](Self::take).
+    pub(super) fn finish(mut self) -> anyhow::Result<Ledger<'l>> {
+        self.collect();
+        self.publish_all()?;
+        Ok(self.ledger)
+    }
+
+    /// Adds the paths to the batch that can be published after those in it.
+    fn collect(&mut self) {
+        while let Some(path) = self.ledger.next() {
+            self.ledger.release(path);
+            self.batch.push(path);
+        }
+    }
+
+    fn publish_all(&mut self) -> anyhow::Result<()> {
+        while !self.batch.is_empty() {
+            self.publish_some()?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the first paths of the batch: as many as one request may have.
+    fn publish_some(&mut self) -> anyhow::Result<()> {
+        let count = self.batch.len().min(PUBLISH_COUNT_MAX);
+        let paths: Vec<usize> = self.batch.drain(..count).collect();
+        self.publish(paths)
+    }
+
+    /// Publishes these paths, in several requests if necessary. Every path is published or failed
+    /// afterwards.
+    fn publish(&mut self, mut paths: Vec<usize>) -> anyhow::Result<()> {
+        loop {
+            let (body, sent) = self.body(&mut paths);
+            if sent.is_empty() {
+                return Ok(());
+            }
+            let (response, text) = answer(|| self.http.post(&self.url, &body))?;
+            match (response.status().as_u16(), text) {
+                (200, Some(text)) => {
+                    let count = sent.len();
+                    if text != format!("published {count}\nend {count}\n") {
+                        bail!("invalid answer from {}: {text:?}", self.http.url(&self.url));
+                    }
+                    for path in sent {
+                        self.ledger.published(path);
+                    }
+                }
+                (409, Some(text)) => {
+                    let missing = wire::parse_missing(&text).with_context(|| {
+                        format!("invalid answer from {}: {text:?}", self.http.url(&self.url))
+                    })?;
+                    self.fail_missing(missing)?;
+                    // Otherwise the same request would be repeated for ever.
+                    ensure!(
+                        sent.iter().any(|path| self.ledger.is_failed(*path)),
+                        "the cache refused to publish without a reason"
+                    );
+                    paths.splice(..0, sent);
+                }
+                (422, _) => match sent[..] {
+                    [path] => {
+                        let reason = format!("the cache refused it: {}", refusal(response));
+                        self.ledger.failed(path, reason);
+                    }
+                    // One of the paths is at fault. Paths do not refer to later ones.
+                    _ => {
+                        let mut first = sent;
+                        let second = first.split_off(first.len() / 2);
+                        self.publish(first)?;
+                        paths.splice(..0, second);
+                    }
+                },
+                _ => bail!("the cache refused to publish: {}", refusal(response)),
+            }
+        }
+    }
+
+    /// Takes the first paths, as many as fit into a request, and writes its body. Leaves out paths
+    /// that have failed, and those that refer to them.
+    fn body(&mut self, paths: &mut Vec<usize>) -> (Vec<u8>, Vec<usize>) {
+        let (mut body, mut sent, mut taken) = (Vec::new(), Vec::new(), 0);
+        for &path in paths.iter() {
+            let Some(info) = self.ledger.info(path) else {
+                continue;
+            };
+            if !self.ledger.is_failed(path) && !self.ledger.fails_by_reference(path) {
+                let len = body.len();
+                if let Err(error) = wire::push_narinfo(&mut body, info, self.dir) {
+                    self.ledger.failed(path, error.to_string());
+                } else if (body.len() + LINE_LEN_MAX) as u64 > PUBLISH_LEN_MAX && len > 0 {
+                    body.truncate(len);
+                    break;
+                } else {
+                    sent.push(path);
+                }
+            }
+            taken += 1;
+        }
+        paths.drain(..taken);
+        wire::push_end(&mut body, sent.len());
+        (body, sent)
+    }
+
+    fn fail_missing(&mut self, missing: Vec<(HashPart, HashPart)>) -> anyhow::Result<()> {
+        for (reference, referrer) in missing {
+            let path = self.ledger.find(referrer);
+            let path = path.context("the cache names an unknown path")?;
+            let found = self.ledger.find(reference);
+            let info = found.and_then(|found| self.ledger.info(found));
+            let text = reference.to_string();
+            let reference = info.map_or(&*text, |info| info.path.base_name());
+            let reason = format!("its reference {reference} is not in the cache: push it, too");
+            self.ledger.failed(path, reason);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Remembers the push ids of unfinished uploads of large NARs, in the cache directory of the user.
+//!
+//! A server keeps the parts of a NAR under the push id with which they were sent. After an
+//! interruption a client needs that id to continue. There is one file for each NAR in progress:
+//! `samovar/push/<hash of the target>/<NAR hash>`. So another selection of paths continues the same
+//! NAR, too.
+//!
+//! The file also states how the NAR was compressed. Parts of another compression do not fit
+//! together, so they are not continued.
+
+use std::fs;
+use std::path::PathBuf;
+
+use samovar_nix::NarHash;
+use samovar_storage::push::PushId;
+
+use super::cache_dir;
+use super::wire::nar_hash_text;
+
+/// The unfinished NARs of one target.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    /// `None` if the user has no cache directory: then nothing is remembered.
+    dir: Option<PathBuf>,
+    /// The lines of a file after the push id.
+    settings: String,
+}
+
+impl Unfinished {
+    /// `target`: URL of the cache, without a login. `level` and `part_len`: how NARs are compressed
+    /// and split now.
+    pub(super) fn new(target: &str, level: i32, part_len: usize) -> Self {
+        let zstd = zstd::zstd_safe::version_number();
+        Self {
+            dir: cache_dir::path("push", target),
+            settings: format!("level {level}\nzstd {zstd}\npart {part_len}\n"),
+        }
+    }
+
+    /// Returns the push id under which parts of the NAR were sent with the same settings.
+    pub(super) fn push_id(&self, nar: &NarHash) -> Option<String> {
+        let text = fs::read_to_string(self.file(nar)?).ok()?;
+        let (push_id, settings) = text.split_once('\n')?;
+        let is_valid = PushId::parse(push_id).is_some() && settings == self.settings;
+        is_valid.then(|| push_id.to_owned())
+    }
+
+    /// Remembers the push id. Without it an interrupted upload starts anew, so an error is ignored.
+    pub(super) fn remember(&self, nar: &NarHash, push_id: &str) {
+        let Some(file) = self.file(nar) else { return };
+        if let Some(dir) = &self.dir {
+            fs::create_dir_all(dir).ok();
+        }
+        fs::write(file, format!("{push_id}\n{}", self.settings)).ok();
+    }
+
+    /// Forgets a NAR that is complete or refused.
+    pub(super) fn forget(&self, nar: &NarHash) {
+        if let Some(file) = self.file(nar) {
+            fs::remove_file(file).ok();
+        }
+    }
+
+    fn file(&self, nar: &NarHash) -> Option<PathBuf> {
+        Some(self.dir.as_ref()?.join(nar_hash_text(nar)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nar_is_continued_with_the_same_settings_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |settings: &str| Unfinished {
+            dir: Some(dir.path().join("target")),
+            settings: settings.to_owned(),
+        };
+        let nar = NarHash::from_bytes([7; 32]);
+        let id = "4f1b7c6d0c8e4a5f9d3e2b1a0c9d8e7f";
+        assert_eq!(with("level 3\n").push_id(&nar), None);
+        with("level 3\n").remember(&nar, id);
+        assert_eq!(with("level 3\n").push_id(&nar).as_deref(), Some(id));
+        assert_eq!(with("level 4\n").push_id(&nar), None);
+        with("level 3\n").remember(&nar, "not an id");
+        assert_eq!(with("level 3\n").push_id(&nar), None);
+        with("level 3\n").forget(&nar);
+        assert_eq!(with("level 3\n").push_id(&nar), None);
+    }
+}

@@ -1,0 +1,582 @@
+//! Pushes paths by the push protocol (`docs/push-protocol.md`).
+//!
+//! # Theory of operation
+//!
+//! ```text
+//! compress::run → Assembler → senders → publisher
+//!                                ↓          ↑
+//!                             joiners ──────┘
+//! ```
+//!
+//! The assembler collects small NARs in a pack and the frames of a large NAR in a part, up to
+//! 16 MiB, and hands the full buffer to the next free sender. The sender that gets the response to
+//! the last part of a NAR has the parts joined. The publisher publishes paths as soon as there are
+//! more of them than one request may have, and the rest at the end.
+//!
+//! # Failures
+//!
+//! A NAR that cannot be read or that the server refuses fails its path, and the paths that refer to
+//! it. The others are pushed. Any other failure ends the push.
+//!
+//! # Limits
+//!
+//! | limit | value | reason |
+//! | --- | --- | --- |
+//! | buffers for packs and parts | 5 of 16 MiB | a pack and a part are filled while three are sent |
+//! | NARs in a pack | 2048 | the server can verify several packs at once |
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use samovar_nix::{PathInfo, StoreDir};
+use samovar_store::Store;
+use sha2::{Digest as _, Sha256};
+use ureq::Body;
+use ureq::http::Response;
+
+use super::compress::{self, Compressing, Output, SMALL_LEN_MAX};
+use super::ledger::{Ledger, Summary};
+use super::progress::Progress;
+use super::publisher::{Event, Publisher};
+use super::resume::Unfinished;
+use super::wire::{self, Opened};
+use crate::http::{Http, Payload, read_body, refusal};
+
+/// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
+pub(super) const BUFFER_LEN: usize = 16 << 20;
+
+/// Maximum number of NARs in a pack.
+const PACK_COUNT_MAX: usize = 2048;
+
+/// Number of packs and parts that are sent at once.
+const SENDER_COUNT: usize = 3;
+
+/// Number of NARs that the server joins at once.
+const JOINER_COUNT: usize = 2;
+
+/// Maximum length of a response, in bytes: that to `open` has 38 bytes for each path.
+const ANSWER_LEN_MAX: u64 = 16 << 20;
+
+/// Number of attempts to get a response whose body ends too early.
+const ANSWER_COUNT_MAX: u32 = 3;
+
+/// Assumed throughput of a server that verifies a joined NAR, in bytes per second: a tenth of the
+/// usual one.
+const JOIN_RATE: u64 = 20 << 20;
+
+/// Time for a join beside the one that depends on the length.
+const JOIN_TIME: Duration = Duration::from_secs(300);
+
+/// Media type of packs and parts.
+const BINARY: &str = "application/octet-stream";
+
+/// An open push.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    /// Client for the URLs of the protocol.
+    pub(super) http: &'a Http,
+    pub(super) opened: Opened,
+    pub(super) unfinished: Unfinished,
+}
+
+/// Sends the list of paths to the server; `None` if it does not know the protocol.
+///
+/// # Errors
+///
+/// The server cannot be reached, refuses the token, or sends an invalid response.
+pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Option<Opened>> {
+    let body = wire::open_body(infos);
+    let (response, text) = answer(|| http.post("/open", body.as_bytes()))?;
+    let Some(text) = text else {
+        return match response.status().as_u16() {
+            404 | 405 | 501 => Ok(None),
+            _ => bail!("the cache refused the push: {}", refusal(response)),
+        };
+    };
+    let opened = wire::parse_opened(&text, infos);
+    opened.with_context(|| format!("invalid answer from {}", http.url("/open")))
+}
+
+/// Sends a request and reads the text of the response if its status is 200 or 409. Repeats the
+/// request if the text ends too early.
+pub(super) fn answer(
+    send: impl Fn() -> anyhow::Result<Response<Body>>,
+) -> anyhow::Result<(Response<Body>, Option<String>)> {
+    let mut attempt = 1;
+    loop {
+        let response = send()?;
+        if !matches!(response.status().as_u16(), 200 | 409) {
+            return Ok((response, None));
+        }
+        let (head, body) = response.into_parts();
+        let empty = Response::from_parts(head.clone(), Body::builder().data(""));
+        match read_body(Response::from_parts(head, body), ANSWER_LEN_MAX) {
+            Ok(bytes) => return Ok((empty, Some(String::from_utf8_lossy(&bytes).into_owned()))),
+            Err(error) if attempt >= ANSWER_COUNT_MAX => return Err(error),
+            Err(_) => attempt += 1,
+        }
+    }
+}
+
+/// A full buffer.
+enum Upload {
+    Pack { body: Vec<u8>, nars: Vec<usize> },
+    Part(Part),
+}
+
+/// A part of a NAR file.
+struct Part {
+    nar: usize,
+    /// From 1.
+    number: u64,
+    bytes: Vec<u8>,
+    /// Length of the part of the NAR, in bytes.
+    content_len: u64,
+}
+
+/// The parts of a NAR in progress.
+#[derive(Debug, Default)]
+struct Parts {
+    /// Push id under which the parts are sent.
+    push_id: String,
+    /// SHA-256 of the parts that the server had at the start, by their number.
+    known: HashMap<u64, String>,
+    done_count: u64,
+    /// Number of all parts, once the last one was made.
+    count: Option<u64>,
+}
+
+/// State that the threads of a push share.
+struct Shared<'a> {
+    session: &'a Session<'a>,
+    infos: &'a [PathInfo],
+    progress: &'a Progress,
+    parts: Mutex<HashMap<usize, Parts>>,
+    failure: Mutex<Option<anyhow::Error>>,
+    is_failed: AtomicBool,
+}
+
+impl Session<'_> {
+    /// Sends what the server lacks, and publishes.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses more than single paths.
+    pub(super) fn push(
+        &self,
+        store: &dyn Store,
+        infos: &[PathInfo],
+        settings: Compressing,
+        progress: &Progress,
+    ) -> anyhow::Result<Summary> {
+        let ledger = Ledger::new(infos, &self.opened.lacks);
+        let nars = ledger.nars(SMALL_LEN_MAX);
+        let shared = Shared {
+            session: self,
+            infos,
+            progress,
+            parts: Mutex::default(),
+            failure: Mutex::default(),
+            is_failed: AtomicBool::new(false),
+        };
+        shared.find_unfinished(&nars)?;
+        let dir = store.store_dir();
+        let (upload_sender, uploads) = sync_channel(0);
+        let (join_sender, joins) = channel();
+        let (event_sender, events) = channel();
+        let (uploads, joins) = (Mutex::new(uploads), Mutex::new(joins));
+        let published = std::thread::scope(|scope| {
+            let shared = &shared;
+            let publisher = scope.spawn(move || shared.publish(ledger, dir, &events));
+            for _ in 0..JOINER_COUNT {
+                let (joins, events) = (&joins, event_sender.clone());
+                scope.spawn(move || shared.join_all(joins, &events));
+            }
+            for _ in 0..SENDER_COUNT {
+                let (joins, events) = (join_sender.clone(), event_sender.clone());
+                let uploads = &uploads;
+                scope.spawn(move || shared.send_all(uploads, &joins, &events));
+            }
+            drop(join_sender);
+            let mut assembler = Assembler::new(shared, upload_sender, event_sender);
+            let done = compress::run(store, infos, &nars, settings, |one| assembler.take(one));
+            shared.note(done.and_then(|()| assembler.flush_pack()));
+            drop(assembler);
+            publisher.join()
+        });
+        if let Some(error) = lock(&shared.failure).take() {
+            return Err(error);
+        }
+        let Ok(Some(ledger)) = published else {
+            bail!("the push ended without a result");
+        };
+        let mut summary = ledger.into_result(dir);
+        summary.sent_len = progress.sent_len();
+        self.end();
+        Ok(summary)
+    }
+
+    /// Ends the push. It expires anyway, so an error is ignored. An earlier push whose parts were
+    /// continued stays: it may have parts of other NARs.
+    pub(super) fn end(&self) {
+        self.http.delete(&format!("/{}", self.opened.push_id)).ok();
+    }
+
+    fn url(&self, rest: &str) -> String {
+        format!("/{}/{rest}", self.opened.push_id)
+    }
+
+    /// Returns the smaller of the server's limit and the length of a buffer.
+    fn len_max(limit: u64) -> usize {
+        usize::try_from(limit).map_or(BUFFER_LEN, |limit| limit.min(BUFFER_LEN))
+    }
+}
+
+impl Shared<'_> {
+    /// Remembers the first failure.
+    fn note(&self, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            lock(&self.failure).get_or_insert(error);
+            self.is_failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_failed(&self) -> bool {
+        self.is_failed.load(Ordering::Relaxed)
+    }
+
+    fn info(&self, nar: usize) -> anyhow::Result<&PathInfo> {
+        self.infos.get(nar).context("unknown path")
+    }
+
+    /// Finds parts that an interrupted push has sent.
+    fn find_unfinished(&self, nars: &[usize]) -> anyhow::Result<()> {
+        for &nar in nars {
+            let info = self.info(nar)?;
+            // Large NARs come first.
+            if info.nar_size <= SMALL_LEN_MAX {
+                break;
+            }
+            let mut parts = Parts {
+                push_id: self.session.opened.push_id.clone(),
+                ..Parts::default()
+            };
+            if let Some(push_id) = self.session.unfinished.push_id(&info.nar_hash) {
+                let hash = wire::nar_hash_text(&info.nar_hash);
+                let url = format!("/{push_id}/part/{hash}");
+                let (response, text) = answer(|| self.session.http.get(&url))?;
+                if let (200, Some(text)) = (response.status().as_u16(), text) {
+                    let listed = wire::parse_parts(&text).with_context(|| {
+                        format!("invalid answer from {}", self.session.http.url(&url))
+                    })?;
+                    let known = listed.into_iter();
+                    parts.known = known.map(|(number, _, sha256)| (number, sha256)).collect();
+                    parts.push_id = push_id;
+                }
+            }
+            lock(&self.parts).insert(nar, parts);
+        }
+        Ok(())
+    }
+
+    fn send_all(
+        &self,
+        uploads: &Mutex<Receiver<Upload>>,
+        joins: &Sender<usize>,
+        events: &Sender<Event>,
+    ) {
+        loop {
+            let upload = lock(uploads).recv();
+            let Ok(upload) = upload else { return };
+            // After a failure the rest is dropped.
+            if !self.is_failed() {
+                self.note(match upload {
+                    Upload::Pack { body, nars } => self.send_pack(&body, &nars, events),
+                    Upload::Part(part) => self.send_part(&part, joins),
+                });
+            }
+        }
+    }
+
+    fn send_pack(&self, body: &[u8], nars: &[usize], events: &Sender<Event>) -> anyhow::Result<()> {
+        let url = self.session.url("pack");
+        let (response, text) =
+            answer(|| self.session.http.put(&url, BINARY, Payload::Bytes(body)))?;
+        let (200, Some(text)) = (response.status().as_u16(), text) else {
+            bail!("the cache refused a pack: {}", refusal(response));
+        };
+        let infos = nars.iter().map(|&nar| self.info(nar));
+        let infos = infos.collect::<anyhow::Result<Vec<_>>>()?;
+        let hashes: Vec<_> = infos.iter().map(|info| info.nar_hash).collect();
+        let reasons = wire::parse_pack(&text, &hashes)
+            .with_context(|| format!("invalid answer from {}", self.session.http.url(&url)))?;
+        let nar_len = infos.iter().map(|info| info.nar_size).sum();
+        self.progress.add(nar_len, body.len() as u64);
+        for (&nar, reason) in nars.iter().zip(reasons) {
+            events.send(match reason {
+                None => Event::Stored(nar),
+                Some(reason) => Event::Failed(nar, format!("the cache refused it: {reason}")),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sends a part, unless the server has it. Has the parts joined after the last one.
+    fn send_part(&self, part: &Part, joins: &Sender<usize>) -> anyhow::Result<()> {
+        let sha256 = base16(&Sha256::digest(&part.bytes));
+        let (push_id, known) = {
+            let all = lock(&self.parts);
+            let parts = all.get(&part.nar).context("unknown NAR")?;
+            (
+                parts.push_id.clone(),
+                parts.known.get(&part.number).cloned(),
+            )
+        };
+        let mut sent_len = 0;
+        if known.as_ref() != Some(&sha256) {
+            self.put_part(part, &push_id, &sha256)?;
+            sent_len = part.bytes.len() as u64;
+        }
+        self.progress.add(part.content_len, sent_len);
+        let mut all = lock(&self.parts);
+        let parts = all.get_mut(&part.nar).context("unknown NAR")?;
+        parts.done_count += 1;
+        if parts.count == Some(parts.done_count) {
+            joins.send(part.nar)?;
+        }
+        Ok(())
+    }
+
+    fn put_part(&self, part: &Part, push_id: &str, sha256: &str) -> anyhow::Result<()> {
+        let info = self.info(part.nar)?;
+        let (hash, number) = (wire::nar_hash_text(&info.nar_hash), part.number);
+        let url = format!("/{push_id}/part/{hash}/{number}?sha256={sha256}");
+        // Before the part is sent: it may arrive although this process is killed.
+        self.session.unfinished.remember(&info.nar_hash, push_id);
+        let bytes = Payload::Bytes(&part.bytes);
+        let response = self.session.http.put(&url, BINARY, bytes)?;
+        if response.status() != 200 {
+            self.session.unfinished.forget(&info.nar_hash);
+            bail!(
+                "the cache refused part {number} of {}: {}",
+                info.path.base_name(),
+                refusal(response)
+            );
+        }
+        Ok(())
+    }
+
+    fn join_all(&self, joins: &Mutex<Receiver<usize>>, events: &Sender<Event>) {
+        loop {
+            let nar = lock(joins).recv();
+            let Ok(nar) = nar else { return };
+            if !self.is_failed() {
+                self.note(self.join(nar, events));
+            }
+        }
+    }
+
+    /// Has the parts of a NAR joined and verified, which may take longer than a request waits: then
+    /// the request is repeated.
+    fn join(&self, nar: usize, events: &Sender<Event>) -> anyhow::Result<()> {
+        let info = self.info(nar)?;
+        let hash = wire::nar_hash_text(&info.nar_hash);
+        let url = {
+            let all = lock(&self.parts);
+            let parts = all.get(&nar).context("unknown NAR")?;
+            let count = parts.count.context("unknown number of parts")?;
+            let push_id = &parts.push_id;
+            format!("/{push_id}/join/{hash}?parts={count}&compression=zstd")
+        };
+        let time = JOIN_TIME + Duration::from_secs(info.nar_size / JOIN_RATE);
+        let started_at = Instant::now();
+        let response = loop {
+            let response = self.session.http.post(&url, b"")?;
+            if response.status() != 503 || started_at.elapsed() > time {
+                break response;
+            }
+        };
+        match response.status().as_u16() {
+            200 => events.send(Event::Stored(nar))?,
+            422 => {
+                let reason = format!("the cache refused it: {}", refusal(response));
+                events.send(Event::Failed(nar, reason))?;
+            }
+            _ => bail!(
+                "the cache cannot join the parts of {}: {}",
+                info.path.base_name(),
+                refusal(response)
+            ),
+        }
+        self.session.unfinished.forget(&info.nar_hash);
+        Ok(())
+    }
+
+    /// Publishes until there are no more events. Returns the ledger, `None` after a failure.
+    fn publish<'l>(
+        &self,
+        ledger: Ledger<'l>,
+        dir: &StoreDir,
+        events: &Receiver<Event>,
+    ) -> Option<Ledger<'l>> {
+        let session = self.session;
+        let mut publisher = Publisher::new(session.http, session.url("publish"), dir, ledger);
+        for event in events {
+            if !self.is_failed() {
+                self.note(publisher.take(event));
+            }
+        }
+        if self.is_failed() {
+            return None;
+        }
+        match publisher.finish() {
+            Ok(ledger) => Some(ledger),
+            Err(error) => {
+                self.note(Err(error));
+                None
+            }
+        }
+    }
+}
+
+/// Collects compressed NARs in packs and parts.
+struct Assembler<'a> {
+    shared: &'a Shared<'a>,
+    uploads: SyncSender<Upload>,
+    events: Sender<Event>,
+    pack_len_max: usize,
+    part_len_max: usize,
+    pack: Vec<u8>,
+    pack_nars: Vec<usize>,
+    part: Vec<u8>,
+    /// Number of the next part, from 1.
+    part_number: u64,
+    /// Bytes of the NAR whose last frame is in the current part.
+    part_content_len: u64,
+}
+
+impl<'a> Assembler<'a> {
+    fn new(shared: &'a Shared<'a>, uploads: SyncSender<Upload>, events: Sender<Event>) -> Self {
+        let opened = &shared.session.opened;
+        Self {
+            uploads,
+            events,
+            pack_len_max: Session::len_max(opened.pack_len_max),
+            part_len_max: Session::len_max(opened.part_len_max),
+            shared,
+            pack: Vec::new(),
+            pack_nars: Vec::new(),
+            part: Vec::new(),
+            part_number: 1,
+            part_content_len: 0,
+        }
+    }
+
+    fn take(&mut self, output: Output) -> anyhow::Result<()> {
+        ensure!(!self.shared.is_failed(), "the push has failed");
+        match output {
+            Output::Frame {
+                nar,
+                bytes,
+                content_len,
+                is_last,
+            } => {
+                if self.shared.info(nar)?.nar_size <= SMALL_LEN_MAX {
+                    return self.take_small(nar, &bytes);
+                }
+                self.part_content_len += content_len;
+                self.take_frame(nar, &bytes, is_last)
+            }
+            Output::Failed { nar, reason } => {
+                self.part.clear();
+                self.part_number = 1;
+                self.part_content_len = 0;
+                let info = self.shared.info(nar)?;
+                self.shared.session.unfinished.forget(&info.nar_hash);
+                let event = Event::Failed(nar, format!("unreadable: {reason}"));
+                Ok(self.events.send(event)?)
+            }
+        }
+    }
+
+    fn take_small(&mut self, nar: usize, bytes: &[u8]) -> anyhow::Result<()> {
+        // A line before the record, and the last one.
+        let len = bytes.len() + 2 * wire::LINE_LEN_MAX;
+        ensure!(
+            len <= self.pack_len_max,
+            "the cache takes packs of at most {} bytes: use nix copy",
+            self.pack_len_max
+        );
+        let is_full = self.pack.len() + len > self.pack_len_max;
+        if is_full || self.pack_nars.len() >= PACK_COUNT_MAX {
+            self.flush_pack()?;
+        }
+        if self.pack.is_empty() {
+            self.pack.reserve_exact(self.pack_len_max);
+        }
+        let info = self.shared.info(nar)?;
+        wire::push_record(&mut self.pack, &info.nar_hash, bytes);
+        self.pack_nars.push(nar);
+        Ok(())
+    }
+
+    fn flush_pack(&mut self) -> anyhow::Result<()> {
+        if self.pack_nars.is_empty() {
+            return Ok(());
+        }
+        let nars = std::mem::take(&mut self.pack_nars);
+        let mut body = std::mem::take(&mut self.pack);
+        wire::push_end(&mut body, nars.len());
+        Ok(self.uploads.send(Upload::Pack { body, nars })?)
+    }
+
+    /// Appends a frame to the current part, and sends each part that is full.
+    fn take_frame(&mut self, nar: usize, bytes: &[u8], is_last: bool) -> anyhow::Result<()> {
+        let mut rest = bytes;
+        loop {
+            if self.part.is_empty() {
+                self.part.reserve_exact(self.part_len_max);
+            }
+            let room = self.part_len_max - self.part.len();
+            let (taken, left) = rest.split_at(room.min(rest.len()));
+            self.part.extend_from_slice(taken);
+            rest = left;
+            let is_full = self.part.len() == self.part_len_max;
+            let is_end = is_last && rest.is_empty();
+            if is_full || is_end {
+                self.send_part(nar, is_end)?;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send_part(&mut self, nar: usize, is_last: bool) -> anyhow::Result<()> {
+        let number = self.part_number;
+        if is_last {
+            let mut all = lock(&self.shared.parts);
+            all.get_mut(&nar).context("unknown NAR")?.count = Some(number);
+        }
+        self.part_number = if is_last { 1 } else { number + 1 };
+        let part = Part {
+            nar,
+            number,
+            bytes: std::mem::take(&mut self.part),
+            content_len: std::mem::take(&mut self.part_content_len),
+        };
+        Ok(self.uploads.send(Upload::Part(part))?)
+    }
+}
+
+fn base16(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,352 @@
+//! The texts of the push protocol (`docs/push-protocol.md`), as a client writes and reads them.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, ensure};
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir};
+use samovar_storage::NARINFO_LEN_MAX;
+use samovar_storage::push::PushId;
+
+use super::ledger::Lack;
+
+/// The URL below which the protocol's URLs are, relative to that for stock clients.
+pub(super) const PREFIX: &str = "/push/1";
+
+/// Maximum length of the line before a record, and of the last line, in bytes.
+pub(super) const LINE_LEN_MAX: usize = 128;
+
+/// The response to `open`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Opened {
+    pub(super) push_id: String,
+    /// Maximum length of a pack, in bytes.
+    pub(super) pack_len_max: u64,
+    /// Maximum length of a part, in bytes.
+    pub(super) part_len_max: u64,
+    /// For each path of the request.
+    pub(super) lacks: Vec<Lack>,
+}
+
+/// Returns a NAR hash as the protocol writes it: base-32 without `sha256:`.
+pub(super) fn nar_hash_text(hash: &NarHash) -> String {
+    hash.nixbase32().iter().copied().map(char::from).collect()
+}
+
+/// Writes the body of `open`.
+pub(super) fn open_body(infos: &[PathInfo]) -> String {
+    let mut body = String::with_capacity(infos.len() * 96);
+    for info in infos {
+        let hash_part = info.path.hash_part();
+        let nar_hash = nar_hash_text(&info.nar_hash);
+        // Writing to a `String` never fails.
+        writeln!(body, "{hash_part} {nar_hash} {}", info.nar_size).ok();
+    }
+    body
+}
+
+/// Parses the response to `open`. `None` if it is not one: the server does not know the protocol.
+///
+/// # Errors
+///
+/// The response is incomplete, or does not match the request.
+pub(super) fn parse_opened(text: &str, infos: &[PathInfo]) -> anyhow::Result<Option<Opened>> {
+    let Some(head) = text.lines().next().and_then(|l| l.strip_prefix("push 1 ")) else {
+        return Ok(None);
+    };
+    let (lines, end) = lines_and_end(text)?;
+    let head: Vec<&str> = head.split(' ').collect();
+    let [push_id, count, pack_len_max, part_len_max] = head[..] else {
+        anyhow::bail!("the first line is malformed");
+    };
+    ensure!(
+        PushId::parse(push_id).is_some(),
+        "the push id {push_id:?} is malformed"
+    );
+    let answers = lines.get(1..).unwrap_or_default();
+    ensure!(
+        count == infos.len().to_string() && answers.len() == infos.len(),
+        "it has {} answers for {} paths",
+        answers.len(),
+        infos.len()
+    );
+    let mut lacks = Vec::with_capacity(infos.len());
+    for (line, info) in answers.iter().zip(infos) {
+        let (word, hash_part) = line.split_once(' ').unwrap_or_default();
+        ensure!(
+            hash_part == info.path.hash_part().to_string(),
+            "the answer {line:?} is not about the path that was asked for"
+        );
+        lacks.push(match word {
+            "have" => Lack::Nothing,
+            "link" => Lack::Narinfo,
+            "need" => Lack::Nar,
+            _ => anyhow::bail!("the answer {line:?} is unknown"),
+        });
+    }
+    let count = |lack| lacks.iter().filter(|other| **other == lack).count();
+    let counts = [Lack::Nothing, Lack::Narinfo, Lack::Nar].map(count);
+    ensure!(end == counts, "the last line does not match the answers");
+    Ok(Some(Opened {
+        push_id: push_id.to_owned(),
+        pack_len_max: pack_len_max.parse().context("malformed length of packs")?,
+        part_len_max: part_len_max.parse().context("malformed length of parts")?,
+        lacks,
+    }))
+}
+
+/// Appends a NAR to a pack.
+pub(super) fn push_record(pack: &mut Vec<u8>, hash: &NarHash, bytes: &[u8]) {
+    let hash = nar_hash_text(hash);
+    let compression = Compression::Zstd.name();
+    pack.extend_from_slice(format!("nar {hash} {compression} {}\n", bytes.len()).as_bytes());
+    pack.extend_from_slice(bytes);
+}
+
+/// Appends the last line of a pack or of the body of `publish`.
+pub(super) fn push_end(body: &mut Vec<u8>, count: usize) {
+    body.extend_from_slice(format!("end {count}\n").as_bytes());
+}
+
+/// Parses the response to a pack of these NARs. Returns the reason for each refused one.
+///
+/// # Errors
+///
+/// The response is incomplete, or does not match the request.
+pub(super) fn parse_pack(text: &str, hashes: &[NarHash]) -> anyhow::Result<Vec<Option<String>>> {
+    let (lines, end) = lines_and_end(text)?;
+    ensure!(
+        lines.len() == hashes.len(),
+        "it has {} answers for {} NARs",
+        lines.len(),
+        hashes.len()
+    );
+    let mut reasons = Vec::with_capacity(hashes.len());
+    for (line, hash) in lines.iter().zip(hashes) {
+        let hash = nar_hash_text(hash);
+        let mut words = line.splitn(3, ' ');
+        reasons.push(match (words.next(), words.next(), words.next()) {
+            (Some("kept"), Some(kept), None) if kept == hash => None,
+            (Some("refused"), Some(refused), Some(reason)) if refused == hash => {
+                Some(reason.to_owned())
+            }
+            _ => anyhow::bail!("the answer {line:?} does not match the NAR {hash}"),
+        });
+    }
+    let refused = reasons.iter().flatten().count();
+    ensure!(
+        end == [hashes.len() - refused, refused],
+        "the last line does not match the answers"
+    );
+    Ok(reasons)
+}
+
+/// Parses the list of parts that the server has: number, length and SHA-256 in base 16 of each.
+///
+/// # Errors
+///
+/// The response is incomplete or malformed.
+pub(super) fn parse_parts(text: &str) -> anyhow::Result<Vec<(u64, u64, String)>> {
+    let (lines, end) = lines_and_end(text)?;
+    ensure!(end == [lines.len()], "the last line does not match");
+    lines
+        .iter()
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let ["part", number, len, sha256] = words[..] else {
+                anyhow::bail!("the line {line:?} is malformed");
+            };
+            Ok((number.parse()?, len.parse()?, sha256.to_owned()))
+        })
+        .collect()
+}
+
+/// Parses the list of references that were missing at `publish`: hash part of the reference, and of
+/// the path that refers to it.
+///
+/// # Errors
+///
+/// The response is incomplete or malformed.
+pub(super) fn parse_missing(text: &str) -> anyhow::Result<Vec<(HashPart, HashPart)>> {
+    let (lines, end) = lines_and_end(text)?;
+    ensure!(end == [lines.len()], "the last line does not match");
+    lines
+        .iter()
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let ["missing", reference, referrer] = words[..] else {
+                anyhow::bail!("the line {line:?} is malformed");
+            };
+            Ok((reference.parse()?, referrer.parse()?))
+        })
+        .collect()
+}
+
+/// Appends the narinfo of a path to the body of `publish`. Servers ignore what it states about the
+/// file.
+///
+/// # Errors
+///
+/// The path has no NAR size, or its narinfo is too long.
+pub(super) fn push_narinfo(
+    body: &mut Vec<u8>,
+    info: &PathInfo,
+    dir: &StoreDir,
+) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    narinfo(info, "-", Compression::Zstd).write(dir, &mut text)?;
+    ensure!(
+        text.len() <= NARINFO_LEN_MAX,
+        "its narinfo has more than {NARINFO_LEN_MAX} bytes"
+    );
+    body.extend_from_slice(format!("narinfo {}\n", text.len()).as_bytes());
+    body.extend_from_slice(&text);
+    Ok(())
+}
+
+/// Returns the narinfo of a path whose NAR is at `url`.
+pub(super) fn narinfo(info: &PathInfo, url: &str, compression: Compression) -> NarInfo {
+    NarInfo {
+        store_path: info.path.clone(),
+        url: url.to_owned(),
+        compression,
+        file_hash: None,
+        file_size: None,
+        nar_hash: info.nar_hash,
+        nar_size: info.nar_size,
+        references: info.references.clone(),
+        deriver: info.deriver.clone(),
+        system: None,
+        signatures: info.signatures.clone(),
+        content_address: info.content_address,
+    }
+}
+
+/// Splits a response into its lines and the numbers of its `end` line.
+fn lines_and_end(text: &str) -> anyhow::Result<(Vec<&str>, Vec<usize>)> {
+    let mut lines: Vec<&str> = text
+        .strip_suffix('\n')
+        .unwrap_or_default()
+        .split('\n')
+        .collect();
+    let end = lines.pop().and_then(|line| line.strip_prefix("end "));
+    let end = end.context("it has no last line \"end\"")?;
+    let numbers = end.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+    Ok((lines, numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_nix::StorePath;
+
+    use super::*;
+
+    const H: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k";
+    const NAR: &str = "0000000000000000000000000000000000000000000000000000";
+    const ID: &str = "4f1b7c6d0c8e4a5f9d3e2b1a0c9d8e7f";
+
+    fn info() -> PathInfo {
+        let path = StorePath::from_base_name(&format!("{H}-app-2.0")).unwrap();
+        PathInfo {
+            references: vec![path.clone()],
+            path,
+            nar_hash: NarHash::from_bytes([0; 32]),
+            nar_size: 120,
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: 0,
+            ultimate: true,
+            registration: None,
+        }
+    }
+
+    #[test]
+    fn open_has_a_line_for_each_path() {
+        assert_eq!(
+            open_body(&[info(), info()]),
+            format!("{H} {NAR} 120\n").repeat(2)
+        );
+        assert_eq!(open_body(&[]), "");
+    }
+
+    #[test]
+    fn answers_to_open() {
+        let text = format!("push 1 {ID} 2 33554432 1024\nhave {H}\nneed {H}\nend 1 0 1\n");
+        let expected = Opened {
+            push_id: ID.to_owned(),
+            pack_len_max: 32 << 20,
+            part_len_max: 1024,
+            lacks: vec![Lack::Nothing, Lack::Nar],
+        };
+        let both = [info(), info()];
+        assert_eq!(parse_opened(&text, &both).unwrap(), Some(expected));
+        // Every shorter text is invalid, and so are other deviations from the grammar.
+        for len in "push 1 ".len()..text.len() {
+            assert!(parse_opened(&text[..len], &both).is_err(), "{len}");
+        }
+        for (from, to) in [
+            ("end 1 0 1", "end 1 1 1"),
+            ("need", "want"),
+            (ID, "../x"),
+            (" 2 33", " 3 33"),
+            (H, NAR),
+            ("33554432", "x"),
+        ] {
+            assert!(
+                parse_opened(&text.replacen(from, to, 1), &both).is_err(),
+                "{to}"
+            );
+        }
+        assert!(parse_opened(&text, &[info()]).is_err());
+        for other in ["", "<html>\n", "push 2 x\nend 0 0 0\n"] {
+            assert_eq!(parse_opened(other, &[]).unwrap(), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn packs() {
+        let hash = info().nar_hash;
+        let mut pack = Vec::new();
+        push_record(&mut pack, &hash, b"abc\n");
+        push_record(&mut pack, &hash, b"");
+        push_end(&mut pack, 2);
+        let expected = format!("nar {NAR} zstd 4\nabc\nnar {NAR} zstd 0\nend 2\n");
+        assert_eq!(pack, expected.as_bytes());
+        let line = format!("nar {NAR} zstd {}\nend {}\n", usize::MAX, usize::MAX);
+        assert!(line.len() <= LINE_LEN_MAX);
+    }
+
+    #[test]
+    fn answers_to_packs() {
+        let hashes = [info().nar_hash; 2];
+        let text = format!("kept {NAR}\nrefused {NAR} wrong hash, send it again\nend 1 1\n");
+        let reason = "wrong hash, send it again".to_owned();
+        assert_eq!(parse_pack(&text, &hashes).unwrap(), [None, Some(reason)]);
+        for len in 0..text.len() {
+            assert!(parse_pack(&text[..len], &hashes).is_err(), "{len}");
+        }
+        assert!(parse_pack(&text.replace("end 1 1", "end 2 0"), &hashes).is_err());
+        assert!(parse_pack(&text.replacen(NAR, H, 1), &hashes).is_err());
+        assert_eq!(parse_pack("end 0 0\n", &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn lists_of_parts_and_missing_references() {
+        let parts = parse_parts("part 1 32 ab\npart 3 7 cd\nend 2\n").unwrap();
+        assert_eq!(parts, [(1, 32, "ab".to_owned()), (3, 7, "cd".to_owned())]);
+        assert_eq!(parse_parts("end 0\n").unwrap(), []);
+        for bad in [
+            "",
+            "part 1 32 ab\n",
+            "part 1 32 ab\nend 2\n",
+            "part 1 32\nend 1\n",
+        ] {
+            assert!(parse_parts(bad).is_err(), "{bad}");
+        }
+        let hash_part: HashPart = H.parse().unwrap();
+        let text = format!("missing {H} {H}\nend 1\n");
+        assert_eq!(parse_missing(&text).unwrap(), [(hash_part, hash_part)]);
+        assert!(parse_missing("missing a b\nend 1\n").is_err());
+    }
+}
