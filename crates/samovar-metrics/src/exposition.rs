@@ -10,10 +10,12 @@ use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
 use crate::status::{CacheStatus, ScrubStatus};
+use crate::storage;
 use crate::text::Text;
 
 /// All metric families, one line each: name, type and help.
-const FAMILIES: &str = "
+const FAMILIES: &str = concat!(
+    "
 samovar_info gauge Name and version of the server; always 1.
 samovar_http_requests_total counter Answered requests by route, method and status class.
 samovar_http_request_duration_seconds histogram Time from the end of the request to the end of \
@@ -78,7 +80,9 @@ samovar_top_served_requests gauge Estimated requests for the narinfos requested 
 samovar_top_served_bytes gauge Estimated bytes of the NARs with most bytes sent, since the start.
 samovar_top_missing_requests gauge Estimated requests for the missing paths requested most, since \
     the start.
-";
+",
+    storage::families!()
+);
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of durations")]
 fn seconds(ns: u64) -> f64 {
@@ -196,6 +200,9 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     text.put("samovar_quarantined_paths", store.quarantined_count);
     if let Some(status) = &store.scrub {
         scrub(text, status);
+    }
+    if let Some(storage) = &site.storage {
+        storage::expose(text, storage);
     }
     let caches = site.caches.into_iter();
     let caches: Vec<_> = caches.map(|cache| with_hits(cache, sums)).collect();

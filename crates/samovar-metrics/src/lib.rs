@@ -30,6 +30,7 @@ mod sampled;
 mod sampler;
 mod sketch;
 mod status;
+mod storage;
 mod text;
 mod transfers;
 
@@ -42,5 +43,8 @@ pub use sampler::Sampler;
 pub use status::{
     CacheStatus, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
     ScrubStatus, ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
+};
+pub use storage::{
+    CollectorStatus, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,
 };
 pub use transfers::Transfers;

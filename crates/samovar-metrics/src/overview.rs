@@ -109,6 +109,7 @@ impl Metrics {
                 error: sampled.store_error(now),
                 ..site.store
             },
+            storage: site.storage,
             caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
             events: events.filter(|(_, count)| *count > 0).map(event).collect(),
             load: load(self, &sampled),

@@ -7,6 +7,7 @@ use samovar_nix::HashPart;
 use samovar_store::StoreError;
 
 use crate::status::{CacheStatus, StoreStatus};
+use crate::storage::StorageStatus;
 
 /// An application whose status is monitored.
 pub trait Monitored: Send + Sync {
@@ -29,6 +30,8 @@ pub trait Monitored: Send + Sync {
 pub struct SiteStatus {
     /// The store's status. Its age and errors are empty, because only the sampler knows those.
     pub store: StoreStatus,
+    /// The status of the storage for uploads, if there is one.
+    pub storage: Option<StorageStatus>,
     /// The caches' status, without the hits that are counted per request.
     pub caches: Vec<CacheStatus>,
 }

@@ -7,6 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::storage::StorageStatus;
+
 /// Version of the format.
 pub const VERSION: u32 = 1;
 
@@ -42,6 +44,8 @@ pub struct Status {
     pub recent_errors: Vec<RecentError>,
     /// State of the store and its catalog.
     pub store: StoreStatus,
+    /// The storage for uploads; `None`: none is configured.
+    pub storage: Option<StorageStatus>,
     /// Caches in memory and on disk.
     pub caches: Vec<CacheStatus>,
     /// Numbers of events since the start by name. Events that did not occur are omitted.

@@ -71,6 +71,31 @@ impl Admission {
             patience,
         })
     }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let usage = |gate: &Gate| {
+            let state = gate.state();
+            (state.sum, state.waiting.len() as u64)
+        };
+        let (running, waiting_for_slot) = usage(&self.uploads);
+        let (_, waiting_for_memory) = usage(&self.memory);
+        Usage {
+            running,
+            running_max: self.uploads.sum_max,
+            waiting: waiting_for_slot + waiting_for_memory,
+        }
+    }
+}
+
+/// Numbers of uploads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Uploads in progress.
+    pub(crate) running: u64,
+    /// Maximum of `running`.
+    pub(crate) running_max: u64,
+    /// Uploads that wait for a slot or for memory.
+    pub(crate) waiting: u64,
 }
 
 /// The slot and the memory of an upload, released when dropped.
@@ -419,6 +444,30 @@ mod tests {
         drop(of_one);
         assert!(admit(0).is_ok());
         drop(others);
+    }
+
+    #[test]
+    fn uploads_in_progress_and_waiting_ones_are_counted() {
+        let admission = Admission::default();
+        let usage = |running, waiting| Usage {
+            running,
+            running_max: UPLOADS_MAX.1,
+            waiting,
+        };
+        let mut first = admission.admit(1, &Block, LONG).unwrap();
+        first.reserve(MEMORY_MAX.0).unwrap();
+        assert_eq!(admission.usage(), usage(1, 0));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let mut second = admission.admit(1, &Block, LONG).unwrap();
+                second.reserve(1).is_ok()
+            });
+            await_waiting(&admission.memory, 1);
+            assert_eq!(admission.usage(), usage(2, 1));
+            drop(first);
+            assert!(waiting.join().unwrap());
+        });
+        assert_eq!(admission.usage(), usage(0, 0));
     }
 
     #[test]

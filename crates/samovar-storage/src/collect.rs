@@ -38,6 +38,7 @@
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::mem;
+use std::ops::AddAssign;
 use std::path::Path;
 
 use samovar_nix::HashPart;
@@ -113,6 +114,18 @@ pub struct Summary {
     pub deleted_nars: usize,
     /// Total length of their files, in bytes.
     pub deleted_bytes: u64,
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.expired_pins += other.expired_pins;
+        self.condemned += other.condemned;
+        self.revived += other.revived;
+        self.deleted += other.deleted;
+        self.condemned_nars += other.condemned_nars;
+        self.deleted_nars += other.deleted_nars;
+        self.deleted_bytes += other.deleted_bytes;
+    }
 }
 
 impl fmt::Display for Summary {
@@ -318,6 +331,7 @@ impl<'a> Collector<'a> {
             }
             Phase::FreeKeys => {
                 metadata.free_keys(metadata.now() - self.rules.key_rest)?;
+                metadata.set_collected()?;
                 Phase::Done
             }
             _ => return Ok(false),

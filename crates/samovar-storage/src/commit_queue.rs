@@ -95,6 +95,12 @@ impl CommitQueue {
         }
     }
 
+    /// Returns the number of paths that wait for a commit.
+    pub(crate) fn len(&self) -> usize {
+        let state = self.state();
+        state.waiting.iter().map(|(_, group)| group.len()).sum()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

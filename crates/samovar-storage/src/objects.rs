@@ -82,6 +82,13 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn remove_unfinished(&self) -> Result<(), StorageError>;
 
+    /// Returns the space of the disk; `None` if it has no limit that is known.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    fn space(&self) -> Result<Option<Space>, StorageError>;
+
     /// Writes a small object that can be rebuilt from the database. The write is atomic but not
     /// synced.
     ///
@@ -89,6 +96,15 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// [`StorageError::File`].
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
+}
+
+/// Space of a disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Space that an unprivileged process can still use.
+    pub free: u64,
+    /// Size of the file system.
+    pub total: u64,
 }
 
 /// The state of an object. It is different after the object was replaced.
@@ -241,6 +257,15 @@ impl Objects for Directory {
             }
         }
         Ok(())
+    }
+
+    fn space(&self) -> Result<Option<Space>, StorageError> {
+        let disk = rustix::fs::statvfs(&self.root);
+        let disk = disk.map_err(|error| StorageError::file("cannot read", ".", error.into()))?;
+        Ok(Some(Space {
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            total: disk.f_blocks.saturating_mul(disk.f_frsize),
+        }))
     }
 
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
 
@@ -21,6 +21,7 @@ use crate::mirror;
 use crate::objects::{Directory, Objects};
 use crate::publish::Refusal;
 use crate::push::Joins;
+use crate::statistics::Counters;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::verify::{FileName, Limits};
@@ -49,6 +50,7 @@ pub struct Storage {
     pub(crate) rules: Rules,
     pub(crate) queue: CommitQueue,
     pub(crate) joins: Joins,
+    pub(crate) counters: Counters,
     index: RwLock<Index>,
     /// Locked while paths are added to or removed from the database and the index, so that the two
     /// agree.
@@ -118,6 +120,7 @@ impl Storage {
             rules,
             queue: CommitQueue::default(),
             joins: Joins::default(),
+            counters: Counters::default(),
             index: RwLock::default(),
             changing: Mutex::default(),
             seen_tokens: RwLock::default(),
@@ -143,6 +146,12 @@ impl Storage {
             }
         }
         Ok(storage)
+    }
+
+    /// Returns the storage directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.root
     }
 
     /// Whether no other process uses the storage.
@@ -220,7 +229,10 @@ impl Storage {
     /// Publishes a batch of groups and adds the new paths to the index in memory.
     pub(crate) fn commit(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError> {
         let _changing = self.changing();
+        let started = Instant::now();
         let outcomes = self.metadata.publish(batch)?;
+        let path_count = batch.iter().map(|group| group.len()).sum();
+        self.counters.committed(path_count, started.elapsed());
         let mut index = self.index_mut();
         for (group, outcomes) in batch.iter().zip(&outcomes) {
             if !outcomes.iter().all(Published::is_success) {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
@@ -15,6 +15,7 @@ use crate::metadata::{
 };
 use crate::mirror::narinfo_key;
 use crate::publish::{self, Refusal};
+use crate::statistics::{Kind, Reason, Received};
 use crate::storage::{Render, Storage};
 use crate::token::{Token, TokenHash};
 use crate::verify::{FileName, Memory, verify};
@@ -43,6 +44,18 @@ impl StoredCache {
     pub fn with_quota(mut self, quota: Option<u64>) -> Self {
         self.quota = quota;
         self
+    }
+
+    /// Returns the name of the cache in the storage.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the maximum total length of the files of the cache, in bytes.
+    #[must_use]
+    pub fn quota(&self) -> Option<u64> {
+        self.quota
     }
 
     /// Whether an uploaded path with this hash part may exist. If `false`, it certainly does not.
@@ -160,8 +173,17 @@ impl StoredCache {
         wait: &'a dyn Wait,
         patience: Duration,
     ) -> Result<Admitted<'a>, PutError> {
-        let admission = &self.storage.admission;
-        Ok(admission.admit(token.id, wait, patience)?)
+        let storage = &*self.storage;
+        let admitted = storage.admission.admit(token.id, wait, patience);
+        match admitted {
+            Ok(admitted) => Ok(admitted),
+            Err(error) => storage.counters.count(Kind::Nar, Err(error.into())),
+        }
+    }
+
+    /// Counts a request that was refused for want of a valid token with the right to push.
+    pub fn count_unauthorized(&self) {
+        self.storage.counters.refuse(Reason::Token);
     }
 
     /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
@@ -171,6 +193,19 @@ impl StoredCache {
     ///
     /// Any [`PutError`]; then nothing is kept.
     pub fn put_nar(
+        &self,
+        token: &Token,
+        name: &FileName,
+        source: &mut dyn Read,
+        memory: &mut dyn Memory,
+    ) -> Result<(), PutError> {
+        let counters = &self.storage.counters;
+        let mut source = Received { source, counters };
+        let outcome = self.receive_nar(token, name, &mut source, memory);
+        counters.count(Kind::Nar, outcome)
+    }
+
+    fn receive_nar(
         &self,
         token: &Token,
         name: &FileName,
@@ -187,8 +222,11 @@ impl StoredCache {
         // A file has at least one byte: refuse it before it is received.
         self.check_quota(used, 1)?;
         let mut object = storage.objects.create()?;
+        let started = Instant::now();
         let verified = verify(source, name, &mut object, &storage.limits, memory)
             .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))?;
+        let counters = &storage.counters;
+        counters.verified(verified.nar_size, started.elapsed());
         self.check_quota(used, verified.file_size)?;
         storage.check_loose(token, verified.file_size)?;
         let new = NewNar {
@@ -236,6 +274,18 @@ impl StoredCache {
     ///
     /// Any [`PutError`]; then nothing is published.
     pub fn put_narinfo(
+        &self,
+        token: &Token,
+        hash_part: HashPart,
+        text: &[u8],
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+        render: &Render<'_>,
+    ) -> Result<(StorePath, Published), PutError> {
+        let outcome = self.publish_narinfo(token, hash_part, text, is_elsewhere, render);
+        self.storage.counters.count(Kind::Narinfo, outcome)
+    }
+
+    fn publish_narinfo(
         &self,
         token: &Token,
         hash_part: HashPart,
@@ -342,6 +392,17 @@ impl StoredCache {
     ///
     /// Any [`PutError`]; then nothing is kept.
     pub fn put_log(
+        &self,
+        token: &Token,
+        path: &StorePath,
+        source: &mut dyn Read,
+        len_max: u64,
+    ) -> Result<(), PutError> {
+        let outcome = self.receive_log(token, path, source, len_max);
+        self.storage.counters.count(Kind::Log, outcome)
+    }
+
+    fn receive_log(
         &self,
         token: &Token,
         path: &StorePath,

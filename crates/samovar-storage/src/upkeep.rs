@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::collect::{Collector, Retention, Summary};
 use crate::error::StorageError;
@@ -16,6 +16,13 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Number of write intervals between two runs of the collector: an hour.
 const COLLECT_INTERVAL: u32 = 6;
+
+/// Minimum interval at which totals are read.
+const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Pause after reading the totals, as a multiple of the time that it took: at most 1 % of the time
+/// is spent on reading them.
+const TOTALS_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
     /// Sets what the collector keeps of each cache, by name. Caches without an entry keep all their
@@ -58,7 +65,25 @@ impl Storage {
             }
         };
         let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
-        thread.spawn(upkeep).map(drop)
+        thread.spawn(upkeep)?;
+        self.start_totals()
+    }
+
+    /// Starts the thread that reads totals while they are requested.
+    fn start_totals(self: &Arc<Self>) -> io::Result<()> {
+        let weak = Arc::downgrade(self);
+        let totals = move || {
+            while let Some(storage) = weak.upgrade() {
+                let started = Instant::now();
+                // Uploads report the same failure.
+                storage.read_totals().ok();
+                drop(storage);
+                let pause = started.elapsed() * TOTALS_PAUSE_FACTOR;
+                std::thread::sleep(pause.max(TOTALS_INTERVAL));
+            }
+        };
+        let thread = std::thread::Builder::new().name("storage-totals".to_owned());
+        thread.spawn(totals).map(drop)
     }
 
     /// Writes the uses of paths that are not in the database yet.
@@ -86,7 +111,12 @@ impl Storage {
     ///
     /// Any [`StorageError`]. The next run continues.
     pub fn collect(&self) -> Result<Option<Summary>, StorageError> {
-        self.collecting(|collector| collector.run())
+        let started = Instant::now();
+        let outcome = self.collecting(|collector| collector.run()).transpose();
+        if let Some(outcome) = &outcome {
+            self.counters.collected(outcome, started.elapsed());
+        }
+        outcome.transpose()
     }
 
     /// Starts a run of the collector and passes it to `run`, for tests that interrupt it. Returns

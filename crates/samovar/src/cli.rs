@@ -117,6 +117,9 @@ fn status() -> Command {
     Command::new("status")
         .about("Shows the status of a server; for a live view run it under watch")
         .arg(json())
+        .arg(hook::spool().help(
+            "Show the backlog of this spool of samovar hook; without URL, no server is queried",
+        ))
         .arg(Arg::new("url").value_name("URL").help(format!(
             "The server's admin listener [default: {}]",
             status::URL_DEFAULT

@@ -20,6 +20,9 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 /// Suffix of the files of a spool.
 const SUFFIX: &str = ".paths";
 
+/// Folder for files with refused paths.
+pub(crate) const FAILED: &str = "failed";
+
 /// Variable in which Nix passes the paths of a build, separated by spaces.
 const VARIABLE: &str = "OUT_PATHS";
 

@@ -21,6 +21,7 @@ mod link;
 mod overview;
 mod path;
 mod status;
+mod status_storage;
 mod text;
 mod url;
 

@@ -9,6 +9,7 @@ use samovar_http::http::Status as HttpStatus;
 use samovar_metrics::{CacheStatus, Moment, Status, TopPath, TransferStatus};
 
 use super::frame::Page;
+use super::status_storage;
 use super::text::{Count, Date, Size};
 use super::url::Base;
 
@@ -32,6 +33,7 @@ pub(crate) fn page(status: &Status) -> Response {
             (top("Top misses", "requests", &status.top_missing,
                 |count| html! { (Count(count)) }))
         }
+        @if let Some(storage) = &status.storage { (status_storage::section(storage)) }
         (errors(status))
         div.columns { (latencies(status)) (caches(&status.caches)) }
         (machine(status))
@@ -331,7 +333,7 @@ fn whole(number: f64) -> u64 {
 }
 
 /// Formats a duration below a minute.
-fn seconds(time: f64) -> String {
+pub(super) fn seconds(time: f64) -> String {
     match time {
         time if time < 0.001 => format!("{:.0} µs", time * 1e6),
         time if time < 1.0 => format!("{:.1} ms", time * 1e3),

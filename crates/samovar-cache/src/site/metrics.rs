@@ -40,6 +40,7 @@ impl Monitored for Site {
                 scrub: shared.health.scrub_status(),
                 ..StoreStatus::default()
             },
+            storage: self.storage_status(),
             caches,
         }
     }

@@ -21,6 +21,7 @@ pub(crate) mod current;
 mod front;
 mod metrics;
 pub(crate) mod reconfigure;
+mod storage_status;
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -69,7 +69,7 @@ const LOG_LEN_MAX: u64 = 64 << 20;
 /// The uploads of one cache.
 #[derive(Debug)]
 pub(crate) struct Uploads {
-    stored: StoredCache,
+    pub(crate) stored: StoredCache,
 }
 
 /// The parts of a cache that a request about uploads needs.
@@ -315,6 +315,11 @@ impl Uploads {
     /// Returns the token if the client may push, otherwise the refusal.
     fn pusher(&self, context: Context<'_>, head: Head<'_>) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
+        match &token {
+            Some(Ok(Some(token))) if token.rights.push => {}
+            Some(Err(_)) => {}
+            _ => self.stored.count_unauthorized(),
+        }
         match token {
             Some(Ok(Some(token))) if token.rights.push => Ok(token),
             Some(Ok(Some(token))) => Err(refused(

@@ -7,6 +7,7 @@ mod check;
 mod collect;
 mod push;
 mod sqlite;
+mod totals;
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StoreDir, StorePath};
@@ -18,6 +19,7 @@ pub use check::{ListedNar, ListedPath};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
+pub use totals::{CacheTotals, Totals};
 
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
@@ -413,6 +415,20 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
     ///
     /// Any [`StorageError`].
     fn free_keys(&self, before: i64) -> Result<(), StorageError>;
+
+    /// Records that the collector has completed a run now.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn set_collected(&self) -> Result<(), StorageError>;
+
+    /// Returns totals of the database at one moment. Scans the table of NARs.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn totals(&self) -> Result<Totals, StorageError>;
 
     /// Pins a path of a cache, and revives it if it is condemned. Returns the pin; `None` if the
     /// cache has no such path.

@@ -15,16 +15,13 @@ use samovar_nix::{HashPart, StorePath};
 use super::Pusher;
 use super::progress::eprint;
 use super::report::Report;
-use crate::hook;
+use crate::hook::{self, FAILED};
 
 /// Number of attempts to push the same paths. The pauses between them add up to nine minutes.
 const ATTEMPT_COUNT_MAX: u32 = 10;
 
 /// Maximum number of files that are pushed together.
 const FILE_COUNT_MAX: usize = 1000;
-
-/// Folder for files with refused paths.
-const FAILED: &str = "failed";
 
 /// A file of the spool.
 struct Build {

@@ -15,6 +15,7 @@ mod push;
 mod rows;
 mod schema;
 mod tokens;
+mod totals;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use super::{
     CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, NewNar, NewPath, NewPin, NewToken, Pin,
-    Published, StoredNar, StoredPath, Uses,
+    Published, StoredNar, StoredPath, Totals, Uses,
 };
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
@@ -305,6 +306,14 @@ impl Metadata for Sqlite {
 
     fn free_keys(&self, before: i64) -> Result<(), StorageError> {
         collect::free_keys(&self.writer(), before)
+    }
+
+    fn set_collected(&self) -> Result<(), StorageError> {
+        totals::set_collected(&self.writer(), self.now())
+    }
+
+    fn totals(&self) -> Result<Totals, StorageError> {
+        self.read(totals::read)
     }
 
     fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError> {

@@ -1,13 +1,17 @@
-//! `samovar status`: prints the status of a server as text.
+//! `samovar status`: prints the status of a server, and of a hook's spool, as text.
+
+mod uploads;
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
 use samovar_metrics::{Status, TopPath, VERSION};
 
+use self::uploads::Spool;
 use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
 use crate::size::human;
@@ -23,10 +27,41 @@ const PATH: &str = "/status.json";
 /// URL of a server's default admin listener.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 
-/// Prints the status of a server.
+/// Prints the status of a server or a spool. With a spool and without a URL, no server is asked:
+/// machines that build need not run one.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
-    let url = url.map_or(URL_DEFAULT, String::as_str);
+    let spool: Option<&PathBuf> = matches.get_one("spool");
+    let spool = spool.map(|dir| Spool::read(dir)).transpose()?;
+    let is_json = matches.get_flag("json");
+    let json = match (url, &spool) {
+        (None, Some(_)) => None,
+        _ => Some(fetch(url.map_or(URL_DEFAULT, String::as_str))?),
+    };
+    match (&json, &spool) {
+        (Some(json), None) if is_json => out.write_all(json)?,
+        (json, Some(spool)) if is_json => {
+            let mut status = match json {
+                Some(json) => serde_json::from_slice(json).context("not the status of a server")?,
+                None => serde_json::json!({}),
+            };
+            status["spool"] = spool.json();
+            writeln!(out, "{status}")?;
+        }
+        _ => {
+            if let Some(json) = &json {
+                out.write_all(render(&read(json)?).as_bytes())?;
+            }
+            if let Some(spool) = &spool {
+                out.write_all(spool.text().as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Downloads the status of the server with this admin listener.
+fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
     let remote = Remote::parse(url)?;
     let http = Http::new(remote, Patience::QUERY)?;
     let url = http.url(PATH);
@@ -38,11 +73,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
          admin.listen)"
     );
     let json = read_body(response, STATUS_LEN_MAX);
-    let json = json.with_context(|| format!("cannot read {url}"))?;
-    if matches.get_flag("json") {
-        return Ok(out.write_all(&json)?);
-    }
-    Ok(out.write_all(render(&read(&json)?).as_bytes())?)
+    json.with_context(|| format!("cannot read {url}"))
 }
 
 fn read(json: &[u8]) -> anyhow::Result<Status> {
@@ -97,6 +128,9 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     latencies(out, status)?;
     load(out, status)?;
     transfers(out, status)?;
+    if let Some(storage) = &status.storage {
+        uploads::storage(out, storage, status.time_ms)?;
+    }
     top(out, "most requested", &status.top_served, |count| {
         format!("{count} x")
     })?;
@@ -291,7 +325,7 @@ fn duration(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../../docs/status.example.json");
+    const EXAMPLE: &str = include_str!("../../../../docs/status.example.json");
 
     #[test]
     fn shows_all_parts() {
@@ -308,6 +342,13 @@ mod tests {
             "         960 x  6qmyzr6ifmynrpkzk4jl7x6h0vhlb6rl  clients: 48\n",
             "     3 min ago  warning: cannot accept connections: Too many open files",
             "warning: hold: no daemon answers",
+            "\nuploads into /srv/samovar, 400.0 GiB of 1.0 TiB free\n",
+            "  3 in progress, 0 waiting, 1 paths waiting for a commit, 2.0 GiB received\n",
+            "  since the start: 1840 nar accepted, 2 nar refused, 1838 narinfo accepted\n",
+            "  refused: 3 token, 2 busy\n",
+            "  cache default: 51200 paths, 60.0 GiB of its quota of 100.0 GiB (60 %)\n",
+            "  51210 NARs in 60.0 GiB, 10 of them without a path (1.0 MiB), 3 pins, 1 LOST\n",
+            "12 paths condemned, 40 deleted, 1.5 GiB freed\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

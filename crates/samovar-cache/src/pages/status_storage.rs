@@ -1,0 +1,113 @@
+//! The part of the status page about the storage for uploads.
+
+use maud::{Markup, html};
+use samovar_metrics::{CollectorStatus, StorageStatus, StoredCacheStatus};
+
+use super::status::seconds;
+use super::text::{Count, Date, Size};
+
+/// Renders the section.
+pub(super) fn section(storage: &StorageStatus) -> Markup {
+    html! {
+        section aria-labelledby="uploads" {
+            h2 id="uploads" { "Uploads" }
+            dl.table-of-facts {
+                div { dt { "Storage" } dd { code { (storage.directory) } (disk(storage)) } }
+                (uploads(storage))
+                (totals(storage))
+                div { dt { "Collector" } dd { (collector(&storage.collector)) } }
+            }
+            @if !storage.caches.is_empty() { (caches(&storage.caches)) }
+        }
+    }
+}
+
+fn disk(storage: &StorageStatus) -> Markup {
+    html! {
+        @if let (Some(free), Some(all)) = (storage.disk_free_len, storage.disk_len) {
+            ", " (Size(free).brief()) " of " (Size(all).brief()) " free"
+        }
+    }
+}
+
+fn uploads(storage: &StorageStatus) -> Markup {
+    let uploads = &storage.uploads;
+    let counted = uploads.counts.iter().filter(|one| one.count > 0);
+    let refused = uploads.refused.iter().filter(|one| one.count > 0);
+    html! {
+        div { dt { "Now" } dd {
+            (Count(uploads.running_count)) " of " (Count(uploads.running_count_max))
+            " NARs in progress, " (Count(uploads.waiting_count)) " waiting, "
+            (Count(uploads.queued_path_count)) " paths waiting for a commit"
+        } }
+        div { dt { "Since the start" } dd {
+            (Size(uploads.received_len)) " received"
+            @for one in counted { ", " (Count(one.count)) " " (one.kind) " " (one.result) }
+        } }
+        @if uploads.refused.iter().any(|one| one.count > 0) {
+            div { dt { "Refused" } dd {
+                @for (index, one) in refused.enumerate() {
+                    @if index > 0 { ", " }
+                    (Count(one.count)) " " (one.name.replace('_', " "))
+                }
+            } }
+        }
+    }
+}
+
+fn totals(storage: &StorageStatus) -> Markup {
+    html! {
+        @if let Some(totals) = &storage.totals {
+            div { dt { "NARs" } dd {
+                (Count(totals.nar_count)) ", " (Size(totals.nar_len).brief()) " in files of "
+                (Size(totals.file_len).brief()) ", " (Count(totals.loose_count))
+                " without a path (" (Size(totals.loose_len).brief()) ")"
+                @if totals.lost_count > 0 {
+                    ", " strong { (Count(totals.lost_count)) " lost" }
+                }
+            } }
+            div { dt { "Pins" } dd { (Count(totals.pin_count)) } }
+        }
+    }
+}
+
+fn collector(collector: &CollectorStatus) -> Markup {
+    html! {
+        @match collector.last_success_ms {
+            Some(at) => {
+                "last run " (Date(i64::try_from(at / 1000).unwrap_or_default()))
+            },
+            None => "no complete run yet",
+        }
+        @if let Some(time) = collector.last_duration_s { ", took " (seconds(time)) }
+        @if collector.failure_count > 0 {
+            ", " strong { (Count(collector.failure_count)) " failed" }
+        }
+        "; since the start " (Count(collector.deleted_path_count)) " paths deleted, "
+        (Size(collector.freed_len).brief()) " freed"
+    }
+}
+
+fn caches(caches: &[StoredCacheStatus]) -> Markup {
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "Cache" }
+                th.number scope="col" { "paths" }
+                th.number scope="col" { "size" }
+                th.number scope="col" { "quota" }
+            } }
+            tbody { @for cache in caches { tr {
+                th scope="row" { (cache.name) }
+                td.number { (Count(cache.path_count)) }
+                td.number { (Size(cache.len).brief()) }
+                td.number {
+                    @match cache.quota_len {
+                        Some(quota) => { (Size(quota).brief()) },
+                        None => "–",
+                    }
+                }
+            } } }
+        }
+    }
+}

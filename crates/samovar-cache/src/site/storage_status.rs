@@ -1,0 +1,122 @@
+//! The status of the storage for uploads, for the metrics.
+
+use std::time::Duration;
+
+use samovar_metrics::{
+    CollectorStatus, EventCount, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount,
+    UploadStatus,
+};
+use samovar_storage::metadata::Totals;
+use samovar_storage::{Statistics, Storage};
+
+use crate::site::Site;
+use crate::site::cache::Cache;
+
+impl Site {
+    /// Returns the status of the storage, if there is one. Never blocks on a disk.
+    pub(crate) fn storage_status(&self) -> Option<StorageStatus> {
+        let storage = self.storage()?;
+        let statistics = storage.statistics();
+        let caches = self.caches();
+        let quota = |name: &str| {
+            let mut uploads = caches.iter().filter_map(Cache::uploads);
+            uploads
+                .find(|uploads| uploads.stored.name() == name)?
+                .stored
+                .quota()
+        };
+        Some(status(storage, &statistics, &quota))
+    }
+}
+
+fn status(
+    storage: &Storage,
+    statistics: &Statistics,
+    quota: &dyn Fn(&str) -> Option<u64>,
+) -> StorageStatus {
+    let totals = statistics.totals.as_ref();
+    let caches = totals.into_iter().flat_map(|totals| &totals.caches);
+    StorageStatus {
+        directory: storage.directory().display().to_string(),
+        uploads: uploads(statistics),
+        caches: caches
+            .map(|cache| StoredCacheStatus {
+                name: cache.name.clone(),
+                path_count: cache.path_count,
+                len: cache.file_bytes,
+                quota_len: quota(&cache.name),
+            })
+            .collect(),
+        totals: totals.map(storage_totals),
+        disk_free_len: statistics.space.map(|space| space.free),
+        disk_len: statistics.space.map(|space| space.total),
+        collector: collector(statistics),
+    }
+}
+
+fn uploads(statistics: &Statistics) -> UploadStatus {
+    let counts = statistics.uploads.iter();
+    let refused = statistics.refused.iter();
+    let (verified_count, verification) = statistics.verifications;
+    let (commit_count, commit) = statistics.commits;
+    UploadStatus {
+        counts: counts
+            .map(|(kind, result, count)| UploadCount {
+                kind: (*kind).to_owned(),
+                result: (*result).to_owned(),
+                count: *count,
+            })
+            .collect(),
+        refused: refused
+            .map(|(reason, count)| EventCount {
+                name: (*reason).to_owned(),
+                count: *count,
+            })
+            .collect(),
+        received_len: statistics.received_bytes,
+        verified_len: statistics.verified_bytes,
+        verified_count,
+        verification_s: verification.as_secs_f64(),
+        commit_count,
+        commit_s: commit.as_secs_f64(),
+        committed_path_count: statistics.committed_paths,
+        queued_path_count: statistics.queued_paths,
+        running_count: statistics.running,
+        running_count_max: statistics.running_max,
+        waiting_count: statistics.waiting,
+    }
+}
+
+fn storage_totals(totals: &Totals) -> StorageTotals {
+    StorageTotals {
+        nar_count: totals.nar_count,
+        nar_len: totals.nar_bytes,
+        file_len: totals.file_bytes,
+        loose_count: totals.loose_count,
+        loose_len: totals.loose_bytes,
+        lost_count: totals.lost_count,
+        condemned_count: totals.condemned_count,
+        pin_count: totals.pin_count,
+    }
+}
+
+fn collector(statistics: &Statistics) -> CollectorStatus {
+    let collector = &statistics.collector;
+    let collected_at = statistics
+        .totals
+        .as_ref()
+        .and_then(|totals| totals.collected_at);
+    CollectorStatus {
+        last_success_ms: collected_at
+            .and_then(|seconds| u64::try_from(seconds).ok())
+            .map(|seconds| seconds.saturating_mul(1000)),
+        last_duration_s: collector.last_duration.as_ref().map(Duration::as_secs_f64),
+        run_count: collector.run_count,
+        failure_count: collector.failure_count,
+        condemned_path_count: collector.total.condemned as u64,
+        deleted_path_count: collector.total.deleted as u64,
+        condemned_nar_count: collector.total.condemned_nars as u64,
+        deleted_nar_count: collector.total.deleted_nars as u64,
+        freed_len: collector.total.deleted_bytes,
+    }
+}

@@ -1,0 +1,37 @@
+//! Totals of a storage, for metrics.
+
+/// Totals of the database.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// The caches, by name.
+    pub caches: Vec<CacheTotals>,
+    /// Number of NARs, including lost ones.
+    pub nar_count: u64,
+    /// Total length of the NARs, in bytes.
+    pub nar_bytes: u64,
+    /// Total length of the files of NARs, in bytes.
+    pub file_bytes: u64,
+    /// Number of NARs that no path uses.
+    pub loose_count: u64,
+    /// Total length of their files, in bytes.
+    pub loose_bytes: u64,
+    /// Number of NARs whose file is missing or damaged.
+    pub lost_count: u64,
+    /// Number of paths that are condemned.
+    pub condemned_count: u64,
+    /// Number of pins; each generation counts.
+    pub pin_count: u64,
+    /// Time of the end of the collector's last complete run in any process, in seconds since 1970.
+    pub collected_at: Option<i64>,
+}
+
+/// Totals of one cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheTotals {
+    /// Name of the cache.
+    pub name: String,
+    /// Number of paths.
+    pub path_count: u64,
+    /// Total length of the files that its paths use, in bytes. A file counts once.
+    pub file_bytes: u64,
+}

@@ -1,0 +1,273 @@
+//! Metrics, status and alerts report what happens to uploads, the state of the storage, and the
+//! collector.
+
+mod support;
+mod support_uploads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use samovar_storage::DATABASE;
+use serde_json::Value;
+use support::samovar;
+use support_uploads::{MadePath, Running, Site};
+use testkit::eventually;
+use testkit::http1::exchange;
+use testkit::process::output;
+
+/// A server with a storage, and the address of its metrics.
+struct Watched {
+    server: Running,
+    admin: SocketAddr,
+}
+
+impl Watched {
+    fn start(site: &Site) -> Self {
+        let config = fs::read_to_string(site.config()).expect("reads the configuration");
+        let config = config.replace("admin.listen = []", "admin.listen = \"127.0.0.1:0\"");
+        fs::write(site.config(), config).expect("writes the configuration");
+        let server = site.start();
+        let line = server.process.wait_for("metrics and status on http://");
+        let address = line.rsplit("//").next().expect("has an address");
+        let admin = address.trim().parse().expect("is an address");
+        Self { server, admin }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let response = exchange(self.admin, head);
+        assert_eq!(response.status, 200, "{path}");
+        response.text()
+    }
+
+    /// Returns the values of all samples, by name and labels.
+    fn samples(&self) -> BTreeMap<String, f64> {
+        let text = self.get("/metrics");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let sample = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        lines
+            .map(|line| sample(line).expect("is a sample"))
+            .collect()
+    }
+
+    fn status(&self) -> String {
+        let admin = format!("http://{}", self.admin);
+        output(samovar().args(["status", &admin]))
+    }
+
+    /// Waits until a sample has this value. Totals of the storage are some seconds old.
+    fn await_sample(&self, sample: &str, value: f64) {
+        eventually(&format!("{sample} is {value}"), || {
+            self.samples().get(sample) == Some(&value)
+        });
+    }
+}
+
+fn refused(reason: &str) -> String {
+    format!("samovar_uploads_refused_total{{reason=\"{reason}\"}}")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the lengths are small")]
+fn number(len: usize) -> f64 {
+    len as f64
+}
+
+#[test]
+fn uploads_are_counted_by_kind_result_and_reason() {
+    let site = Site::new();
+    let (first, second) = (MadePath::new("first"), MadePath::new("second"));
+    let quota = first.file.len() + second.file.len() - 1;
+    site.configure_empty(&format!("uploads.quota = {quota}\n"));
+    let watched = Watched::start(&site);
+    let (server, token) = (&watched.server, site.token(&[]));
+    server.publish(&token, &first);
+    // Refused: no token, above the quota, and a narinfo whose NAR was not sent.
+    let send = |token: &str, target: &str, body: &[u8]| server.put(token, target, body).status;
+    assert_eq!(send("", &first.file_target(), &first.file), 401);
+    assert_eq!(send(&token, &second.file_target(), &second.file), 413);
+    let narinfo = second.narinfo();
+    assert_eq!(send(&token, &second.target(), narinfo.as_bytes()), 409);
+    let samples = watched.samples();
+    let of = |kind: &str, result: &str| {
+        let labels = format!("{{kind=\"{kind}\",result=\"{result}\"}}");
+        format!("samovar_uploads_total{labels}")
+    };
+    let received = number(first.file.len() + second.file.len());
+    let verified = number(first.nar.len() + second.nar.len());
+    for (sample, expected) in [
+        (&*of("nar", "accepted"), 1.0),
+        (&*of("nar", "refused"), 1.0),
+        (&*of("nar", "aborted"), 0.0),
+        (&*of("narinfo", "accepted"), 1.0),
+        (&*of("narinfo", "refused"), 1.0),
+        (&*of("log", "accepted"), 0.0),
+        (&*refused("token"), 1.0),
+        (&*refused("quota"), 1.0),
+        (&*refused("missing_file"), 1.0),
+        (&*refused("busy"), 0.0),
+        ("samovar_upload_received_bytes_total", received),
+        ("samovar_upload_verified_bytes_total", verified),
+        ("samovar_upload_verification_seconds_count", 2.0),
+        ("samovar_upload_commit_seconds_count", 1.0),
+        ("samovar_upload_commit_paths_sum", 1.0),
+        ("samovar_upload_commit_queue_paths", 0.0),
+        ("samovar_uploads_running", 0.0),
+        ("samovar_uploads_waiting", 0.0),
+    ] {
+        assert_eq!(
+            samples.get(sample),
+            Some(&expected),
+            "{sample}: {samples:#?}"
+        );
+    }
+    let limit = "samovar_storage_quota_bytes{cache=\"default\"}";
+    watched.await_sample(limit, number(quota));
+    let used = "samovar_storage_quota_used_bytes{cache=\"default\"}";
+    watched.await_sample(used, number(first.file.len()));
+    watched.await_sample("samovar_storage_paths{cache=\"default\"}", 1.0);
+    let status = watched.status();
+    for part in [
+        "1 nar accepted, 1 nar refused, 1 narinfo accepted, 1 narinfo refused",
+        "refused: 1 token, 1 missing file, 1 quota",
+        "cache default: 1 paths",
+        "of its quota of",
+        "collector: no complete run yet",
+    ] {
+        assert!(status.contains(part), "{part}: {status}");
+    }
+    let page = watched.get("/status");
+    assert!(page.contains("1 missing file"), "{page}");
+}
+
+#[test]
+fn the_collector_and_lost_nars_are_reported() {
+    let site = Site::new();
+    let watched = Watched::start(&site);
+    let (server, token) = (&watched.server, site.token(&[]));
+    let (kept, lost) = (MadePath::new("kept"), MadePath::new("lost"));
+    server.publish(&token, &kept);
+    server.publish(&token, &lost);
+    watched.await_sample("samovar_storage_nars", 2.0);
+    let last = "samovar_collector_last_success_timestamp_seconds";
+    assert!(!watched.samples().contains_key(last));
+    let sql = format!(
+        "pragma busy_timeout = 10000; update nar set state = 3 where id = \
+         (select nar_id from path where name = '{}')",
+        &lost.store_path.rsplit('/').next().expect("has a name")[33..]
+    );
+    let database = site.storage().join(DATABASE);
+    output(Command::new("sqlite3").arg(database).arg(sql));
+    let mut pin = samovar();
+    pin.args(["pin", "add", "main", &kept.store_path, "--storage"]);
+    output(pin.arg(site.storage()));
+    // The collector of another process counts as well.
+    output(samovar().args(["gc", "--storage"]).arg(site.storage()));
+    watched.await_sample("samovar_storage_lost_nars", 1.0);
+    watched.await_sample("samovar_storage_pins", 1.0);
+    eventually("the run is reported", || {
+        watched.samples().contains_key(last)
+    });
+    let status = watched.status();
+    assert!(status.contains(", 1 LOST\n"), "{status}");
+    assert!(status.contains("collector: last run "), "{status}");
+    let json: Value = serde_json::from_str(&watched.get("/status.json")).expect("is JSON");
+    assert_eq!(json["storage"]["totals"]["lost_count"], 1);
+}
+
+/// A server without a storage has none of these metrics; `samovar status` says nothing about it.
+#[test]
+fn a_server_without_a_storage_reports_none() {
+    let site = Site::new();
+    let config = fs::read_to_string(site.config()).expect("reads the configuration");
+    let lines = config.lines().filter(|line| !line.starts_with("storage"));
+    let config: String = lines.map(|line| format!("{line}\n")).collect();
+    fs::write(site.config(), config).expect("writes the configuration");
+    let watched = Watched::start(&site);
+    let names: Vec<String> = watched.samples().into_keys().collect();
+    let is_upload = |name: &&String| {
+        let prefixes = ["samovar_upload", "samovar_storage", "samovar_collector"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    assert_eq!(names.iter().find(is_upload), None);
+    assert!(!watched.status().contains("uploads"));
+}
+
+#[test]
+fn the_backlog_of_a_spool_is_shown() {
+    let dir = tempfile::tempdir().expect("makes a directory");
+    let mut hook = samovar();
+    hook.args(["hook", "--spool"]).arg(dir.path());
+    output(hook.env("OUT_PATHS", "/nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a"));
+    let status = |arguments: &[&str]| {
+        let mut status = samovar();
+        status.args(["status", "--spool"]).arg(dir.path());
+        output(status.args(arguments))
+    };
+    let text = status(&[]);
+    assert!(
+        text.contains(": 1 builds waiting, the oldest for "),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&status(&["--json"])).expect("is JSON");
+    assert_eq!(json["spool"]["waiting_count"], 1);
+}
+
+fn rig(path: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");
+    root.join(path)
+}
+
+fn promtool(arguments: &[&str], files: &[PathBuf]) {
+    output(Command::new("promtool").args(arguments).args(files));
+}
+
+#[test]
+fn alerts_pass_their_tests() {
+    promtool(&["check", "rules"], &[rig("prometheus/uploads.yml")]);
+    promtool(&["test", "rules"], &[rig("prometheus/uploads.test.yml")]);
+}
+
+/// Every metric in an alert or on the dashboard exists, and every metric is on the dashboard.
+#[test]
+fn alerts_and_dashboard_use_existing_metrics() {
+    let site = Site::new();
+    site.configure_empty("uploads.quota = 1\n");
+    let watched = Watched::start(&site);
+    output(samovar().args(["gc", "--storage"]).arg(site.storage()));
+    let last = "samovar_collector_last_success_timestamp_seconds";
+    eventually("the run is reported", || {
+        watched.samples().contains_key(last)
+    });
+    let name = |sample: &String| sample.split('{').next().unwrap_or_default().to_owned();
+    let there: BTreeSet<String> = watched.samples().keys().map(name).collect();
+    let board = fs::read_to_string(rig("grafana/dashboards/uploads.json")).expect("is there");
+    let rules = fs::read_to_string(rig("prometheus/uploads.yml")).expect("is there");
+    let on_board = metrics_in(&board);
+    let rules = rules.lines().filter(|line| !line.contains("- name:"));
+    let asked: BTreeSet<String> = rules.flat_map(metrics_in).chain(on_board.clone()).collect();
+    // The server has made no run of its own yet.
+    let later = "samovar_collector_last_duration_seconds";
+    let missing: Vec<_> = asked
+        .difference(&there)
+        .filter(|name| *name != later)
+        .collect();
+    assert!(asked.len() > 25 && missing.is_empty(), "{missing:?}");
+    let prefixes = ["samovar_upload", "samovar_storage", "samovar_collector"];
+    let is_ours = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let shown_nowhere: Vec<_> = there.difference(&on_board).filter(is_ours).collect();
+    assert!(shown_nowhere.is_empty(), "on no panel: {shown_nowhere:?}");
+}
+
+/// Finds the names of metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let words = text.split(is_other);
+    let is_metric = |word: &&str| word.starts_with("samovar_") || word.starts_with("process_");
+    words.filter(is_metric).map(str::to_owned).collect()
+}
