@@ -116,7 +116,9 @@ fn setting_the_clock_affects_only_the_date_of_responses() {
         server.count("cut off") + server.count("were aborted") + server.count("too_slow"),
         0
     );
-    assert_eq!(server.count("has expired"), 1);
+    // The reload before the certificate expired logs that it is done, then reads the clock, which
+    // may be set meanwhile.
+    assert!(matches!(server.count("has expired"), 1 | 2));
     let log = fs::read_to_string(&access).unwrap();
     assert!(log.contains("/20") && log.lines().count() > 6, "{log}");
 }
