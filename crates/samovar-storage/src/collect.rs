@@ -46,7 +46,6 @@ use samovar_nix::HashPart;
 use crate::error::StorageError;
 use crate::keep;
 use crate::metadata::{CacheId, DAY, Graph, Metadata};
-use crate::mirror::narinfo_key;
 use crate::objects::Objects;
 use crate::size::human;
 
@@ -356,7 +355,7 @@ impl<'a> Collector<'a> {
     fn delete_paths(&mut self, mut ids: Vec<i64>) -> Result<Phase, StorageError> {
         // The newest rows are deleted first, because they are the referrers.
         let rest = ids.split_off(ids.len().min(BATCH_COUNT as usize));
-        let mut remove_mirror = |hash_part| self.objects.remove(&narinfo_key(hash_part));
+        let mut remove_mirror = |key: &str| self.objects.remove(key);
         let before = self.condemned_before();
         let deleted = self
             .metadata

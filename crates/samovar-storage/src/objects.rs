@@ -149,7 +149,7 @@ impl Directory {
     ///
     /// [`StorageError::File`].
     pub fn open(root: &Path) -> Result<Self, StorageError> {
-        for dir in [TMP, "nar", "log"] {
+        for dir in [TMP, "nar", "log", "realisations", "build-trace-v2"] {
             let path = root.join(dir);
             fs::create_dir_all(&path)
                 .map_err(|error| StorageError::file("cannot create", dir, error))?;
@@ -272,8 +272,13 @@ impl Objects for Directory {
         let failed = |error| StorageError::file("cannot write", key, error);
         let mut file = self.temporary().map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
-        file.persist(self.root.join(key))
-            .map_err(|error| failed(error.error))?;
+        let path = self.root.join(key);
+        if key.contains('/')
+            && let Some(parent) = path.parent()
+        {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
     }
 }

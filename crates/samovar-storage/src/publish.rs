@@ -17,6 +17,12 @@ const REFERENCE_COUNT_MAX: usize = 8192;
 /// Maximum number of signatures of a path.
 pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
 
+/// Maximum number of realisations of a derivation: one for each of its outputs.
+pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
+
+/// Maximum length of a realisation, in bytes.
+pub const REALISATION_LEN_MAX: usize = 64 << 10;
+
 /// Longest name of a key in a signature, in bytes.
 const KEY_NAME_LEN_MAX: usize = 256;
 
@@ -88,6 +94,21 @@ pub enum Refusal {
     /// A build log is longer than this limit, in bytes.
     #[error("the build log has more than {0} bytes")]
     LogTooLong(u64),
+    /// The text is not a valid realisation.
+    #[error("the realisation is malformed: {0}")]
+    Realisation(String),
+    /// The text is longer than [`REALISATION_LEN_MAX`].
+    #[error("the realisation has more than {REALISATION_LEN_MAX} bytes")]
+    RealisationTooLong,
+    /// The derivation has [`REALISATION_COUNT_MAX`] realisations.
+    #[error("the derivation has {REALISATION_COUNT_MAX} realisations in this cache, the limit")]
+    TooManyRealisations,
+    /// The output of a realisation is neither in this cache nor in the live Nix store.
+    #[error(
+        "outPath is {0}, which is not in this cache: upload the path first, or run the command \
+         again with --refresh if your client believes that it is there"
+    )]
+    MissingOutput(StorePath),
     /// The file would exceed the quota of the cache.
     #[error(
         "the cache has {} of its quota of {}, which leaves no space for this file: ask the \

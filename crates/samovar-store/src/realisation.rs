@@ -125,7 +125,7 @@ impl Realisation {
     /// # Errors
     ///
     /// [`Corruption::Realisation`] if it has no valid `outPath`.
-    pub(crate) fn new(document: String) -> Result<Self, StoreError> {
+    pub fn new(document: String) -> Result<Self, StoreError> {
         let out_path = serde_json::from_str::<Value>(&document)
             .ok()
             .as_ref()

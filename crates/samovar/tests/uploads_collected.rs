@@ -274,3 +274,37 @@ fn collecting_during_uploads_loses_nothing() {
         server.assert_serves(&MadePath::new(&format!("lib-{}", number % 7)));
     }
 }
+
+#[test]
+fn a_realisation_is_deleted_with_its_output_and_revives_it() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let path = MadePath::new("output");
+    server.publish(&token, &path);
+    let id = format!("sha256:{}!out", "1".repeat(64));
+    let target = format!("/realisations/{id}.doi");
+    let document = format!(
+        "{{\"id\":\"{id}\",\"outPath\":\"{}\"}}",
+        &path.store_path[11..]
+    );
+    assert_eq!(server.put(&token, &target, &document).status, 200);
+    age(&site, 40);
+    let summary = gc(&site, &[]);
+    assert!(summary.starts_with("1 paths condemned"), "{summary}");
+    // The realisation names the path, so the path must stay.
+    assert_eq!(server.get(&target).status, 200);
+    age(&site, 1);
+    let summary = gc(&site, &[]);
+    assert!(summary.contains("0 deleted;"), "{summary}");
+    age(&site, 40);
+    collect(&site);
+    assert_eq!(server.get(&path.target()).status, 404);
+    assert_eq!(server.get(&target).status, 404);
+    assert!(site.files().is_empty(), "{:?}", site.files());
+    // Both can be uploaded again.
+    assert_eq!(server.put(&token, &target, &document).status, 409);
+    server.publish(&token, &path);
+    assert_eq!(server.put(&token, &target, &document).status, 200);
+    assert_eq!(server.get(&target).status, 200);
+}

@@ -186,6 +186,30 @@ impl Signing {
         info: Option<&PathInfo>,
         dir: &StoreDir,
     ) -> String {
+        let keeps_stored = self.stored == Stored::Keep;
+        self.sign_realisation(id, realisation, info, dir, keeps_stored)
+    }
+
+    /// Returns the document of an uploaded realisation, with the uploaded signatures and those
+    /// that are configured.
+    pub(crate) fn realisation_beside_uploaded(
+        &self,
+        id: &RealisationId,
+        realisation: Realisation,
+        info: Option<&PathInfo>,
+        dir: &StoreDir,
+    ) -> String {
+        self.sign_realisation(id, realisation, info, dir, true)
+    }
+
+    fn sign_realisation(
+        &self,
+        id: &RealisationId,
+        realisation: Realisation,
+        info: Option<&PathInfo>,
+        dir: &StoreDir,
+        keeps_stored: bool,
+    ) -> String {
         let signs = match info {
             Some(info) => self.sign.covers(info, dir),
             None => self.sign == Sign::All,
@@ -199,6 +223,6 @@ impl Signing {
             .iter()
             .map(|key| key.sign(fingerprint.as_bytes()))
             .collect();
-        realisation.signed(id, &signatures, self.stored == Stored::Keep)
+        realisation.signed(id, &signatures, keeps_stored)
     }
 }

@@ -157,7 +157,7 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     route.unwrap_or(Route::Unknown)
 }
 
-fn realisation(name: &str) -> Option<RealisationId> {
+pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
     if let Some(id) = name.strip_prefix("realisations/") {
         return RealisationId::parse_hash_form(id).ok();
     }

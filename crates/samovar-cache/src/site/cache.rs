@@ -360,7 +360,10 @@ impl Cache {
             Route::Listing(hash_part) => listing::respond(self.reader(), hash_part),
             Route::Log(path) => build_log::respond(self.reader(), head, &path),
             Route::Realisation(id) => {
-                realisation::respond(self.reader(), &self.narinfos.signing, &id)
+                let found = realisation::respond(self.reader(), &self.narinfos.signing, &id)?;
+                let uploaded = || self.uploads.as_ref()?.find(self.context(), path);
+                let response = found.or_else(uploaded);
+                Ok(response.unwrap_or_else(|| Fixed::NotFound.response()))
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         }

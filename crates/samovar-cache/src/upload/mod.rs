@@ -13,7 +13,7 @@
 //! | `<hash part>.narinfo` | compared with the stored NAR, published |
 //! | `log/<base name>` | stored |
 //! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: the server makes listings itself |
-//! | `realisations/…`, `build-trace-v2/…` | refused: not implemented |
+//! | `realisations/…`, `build-trace-v2/…` | checked, stored with the path of its output |
 //!
 //! # Access
 //!
@@ -27,6 +27,7 @@
 //! 507.
 
 mod body;
+mod realisation;
 mod target;
 
 use std::cell::Cell;
@@ -114,12 +115,13 @@ impl Uploads {
         self.stored.may_contain(hash_part)
     }
 
-    /// Writes narinfos that are missing in the storage directory.
+    /// Writes narinfos and realisations that are missing in the storage directory.
     pub(crate) fn repair_mirror(&self, context: Context<'_>) {
         let render = |path: &StoredPath| render(context, path);
         if let Err(error) = self.stored.repair_mirror(&render) {
             report(context, &error);
         }
+        self.repair_realisations(context);
     }
 
     /// Decides how to receive the body of a PUT.
@@ -188,12 +190,13 @@ impl Uploads {
     }
 
     /// Answers from uploaded paths, if the live Nix store has no such path; `None` unless the URL
-    /// names a narinfo, a listing or a log.
+    /// names a narinfo, a listing, a log or a realisation.
     pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
         match Target::of(path).kind {
             Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
             Kind::Listing(hash_part) => Some(self.listing(context, hash_part)),
             Kind::Log(path) => Some(self.log(context, &path)),
+            Kind::Realisation(id) => Some(self.realisation(context, &id)),
             _ => None,
         }
     }
@@ -208,7 +211,8 @@ impl Uploads {
             Kind::Listing(hash_part) => self.listing(context, *hash_part),
             Kind::Nar(name) => self.nar(context, head, name),
             Kind::Log(path) => self.log(context, path),
-            Kind::DebugInfo | Kind::Realisation | Kind::Unknown => Fixed::NotFound.response(),
+            Kind::Realisation(id) => self.realisation(context, id),
+            Kind::DebugInfo | Kind::Unknown => Fixed::NotFound.response(),
         }
     }
 
@@ -372,11 +376,7 @@ impl Uploads {
                     .map_err(PutError::of_source)?;
                 Ok(ok("accepted"))
             }
-            Kind::Realisation => Ok(refused(
-                Status::NOT_IMPLEMENTED,
-                "realisations cannot be uploaded yet: push paths that are not content-addressed \
-                 derivations",
-            )),
+            Kind::Realisation(id) => self.put_realisation(context, source, token, id),
             Kind::Nar(_) | Kind::Unknown => Ok(Fixed::NotFound.response()),
         }
     }
@@ -525,10 +525,14 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
         PutError::Narinfo(refusal) => match **refusal {
             Refusal::TooLong
             | Refusal::LogTooLong(_)
+            | Refusal::RealisationTooLong
+            | Refusal::TooManyRealisations
             | Refusal::Quota { .. }
             | Refusal::TooManyLoose { .. } => Status::CONTENT_TOO_LARGE,
             Refusal::TokenInvalid => Status::FORBIDDEN,
-            Refusal::MissingReference { .. } | Refusal::UnknownFile(_) => Status::CONFLICT,
+            Refusal::MissingReference { .. }
+            | Refusal::MissingOutput(_)
+            | Refusal::UnknownFile(_) => Status::CONFLICT,
             _ => Status::UNPROCESSABLE_CONTENT,
         },
         // Nix before 2.33 would repeat the PUT with an empty body.

@@ -1,7 +1,13 @@
 //! Parses request URLs of uploads.
 
+use std::borrow::Cow;
+
+use samovar_http::http::percent;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::verify::FileName;
+use samovar_store::RealisationId;
+
+use crate::route;
 
 /// The resource that a URL's path names.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +24,7 @@ pub(crate) enum Kind {
     Nar(FileName),
     Log(StorePath),
     DebugInfo,
-    Realisation,
+    Realisation(RealisationId),
     Unknown,
 }
 
@@ -52,12 +58,19 @@ fn kind(path: &[u8]) -> Kind {
         let path = name.and_then(|name| StorePath::from_base_name(name).ok());
         return path.map_or(Kind::Unknown, Kind::Log);
     }
+    if let Some(name) = path.strip_suffix(b".doi") {
+        let name = match name.starts_with(b"realisations/") {
+            // Nix encodes `!` since 2.34.
+            true => percent::decode(name),
+            false => Some(Cow::Borrowed(name)),
+        };
+        let name = name.and_then(|name| String::from_utf8(name.into_owned()).ok());
+        let id = name.as_deref().and_then(route::realisation);
+        return id.map_or(Kind::Unknown, Kind::Realisation);
+    }
     match path {
         b"nix-cache-info" => Kind::CacheInfo,
         _ if path.starts_with(b"debuginfo/") => Kind::DebugInfo,
-        _ if path.starts_with(b"realisations/") || path.starts_with(b"build-trace-v2/") => {
-            Kind::Realisation
-        }
         _ => Kind::Unknown,
     }
 }
@@ -83,7 +96,9 @@ mod tests {
             "/nar/{N}.nar.zst",
             "/log/{H}-a.drv",
             "/debuginfo/0.debug",
-            "/realisations/sha256:0!out.doi",
+            "/realisations/sha256:{N}!out.doi",
+            "/realisations/sha256:{N}%21out.doi",
+            "/build-trace-v2/{H}-a.drv/out.doi",
         ] {
             let (target, below) = (of(path), of(&format!("/upload{path}")));
             assert_ne!(target.kind, Kind::Unknown, "{path}");
@@ -108,6 +123,12 @@ mod tests {
             "/nar/{N}.nar/x",
             "/log/../../etc/passwd",
             "/log/{H}-a/b",
+            "/realisations/sha256:0!out.doi",
+            "/realisations/sha256:{N}!out",
+            "/realisations/sha256:{N}!a%2fb.doi",
+            "/build-trace-v2/{H}-a/out.doi",
+            "/build-trace-v2/{H}-a.drv/a/b.doi",
+            "/build-trace-v2/{H}-a.drv%2fout.doi",
         ] {
             assert_eq!(of(path).kind, Kind::Unknown, "{path}");
         }

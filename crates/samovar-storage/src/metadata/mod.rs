@@ -5,6 +5,7 @@
 
 mod check;
 mod collect;
+mod extra;
 mod push;
 mod sqlite;
 mod totals;
@@ -17,6 +18,7 @@ use crate::token::{Rights, Token, TokenHash};
 
 pub use check::{ListedNar, ListedPath};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
+pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
 pub use totals::{CacheTotals, Totals};
@@ -266,6 +268,37 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
     /// Any [`StorageError`]; then nothing was published.
     fn publish(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError>;
 
+    /// Records a realisation that was uploaded with `token`, and the use of its output, which is
+    /// revived if it is condemned.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn record_realisation(
+        &self,
+        cache: CacheId,
+        token: i64,
+        new: &NewRealisation,
+    ) -> Result<Recorded, StorageError>;
+
+    /// Returns the realisation with this key.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn realisation(
+        &self,
+        cache: CacheId,
+        key: &str,
+    ) -> Result<Option<StoredRealisation>, StorageError>;
+
+    /// Returns the keys of all realisations of a cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn realisation_keys(&self, cache: CacheId) -> Result<Vec<String>, StorageError>;
+
     /// Adds a token.
     ///
     /// # Errors
@@ -352,8 +385,9 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
     fn condemned_paths(&self, before: i64) -> Result<Vec<i64>, StorageError>;
 
     /// Deletes those of these paths that are still condemned since `before` or longer, and that
-    /// neither a path nor a pin needs, in one transaction. Calls `remove_mirror` in the transaction
-    /// for each path of the mirrored cache. Returns the deleted paths.
+    /// neither a path nor a pin needs, with their realisations, in one transaction. Calls
+    /// `remove_mirror` in the transaction with the key of each of their files in the directory.
+    /// Returns the deleted paths.
     ///
     /// # Errors
     ///
@@ -362,7 +396,7 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
         &self,
         ids: &[i64],
         before: i64,
-        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+        remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<Vec<(CacheId, HashPart)>, StorageError>;
 
     /// Returns the NARs that no path uses and that no client has sent since `sent_before`: those

@@ -7,6 +7,7 @@ use super::rows::{damaged, path_of, unsigned};
 use super::{check, paths};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, DAY, Graph, GraphPath, Uses};
+use crate::mirror::narinfo_key;
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
 /// commit do not revive, so the time until deletion is counted from
@@ -162,7 +163,7 @@ pub(super) fn delete_paths(
     transaction: &Transaction<'_>,
     ids: &[i64],
     before: i64,
-    remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+    remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
     let mirrored = check::mirrored_cache(transaction)?.map(|(cache, _)| cache.0);
     let mut statement = transaction.prepare_cached(
@@ -173,6 +174,10 @@ pub(super) fn delete_paths(
     )?;
     let mut deleted = Vec::new();
     for id in ids {
+        let realisations = match mirrored {
+            Some(_) => realisations(transaction, *id)?,
+            None => Vec::new(),
+        };
         let row = statement
             .query_row(params![id, before], |row| {
                 Ok((row.get(0)?, HashPart::from_bytes(row.get(1)?)))
@@ -182,11 +187,21 @@ pub(super) fn delete_paths(
             continue;
         };
         if mirrored == Some(cache) {
-            remove_mirror(hash_part)?;
+            for key in realisations {
+                remove_mirror(&key)?;
+            }
+            remove_mirror(&narinfo_key(hash_part))?;
         }
         deleted.push((CacheId(cache), hash_part));
     }
     Ok(deleted)
+}
+
+/// Returns the keys of the realisations whose output is this path.
+fn realisations(connection: &Connection, path: i64) -> Result<Vec<String>, StorageError> {
+    let mut statement = connection.prepare_cached("select key from extra where path_id = ?1")?;
+    let rows = statement.query_map([path], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 pub(super) fn loose_nars(

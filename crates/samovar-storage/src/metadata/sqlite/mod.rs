@@ -9,6 +9,7 @@
 
 mod check;
 mod collect;
+mod extra;
 mod paths;
 mod pins;
 mod push;
@@ -25,8 +26,9 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use super::{
-    CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, NewNar, NewPath, NewPin, NewToken, Pin,
-    Published, StoredNar, StoredPath, Totals, Uses,
+    CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, NewNar, NewPath, NewPin,
+    NewRealisation, NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation,
+    Totals, Uses,
 };
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
@@ -221,6 +223,27 @@ impl Metadata for Sqlite {
         })
     }
 
+    fn record_realisation(
+        &self,
+        cache: CacheId,
+        token: i64,
+        new: &NewRealisation,
+    ) -> Result<Recorded, StorageError> {
+        self.write(|transaction| extra::record(transaction, cache, token, new, self.now()))
+    }
+
+    fn realisation(
+        &self,
+        cache: CacheId,
+        key: &str,
+    ) -> Result<Option<StoredRealisation>, StorageError> {
+        self.read(|connection| extra::find(connection, cache, key))
+    }
+
+    fn realisation_keys(&self, cache: CacheId) -> Result<Vec<String>, StorageError> {
+        self.read(|connection| extra::keys(connection, cache))
+    }
+
     fn add_token(&self, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
         tokens::add(&self.writer(), hash, token, self.now())
     }
@@ -272,7 +295,7 @@ impl Metadata for Sqlite {
         &self,
         ids: &[i64],
         before: i64,
-        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+        remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
         self.write(|transaction| collect::delete_paths(transaction, ids, before, remove_mirror))
     }

@@ -353,7 +353,7 @@ fn over_quota(
 }
 
 /// Returns the row number of the path with this hash part and name.
-fn path_row(
+pub(super) fn path_row(
     transaction: &Transaction<'_>,
     cache: CacheId,
     path: &StorePath,
@@ -369,7 +369,7 @@ fn path_row(
 }
 
 /// Adds signatures to a column, without duplicates, up to the limit.
-fn joined(sigs: &str, more: &[Signature]) -> String {
+pub(super) fn joined(sigs: &str, more: &[Signature]) -> String {
     let mut texts: Vec<String> = sigs.split(' ').map(str::to_owned).collect();
     texts.retain(|text| !text.is_empty());
     for signature in more {

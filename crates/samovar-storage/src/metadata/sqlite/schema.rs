@@ -8,14 +8,15 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-const SCHEMA: i64 = 3;
+const SCHEMA: i64 = 4;
 
 /// The SQL that leads from each version to the next one; the first leads from an empty database to
 /// version 1.
-const STEPS: [&str; 3] = [
+const STEPS: [&str; 4] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
 ];
 
 /// Brings the database to the present schema version in one transaction.

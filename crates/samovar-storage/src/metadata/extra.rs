@@ -1,0 +1,46 @@
+//! Types for small documents beside paths: realisations.
+
+use samovar_nix::{Signature, StorePath};
+
+/// A realisation to record: the output of a content-addressed derivation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRealisation {
+    /// Its URL, relative to the cache.
+    pub key: String,
+    /// Start of the keys of all outputs of the derivation.
+    pub key_prefix: String,
+    /// The store path of the output.
+    pub out_path: StorePath,
+    /// Whether the live Nix store contains the output, so that the cache need not.
+    pub is_elsewhere: bool,
+    /// The JSON document, without signatures.
+    pub body: String,
+    /// The uploaded signatures.
+    pub signatures: Vec<Signature>,
+}
+
+/// A realisation that was uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRealisation {
+    /// Whether its output is a path of the cache rather than one of the live Nix store.
+    pub is_of_cache: bool,
+    /// The JSON document, without signatures.
+    pub body: String,
+    /// The uploaded signatures.
+    pub signatures: Vec<Signature>,
+}
+
+/// The outcome of recording a realisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// The realisation is new, or was known already. Missing signatures were added.
+    Kept,
+    /// Another realisation of the same output was there first, and stays.
+    Conflict,
+    /// The output is not in the cache. Nothing was changed.
+    MissingOutput,
+    /// The derivation has the maximum number of realisations. Nothing was changed.
+    TooMany,
+    /// The token was revoked or has expired. Nothing was changed.
+    TokenInvalid,
+}

@@ -1,0 +1,71 @@
+//! Realisations: the outputs of content-addressed derivations.
+//!
+//! A realisation belongs to the path of its output, and is deleted with it. This module stores the
+//! JSON document without reading it; the key is its URL.
+
+use crate::error::{PutError, StorageError};
+use crate::metadata::{NewRealisation, Recorded, StoredRealisation};
+use crate::publish::Refusal;
+use crate::stored_cache::StoredCache;
+use crate::token::Token;
+
+impl StoredCache {
+    /// Records a realisation. When this returns, it is durable. Returns whether it was recorded:
+    /// if another one of the same output was there first, that one stays.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is recorded.
+    pub fn put_realisation(&self, token: &Token, new: &NewRealisation) -> Result<bool, PutError> {
+        let metadata = &self.storage.metadata;
+        Err(match metadata.record_realisation(self.id, token.id, new)? {
+            Recorded::Kept => return Ok(true),
+            Recorded::Conflict => return Ok(false),
+            Recorded::MissingOutput => Refusal::MissingOutput(new.out_path.clone()),
+            Recorded::TooMany => Refusal::TooManyRealisations,
+            Recorded::TokenInvalid => Refusal::TokenInvalid,
+        }
+        .into())
+    }
+
+    /// Returns an uploaded realisation. Its output may be condemned, until it is looked up.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn realisation(&self, key: &str) -> Result<Option<StoredRealisation>, StorageError> {
+        self.storage.metadata.realisation(self.id, key)
+    }
+
+    /// Returns the keys of realisations that are missing in the directory because an earlier
+    /// process was killed after recording them. Returns none if the cache is not mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn unmirrored_realisations(&self) -> Result<Vec<String>, StorageError> {
+        if !self.is_mirrored {
+            return Ok(Vec::new());
+        }
+        let mut missing = Vec::new();
+        for key in self.storage.metadata.realisation_keys(self.id)? {
+            let state = self.storage.objects.state(&key)?;
+            if state.is_none_or(|state| state.len == 0) {
+                missing.push(key);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Writes a realisation into the directory, if the cache is mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn mirror_realisation(&self, key: &str, text: &str) -> Result<(), StorageError> {
+        match self.is_mirrored {
+            true => self.storage.objects.write_mirror(key, text.as_bytes()),
+            false => Ok(()),
+        }
+    }
+}
