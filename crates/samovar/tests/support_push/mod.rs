@@ -13,6 +13,7 @@ use std::process::Command;
 use serde_json::Value;
 use testkit::nix::{OwnStore, local, nix};
 use testkit::process::{finish, output};
+use testkit::random::SplitMix64;
 
 use crate::support::{samovar, secret_file};
 
@@ -114,14 +115,5 @@ pub(crate) fn closure(root: &Path, paths: &[String]) -> BTreeSet<String> {
 
 /// Bytes that cannot be compressed, different for each seed.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    SplitMix64::new(seed).bytes(len)
 }
