@@ -8,7 +8,7 @@ use crate::nginx::Variant;
 
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
-       samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT] [--quick]
+       samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT]
 
 `engine` compares HTTP engines instead of binary caches.
 
@@ -19,11 +19,10 @@ usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
                          at each start) filled in. The server must listen on 127.0.0.1. Give the
                          same NAME with and without {key} to measure signing too. The summary
                          compares the first NAME with the others
-  --out DIR              also write table.md, chart.svg and results.json to DIR
+  --out DIR              also write table.md and chart.svg to DIR
   --rounds N             measure each figure N times and report the median (3)
   --seconds S            duration of each measurement (3)
   --rows TEXT            measure only rows whose name contains TEXT
-  --quick                rounds of half a second, 1 and 64 connections
   --check                one round, as short as possible: checks that everything works
   --help                 show this help";
 
@@ -88,10 +87,6 @@ impl Arguments {
                     arguments.seconds = value()?.parse().context("--seconds must be a number")?
                 }
                 "--rows" => arguments.rows.clone_from(value()?),
-                "--quick" => {
-                    arguments.connections = &[1, 64];
-                    arguments.seconds = 0.5;
-                }
                 "--check" => {
                     arguments.connections = &[1];
                     arguments.seconds = 0.05;
@@ -121,26 +116,20 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read() {
+    fn options_are_parsed() {
         let arguments =
             parse("--store /s --server a=b=c --rounds 5 --seconds 1.5 --out /o").unwrap();
         assert_eq!(arguments.servers, [("a".to_owned(), "b=c".to_owned())]);
         assert_eq!((arguments.rounds, arguments.seconds), (5, 1.5));
         assert_eq!(arguments.out, Some("/o".into()));
         assert!(!arguments.is_engine && parse("engine --rows x").unwrap().is_engine);
-        assert_eq!(
-            parse("--store /s --server a=b --quick")
-                .unwrap()
-                .connections,
-            [1, 64]
-        );
         assert_eq!(parse("--store /s --server a=b --check").unwrap().rounds, 1);
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn incomplete_and_unknown_options_are_refused() {
         for line in [
-            "--quick",
+            "--check",
             "--store",
             "--store /s",
             "--store /s --server a=b --rounds 0",

@@ -2,7 +2,7 @@
 //! fast but incorrectly must not win.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -214,19 +214,12 @@ impl Write for Hasher {
 fn dump_hash(store: &Store, path: &str) -> Result<Hash> {
     let mut child = store.dump(path).stdout(Stdio::piped()).spawn()?;
     let mut stdout = child.stdout.take().context("stdout is piped")?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let len = stdout.read(&mut buffer)?;
-        if len == 0 {
-            break;
-        }
-        hash.update(buffer.get(..len).unwrap_or_default());
-    }
+    let mut hasher = Hasher(Sha256::new());
+    io::copy(&mut stdout, &mut hasher)?;
     if !child.wait()?.success() {
         bail!("nix-store --dump {path} failed");
     }
-    Ok(hash.finalize())
+    Ok(hasher.0.finalize())
 }
 
 #[cfg(test)]

@@ -158,14 +158,6 @@ impl Contender {
         Ok(place.get_or_init(|| running))
     }
 
-    /// Returns the commands as the user has given them.
-    pub(crate) fn commands(&self) -> impl Iterator<Item = &str> {
-        self.plain
-            .as_deref()
-            .into_iter()
-            .chain(self.signing.as_deref())
-    }
-
     /// Returns this server's URL of the NAR of `path`.
     pub(crate) fn nar_url(&self, path: &str) -> Result<String> {
         let running = self.standing(Setting::Plain).map_err(gap_error)?;

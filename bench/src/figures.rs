@@ -40,77 +40,32 @@ pub(crate) enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the title for tables, the name for sentences, the key in JSON, and the unit.
-    fn texts(self) -> [&'static str; 4] {
+    /// Returns the title for tables, the name for use in a sentence, and the unit, to be appended to
+    /// a value.
+    pub(crate) fn texts(self) -> [&'static str; 3] {
         match self {
-            Self::ServerCpuUs => [
-                "Server CPU per answer, µs",
-                "server CPU",
-                "server_cpu_us",
-                " µs",
-            ],
-            Self::Rate => ["Answers per second", "rate", "rate", ""],
-            Self::P50Us => ["Latency, p50, µs", "p50", "p50_us", " µs"],
-            Self::P99Us => ["Latency, p99, µs", "p99", "p99_us", " µs"],
-            Self::ServerCpuPerGb => [
-                "Server CPU per GB, s",
-                "server CPU",
-                "server_cpu_s_per_gb",
-                " s/GB",
-            ],
+            Self::ServerCpuUs => ["Server CPU per response, µs", "server CPU", " µs"],
+            Self::Rate => ["Responses per second", "rate", ""],
+            Self::P50Us => ["Latency, p50, µs", "p50", " µs"],
+            Self::P99Us => ["Latency, p99, µs", "p99", " µs"],
+            Self::ServerCpuPerGb => ["Server CPU per GB, s", "server CPU", " s/GB"],
             Self::BothCpuPerGb => [
                 "Server and client CPU per GB, s",
                 "server and client CPU",
-                "both_cpu_s_per_gb",
                 " s/GB",
             ],
-            Self::MbPerSecond => ["MB of NAR per second", "rate", "mb_per_s", ""],
-            Self::WallMs => ["Time, ms", "time", "wall_ms", " ms"],
-            Self::ServerCpuMs => ["Server CPU, ms", "server CPU", "server_cpu_ms", " ms"],
-            Self::ClientCpuMs => ["Client CPU, ms", "client CPU", "client_cpu_ms", " ms"],
-            Self::PssMib => ["Memory (PSS), MiB", "memory", "pss_mib", " MiB"],
-            Self::RssMib => ["Memory (RSS), MiB", "memory", "rss_mib", " MiB"],
-            Self::PeakMib => ["Largest memory so far, MiB", "memory", "peak_mib", " MiB"],
-            Self::Calls => ["System calls per answer", "system calls", "calls", ""],
-            Self::ServerCpuPerMessage => [
-                "Server CPU per message, µs",
-                "server CPU",
-                "message_us",
-                " µs",
-            ],
-            Self::ServerCpuPerDelivery => [
-                "Server CPU per delivery, µs",
-                "server CPU",
-                "delivery_us",
-                " µs",
-            ],
-            Self::KibPerConnection => [
-                "Memory per connection, KiB",
-                "memory",
-                "connection_kib",
-                " KiB",
-            ],
+            Self::MbPerSecond => ["MB of NAR per second", "rate", ""],
+            Self::WallMs => ["Time, ms", "time", " ms"],
+            Self::ServerCpuMs => ["Server CPU, ms", "server CPU", " ms"],
+            Self::ClientCpuMs => ["Client CPU, ms", "client CPU", " ms"],
+            Self::PssMib => ["Memory (PSS), MiB", "memory", " MiB"],
+            Self::RssMib => ["Memory (RSS), MiB", "memory", " MiB"],
+            Self::PeakMib => ["Peak memory (RSS), MiB", "memory", " MiB"],
+            Self::Calls => ["System calls per response", "system calls", ""],
+            Self::ServerCpuPerMessage => ["Server CPU per message, µs", "server CPU", " µs"],
+            Self::ServerCpuPerDelivery => ["Server CPU per delivery, µs", "server CPU", " µs"],
+            Self::KibPerConnection => ["Memory per connection, KiB", "memory", " KiB"],
         }
-    }
-
-    /// Returns the title for tables.
-    pub(crate) fn title(self) -> &'static str {
-        self.texts()[0]
-    }
-
-    /// Returns the name for use in a sentence.
-    pub(crate) fn short(self) -> &'static str {
-        self.texts()[1]
-    }
-
-    /// Returns the key in JSON.
-    pub(crate) fn key(self) -> &'static str {
-        self.texts()[2]
-    }
-
-    /// Returns the unit, to be appended to a value.
-    pub(crate) fn unit(self) -> &'static str {
-        self.texts()[3]
     }
 
     /// Returns whether a larger value is better.
@@ -137,107 +92,105 @@ pub(crate) enum Section {
     Engine,
 }
 
-impl Section {
-    /// All sections, in the order of the report.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::NixServeNg,
-        Self::Requests,
-        Self::Bulk,
-        Self::Once,
-        Self::Copy,
-        Self::Start,
-        Self::Memory,
-        Self::Calls,
-        Self::Engine,
-    ];
-
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::NixServeNg => "nix-serve-ng's benchmark",
-            Self::Requests => "Small answers",
-            Self::Bulk => "NARs",
-            Self::Once => "Each path requested once",
-            Self::Copy => "A real client",
-            Self::Start => "Start",
-            Self::Memory => "Memory",
-            Self::Calls => "System calls",
-            Self::Engine => "HTTP engines",
-        }
-    }
-
-    /// Describes the measuring method.
-    pub(crate) fn remark(self) -> &'static str {
-        match self {
-            Self::NixServeNg => {
-                "As its README defines them: one question at a time on one connection; a NAR is \
-                 requested by the narinfo's URL, and the narinfo is part of the time. Client and \
-                 server on one core, a line is one iteration."
-            }
-            Self::Requests => {
-                "`cN`: N connections with one question each. `c1` has client and server on one \
-                 core. Narinfos are random ones of all there are."
-            }
-            Self::Bulk => {
-                "`cN`: N connections. *first*: the first question for the tree after a start, CPU \
-                 counted until the server is at rest again; *again*: it has answered it before. \
-                 With zstd accepted a GB is one of the NAR, whatever went over the wire."
-            }
-            Self::Once => {
-                "25 connections, as many as Nix opens; every path once, CPU per answer, time for \
-                 all. *cold*: just started; where signatures are made all CPU since exec counts. \
-                 The mass query is for a closure of 10,000 paths in the big store; *one answer*: \
-                 one question and one connection, `GET /closure/…`."
-            }
-            Self::Copy => "`nix copy --from` into an empty store on tmpfs.",
-            Self::Start => "From exec to the first right narinfo; CPU until the server is at rest.",
-            Self::Memory => {
-                "All processes of a server. *after the load*: when all rows are measured."
-            }
-            Self::Calls => "One connection, counted by strace in a run of its own.",
-            Self::Engine => {
-                "`cN`: N connections. *One core*: a server with one thread shares the core \
-                 with its client."
-            }
-        }
-    }
-
-    /// Returns the possible quantities of its rows, the most important first.
-    pub(crate) fn quantities(self) -> &'static [Quantity] {
-        match self {
-            Self::NixServeNg => &[Quantity::WallMs, Quantity::ServerCpuUs],
-            Self::Requests => &[
-                Quantity::ServerCpuUs,
-                Quantity::Rate,
-                Quantity::P50Us,
-                Quantity::P99Us,
-            ],
-            Self::Bulk => &[
-                Quantity::ServerCpuPerGb,
-                Quantity::BothCpuPerGb,
-                Quantity::MbPerSecond,
-            ],
-            Self::Once => &[Quantity::ServerCpuUs, Quantity::WallMs],
-            Self::Copy => &[
-                Quantity::WallMs,
-                Quantity::ServerCpuMs,
-                Quantity::ClientCpuMs,
-            ],
-            Self::Start => &[Quantity::WallMs, Quantity::ServerCpuMs],
-            Self::Memory => &[Quantity::PssMib, Quantity::RssMib, Quantity::PeakMib],
-            Self::Calls => &[Quantity::Calls],
-            Self::Engine => &[
-                Quantity::ServerCpuUs,
-                Quantity::ServerCpuPerGb,
-                Quantity::ServerCpuPerMessage,
-                Quantity::ServerCpuPerDelivery,
-                Quantity::KibPerConnection,
-                Quantity::Rate,
-                Quantity::P50Us,
-                Quantity::P99Us,
-            ],
-        }
-    }
+/// Description of a section.
+pub(crate) struct About {
+    pub(crate) section: Section,
+    pub(crate) title: &'static str,
+    /// Measuring method.
+    pub(crate) remark: &'static str,
+    /// Possible quantities of the rows, the most important first.
+    pub(crate) quantities: &'static [Quantity],
 }
+
+/// All sections, in the order of the report.
+pub(crate) static SECTIONS: [About; 9] = [
+    About {
+        section: Section::NixServeNg,
+        title: "nix-serve-ng's benchmark",
+        remark: "As defined in its README: one connection, one request at a time. A NAR is \
+                 requested by the URL in its narinfo, and the time includes the request for the \
+                 narinfo. Client and server share one core. A figure is for one iteration: one or \
+                 ten requests, as the row states.",
+        quantities: &[Quantity::WallMs, Quantity::ServerCpuUs],
+    },
+    About {
+        section: Section::Requests,
+        title: "Small responses",
+        remark: "`cN`: N connections with one request at a time on each. In `c1`, client and \
+                 server share one core. Narinfos are requested in random order.",
+        quantities: &[
+            Quantity::ServerCpuUs,
+            Quantity::Rate,
+            Quantity::P50Us,
+            Quantity::P99Us,
+        ],
+    },
+    About {
+        section: Section::Bulk,
+        title: "NARs",
+        remark: "`cN`: N connections. *first*: the first request for the tree after a start; CPU \
+                 time counts until the server is idle again. *again*: later requests. Sizes are \
+                 those of the uncompressed NAR, also if it is sent with zstd.",
+        quantities: &[
+            Quantity::ServerCpuPerGb,
+            Quantity::BothCpuPerGb,
+            Quantity::MbPerSecond,
+        ],
+    },
+    About {
+        section: Section::Once,
+        title: "Each path requested once",
+        remark: "25 connections, the maximum of Nix; CPU time per path, and the time for all. \
+                 *cold*: the server has just started; where it signs, CPU time counts from exec. \
+                 The mass query requests the narinfos of a closure of 10,000 paths in the big \
+                 store; *one answer*: one request `GET /closure/…`.",
+        quantities: &[Quantity::ServerCpuUs, Quantity::WallMs],
+    },
+    About {
+        section: Section::Copy,
+        title: "A real client",
+        remark: "`nix copy --from` into an empty store on tmpfs.",
+        quantities: &[
+            Quantity::WallMs,
+            Quantity::ServerCpuMs,
+            Quantity::ClientCpuMs,
+        ],
+    },
+    About {
+        section: Section::Start,
+        title: "Start",
+        remark: "From exec to the first correct narinfo; CPU time until the server is idle.",
+        quantities: &[Quantity::WallMs, Quantity::ServerCpuMs],
+    },
+    About {
+        section: Section::Memory,
+        title: "Memory",
+        remark: "All processes of a server. *after the load*: after all other rows were measured.",
+        quantities: &[Quantity::PssMib, Quantity::RssMib, Quantity::PeakMib],
+    },
+    About {
+        section: Section::Calls,
+        title: "System calls",
+        remark: "One connection, counted by strace in a separate run.",
+        quantities: &[Quantity::Calls],
+    },
+    About {
+        section: Section::Engine,
+        title: "HTTP engines",
+        remark: "`cN`: N connections. *One core*: a server with one thread shares the core with \
+                 its client.",
+        quantities: &[
+            Quantity::ServerCpuUs,
+            Quantity::ServerCpuPerGb,
+            Quantity::ServerCpuPerMessage,
+            Quantity::ServerCpuPerDelivery,
+            Quantity::KibPerConnection,
+            Quantity::Rate,
+            Quantity::P50Us,
+            Quantity::P99Us,
+        ],
+    },
+];
 
 /// Reason why a server has no figure.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //!   --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
 //! ```
 //!
-//! [`rows`] performs the measurements, with one module for each method; [`figures`] holds the
-//! results, which [`table`], [`summary`], [`chart`] and [`report`] show.
+//! [`rows`] performs the measurements, with one module for each method; [`figures`] defines the
+//! results, which [`table`], [`summary`] and [`chart`] render and [`report`] writes.
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`].
 //!
@@ -123,7 +123,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let text = report::markdown(&machine, &remarks, &results);
     print!("{text}");
     if let Some(folder) = &arguments.out {
-        report::write(folder, &text, &machine, &results, &contenders)?;
+        report::write(folder, &text, &results)?;
     }
     let cells = results.rows.iter().flat_map(|row| &row.cells);
     let failed = cells.filter(|cell| matches!(cell.gap, Some(Gap::Failed(_))));

@@ -181,34 +181,23 @@ pub(crate) fn ended_children_cpu() -> Duration {
     procfs::children_cpu_time(std::process::id()).unwrap_or_default()
 }
 
-/// Restricts this thread, and threads that it starts, to `cores`.
-fn pin_own_thread(cores: &CpuSet) {
-    sched_setaffinity(None, cores).ok();
-}
-
-/// Returns the cores that this process may use, and a set of the first one alone.
-fn cores() -> Result<(CpuSet, CpuSet)> {
-    let all = sched_getaffinity(None).context("cannot see the cores")?;
-    let mut first = CpuSet::new();
-    first.set(
-        (0..CpuSet::MAX_CPU)
-            .find(|&core| all.is_set(core))
-            .unwrap_or(0),
-    );
-    Ok((all, first))
-}
-
-/// Runs `measurement` with the server, this thread and its children restricted to one core.
+/// Runs `measurement` with the server, this thread and its children restricted to one core: the
+/// first that this process may use.
 pub(crate) fn on_one_core<T>(
     server: &Server,
     measurement: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let (all, first) = cores()?;
-    server.pin(&first);
-    pin_own_thread(&first);
+    let all = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+    let mut first = CpuSet::new();
+    let mut cores = 0..CpuSet::MAX_CPU;
+    first.set(cores.find(|&core| all.is_set(core)).unwrap_or(0));
+    let pin = |cores: &CpuSet| {
+        server.pin(cores);
+        sched_setaffinity(None, cores).ok();
+    };
+    pin(&first);
     let measured = measurement();
-    pin_own_thread(&all);
-    server.pin(&all);
+    pin(&all);
     measured
 }
 

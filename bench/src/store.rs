@@ -20,7 +20,7 @@ pub(crate) struct Store {
     pub(crate) big: String,
     /// Store path of a tree of about 45,000 files.
     pub(crate) tree: String,
-    /// Store paths of ten files of up to 10 MB; empty if the store has none.
+    /// Store paths of ten files of up to 10 MB.
     pub(crate) mixed: Vec<String>,
     /// Store paths of a closure of some hundred paths; its top is the last one.
     pub(crate) closure: Vec<String>,

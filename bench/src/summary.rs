@@ -123,7 +123,7 @@ impl<'row> Line<'row> {
             "| {} | {}{} |",
             self.row,
             number(self.ours),
-            self.unit.unit()
+            self.unit.texts()[2]
         );
         match &self.peer {
             Some((value, name)) => write!(text, " {} ({name}) |", number(*value)).ok(),
@@ -166,7 +166,7 @@ fn losses(name: &str, ratios: &[Ratio]) -> String {
             text,
             "* {}: {}, {:.2} beside {}",
             ratio.row,
-            ratio.quantity.short(),
+            ratio.quantity.texts()[1],
             ratio.value,
             ratio.other
         )

@@ -2,28 +2,28 @@
 
 use std::fmt::Write as _;
 
-use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section};
+use crate::figures::{About, Cell, Gap, Part, Quantity, Results, Row, SECTIONS};
 
 /// Renders all sections that have rows, with figures or with the reasons why there are none.
 pub(crate) fn render(results: &Results) -> String {
-    Section::ALL
-        .into_iter()
-        .map(|section| render_section(results, section))
+    let sections = SECTIONS.iter();
+    sections
+        .map(|about| render_section(results, about))
         .collect()
 }
 
-fn render_section(results: &Results, section: Section) -> String {
+fn render_section(results: &Results, about: &About) -> String {
     let (asked, not_asked): (Vec<&Row>, Vec<&Row>) = results
         .rows
         .iter()
-        .filter(|row| row.section == section)
+        .filter(|row| row.section == about.section)
         .partition(|row| row.cells.iter().any(|cell| !is_not_asked(cell)));
     if asked.is_empty() && not_asked.is_empty() {
         return String::new();
     }
-    let mut text = format!("### {}\n\n{}\n\n", section.title(), section.remark());
+    let mut text = format!("### {}\n\n{}\n\n", about.title, about.remark);
     let mut reasons = Vec::new();
-    for &quantity in section.quantities() {
+    for &quantity in about.quantities {
         text.push_str(&table(results, &asked, quantity, &mut reasons));
     }
     // Writing to a `String` never fails.
@@ -72,7 +72,7 @@ fn table(
     let reference = results.first(Part::Anchor);
     let mut text = format!(
         "**{}**\n\n| | {} |\n|---|{}\n",
-        quantity.title(),
+        quantity.texts()[0],
         names.join(" | "),
         "---:|".repeat(names.len())
     );

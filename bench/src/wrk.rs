@@ -1,9 +1,8 @@
 //! Many small requests on many connections: wrk with a script of our own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -31,45 +30,23 @@ function done(summary, latency, requests)
 end
 "#;
 
-/// Results of wrk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
-    requests: u64,
-    duration: Duration,
-    p50: Duration,
-    p99: Duration,
+/// Names of the results in the script's JSON. `status` counts the responses with a status of 400 or
+/// above.
+const RESULTS: [&str; 6] = ["requests", "micros", "p50", "p99", "status", "broken"];
+
+/// Requests for random targets from a list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load<'run> {
+    /// Directory for the files that wrk reads; those of an earlier load are overwritten.
+    pub(crate) scratch: &'run Path,
+    pub(crate) targets: &'run [String],
+    /// Expected status of all responses: 200 if true, else 404.
+    pub(crate) is_found: bool,
+    /// Whether the client accepts zstd.
+    pub(crate) takes_zstd: bool,
 }
 
-/// List of request targets, and the status that their responses must have.
-#[derive(Debug)]
-pub(crate) struct Load {
-    script: PathBuf,
-    targets: PathBuf,
-    found: bool,
-    takes_zstd: bool,
-}
-
-impl Load {
-    /// Writes `targets` below `scratch`, in place of those of an earlier load. `found` is the
-    /// expected status: 200 if true, else 404. `takes_zstd`: the client accepts zstd.
-    pub(crate) fn new(
-        scratch: &Path,
-        targets: &[String],
-        found: bool,
-        takes_zstd: bool,
-    ) -> Result<Self> {
-        let script = scratch.join("load.lua");
-        fs::write(&script, SCRIPT)?;
-        let file = scratch.join("targets");
-        fs::write(&file, targets.join("\n") + "\n")?;
-        Ok(Self {
-            script,
-            targets: file,
-            found,
-            takes_zstd,
-        })
-    }
-
+impl Load<'_> {
     /// Runs wrk for `seconds` on `connections` connections; returns rate, latencies and CPU time of
     /// the server. Fails if wrk fails, the server broke a connection, or a status differs.
     pub(crate) fn measure(
@@ -78,20 +55,9 @@ impl Load {
         connections: u32,
         seconds: f64,
     ) -> Result<Values> {
-        let before = server.cpu();
-        let seen = self.run(server, connections, seconds)?;
-        let cpu = server.cpu().saturating_sub(before);
-        let micros = |duration: Duration| duration.as_secs_f64() * 1e6;
-        let requests = to_f64(seen.requests);
-        Ok(Values::from([
-            (Quantity::Rate, requests / seen.duration.as_secs_f64()),
-            (Quantity::ServerCpuUs, micros(cpu) / requests),
-            (Quantity::P50Us, micros(seen.p50)),
-            (Quantity::P99Us, micros(seen.p99)),
-        ]))
-    }
-
-    fn run(&self, server: &Server, connections: u32, seconds: f64) -> Result<Seen> {
+        let (script, targets) = (self.scratch.join("load.lua"), self.scratch.join("targets"));
+        fs::write(&script, SCRIPT)?;
+        fs::write(&targets, self.targets.join("\n") + "\n")?;
         // wrk accepts whole seconds only.
         let seconds = seconds.max(1.0).round();
         let threads = connections.min(2);
@@ -99,54 +65,52 @@ impl Load {
         if self.takes_zstd {
             command.args(["-H", "Accept-Encoding: zstd"]);
         }
-        let done = command
+        command
             .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
             .args(["-d", &format!("{seconds}s"), "--timeout", "10s", "-s"])
-            .arg(&self.script)
+            .arg(script)
             .arg(format!("http://{}", server.address))
             .arg("--")
-            .arg(&self.targets)
-            .output()
-            .context("cannot start wrk")?;
-        let said = String::from_utf8_lossy(&done.stdout);
-        let (seen, others, broken) = parse(&said).with_context(|| {
-            format!(
-                "output of wrk: {said}{}",
-                String::from_utf8_lossy(&done.stderr)
-            )
-        })?;
-        let wrong = if self.found {
-            others
+            .arg(targets);
+        let before = server.cpu();
+        let done = command.output().context("cannot start wrk")?;
+        let cpu = server.cpu().saturating_sub(before);
+        let said = [done.stdout, done.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let results = parse(&said).with_context(|| format!("output of wrk: {said}"))?;
+        let [requests, micros, p50, p99, errors, broken] = results;
+        let wrong = if self.is_found {
+            errors
         } else {
-            seen.requests.abs_diff(others)
+            requests.abs_diff(errors)
         };
         // Tolerance: wrk samples the counts of responses and of statuses at slightly different
         // moments.
         if wrong > u64::from(connections) || broken > 0 {
-            bail!(
-                "{wrong} answers with a wrong status, {broken} broken, of {}",
-                seen.requests
-            );
+            bail!("{wrong} responses with a wrong status, {broken} broken, of {requests}");
         }
-        if seen.requests == 0 {
-            bail!("no answer in {seconds} s");
+        if requests == 0 {
+            bail!("no response in {seconds} s");
         }
-        Ok(seen)
+        let count = to_f64(requests);
+        Ok(Values::from([
+            (Quantity::Rate, count * 1e6 / to_f64(micros)),
+            (Quantity::ServerCpuUs, cpu.as_secs_f64() * 1e6 / count),
+            (Quantity::P50Us, to_f64(p50)),
+            (Quantity::P99Us, to_f64(p99)),
+        ]))
     }
 }
 
-/// Parses wrk's results, the number of statuses of 400 and above, and that of broken connections.
-fn parse(said: &str) -> Option<(Seen, u64, u64)> {
+/// Parses wrk's output; returns the values of [`RESULTS`].
+fn parse(said: &str) -> Option<[u64; 6]> {
     let line = said.lines().find(|line| line.starts_with('{'))?;
     let value: Value = serde_json::from_str(line).ok()?;
-    let number = |key: &str| value.get(key).and_then(Value::as_u64);
-    let seen = Seen {
-        requests: number("requests")?,
-        duration: Duration::from_micros(number("micros")?),
-        p50: Duration::from_micros(number("p50")?),
-        p99: Duration::from_micros(number("p99")?),
-    };
-    Some((seen, number("status")?, number("broken")?))
+    let mut results = [0; 6];
+    for (result, name) in results.iter_mut().zip(RESULTS) {
+        *result = value.get(name)?.as_u64()?;
+    }
+    Some(results)
 }
 
 #[cfg(test)]
@@ -157,9 +121,7 @@ mod tests {
     fn the_results_of_the_script_are_parsed() {
         let said = "Running 1s test\n\n{\"requests\":10,\"micros\":1000,\"p50\":5,\"p99\":9,\
                     \"status\":2,\"broken\":1}\n";
-        let (seen, others, broken) = parse(said).unwrap();
-        assert_eq!((seen.requests, others, broken), (10, 2, 1));
-        assert_eq!(seen.p99, Duration::from_micros(9));
-        assert!(parse("unable to connect").is_none());
+        assert_eq!(parse(said), Some([10, 1000, 5, 9, 2, 1]));
+        assert_eq!(parse("unable to connect"), None);
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn measure(options: &[&str]) -> Result<()> {
         bench.arg("--server").arg(server);
     }
     run(bench.args(options))?;
-    progress(&format!("the report, its chart and all figures: {REPORT}"));
+    progress(&format!("the report and its chart: {REPORT}"));
     Ok(())
 }
 

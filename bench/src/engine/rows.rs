@@ -1,7 +1,7 @@
 //! Rows that are measured in interleaved rounds.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -10,7 +10,7 @@ use super::{attempt, row};
 use crate::arguments::Arguments;
 use crate::figures::{Quantity, Row, Values, to_f64};
 use crate::http::Client;
-use crate::load::{Seen, echo, on_threads, upload};
+use crate::load::{Seen, bodies, echo, upload};
 use crate::process::{Server, on_one_core};
 use crate::wrk::Load;
 
@@ -138,15 +138,28 @@ impl What {
         let address = server.address;
         let (cost, scale, seen) = match self {
             Self::Small(target, _, count) => {
-                let load = Load::new(scratch, &[target.into()], true, false)?;
+                let load = Load {
+                    scratch,
+                    targets: &[target.into()],
+                    is_found: true,
+                    takes_zstd: false,
+                };
                 return load.measure(server, count, seconds);
             }
             Self::Download(count) => {
-                let seen = download(server, count, seconds)?;
+                let seen = bodies(count, seconds, || {
+                    let mut client = Client::new(address);
+                    Ok(move || {
+                        let len = client.get("/file", |_| ())?.body_len;
+                        ensure!(len == FILE_LEN, "a file of {len} bytes");
+                        Ok(())
+                    })
+                })?;
                 (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
             }
             Self::Upload(count) => {
-                let seen = upload::run(address, count, usize::try_from(FILE_LEN)?, seconds)?;
+                let body_len = usize::try_from(FILE_LEN)?;
+                let seen = bodies(count, seconds, || upload::start(address, body_len))?;
                 (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
             }
             Self::Echo(count) => {
@@ -181,26 +194,6 @@ fn values(cost: Quantity, scale: f64, seen: &Seen, cpu: Duration) -> Values {
         values.insert(Quantity::P99Us, seen.percentile_us(99));
     }
     values
-}
-
-fn download(server: &Server, count: usize, seconds: f64) -> Result<Seen> {
-    let started = Instant::now();
-    let count = on_threads(count, || {
-        let mut client = Client::new(server.address);
-        let mut count = 0;
-        while count < 2 || started.elapsed().as_secs_f64() < seconds {
-            let answer = client.get("/file", |_| ())?;
-            let len = answer.body_len;
-            ensure!(len == FILE_LEN, "a file of {len} bytes");
-            count += 1;
-        }
-        Ok(count)
-    })?;
-    Ok(Seen {
-        count,
-        duration: started.elapsed(),
-        latencies_us: Vec::new(),
-    })
 }
 
 #[cfg(test)]

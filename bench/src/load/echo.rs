@@ -4,8 +4,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use testkit::http1::Connection;
+use testkit::websocket::{TEXT, frame, handshake};
+
+use super::Seen;
 use super::poll::Fleet;
-use super::{Seen, websocket};
 
 /// Time after which a message counts as lost.
 const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(20);
@@ -13,7 +16,7 @@ const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(20);
 /// Opens `count` sockets and sends messages of `len` bytes on each: the next one after the echo of
 /// the previous one.
 pub(crate) fn echo(address: SocketAddr, count: usize, len: u16, seconds: f64) -> io::Result<Seen> {
-    let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
+    let (message, answer_len) = (text(len), answer_len(len));
     let mut fleet = Fleet::new(open(address, "/ws", count)?)?;
     let started = Instant::now();
     let mut asked = vec![started; count];
@@ -62,7 +65,7 @@ pub(crate) fn broadcast(
     messages: u32,
     begin: impl FnOnce(),
 ) -> io::Result<Seen> {
-    let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
+    let (message, answer_len) = (text(len), answer_len(len));
     let mut fleet = Fleet::new(open(address, "/broadcast", count)?)?;
     let mut buffer = vec![0; 65536];
     // An uncounted first message, which shows that every socket is subscribed.
@@ -110,9 +113,30 @@ fn say(fleet: &mut Fleet, message: &[u8], answer_len: usize, buffer: &mut [u8]) 
     Ok(())
 }
 
-/// Opens `count` sockets at `path`.
+/// Opens `count` WebSockets at `path`. Fails if the server does not switch protocols.
 pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Vec<TcpStream>> {
-    (0..count).map(|_| websocket::open(address, path)).collect()
+    let one = |_| {
+        let mut connection = Connection::try_connect(address)?;
+        connection.try_send(handshake(path, ""))?;
+        let head = connection.try_head(false)?;
+        if head.is_none_or(|head| head.status != 101) || !connection.unused().is_empty() {
+            let text = "not upgraded, or a message from the server before the first request";
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
+        Ok(connection.stream)
+    };
+    (0..count).map(one).collect()
+}
+
+/// Returns a text message of `len` bytes as a masked client frame.
+fn text(len: u16) -> Vec<u8> {
+    frame(TEXT, vec![b'x'; usize::from(len)])
+}
+
+/// Returns the length of the same message as an unmasked server frame.
+fn answer_len(len: u16) -> usize {
+    let head_len = if len < 126 { 2 } else { 4 };
+    head_len + usize::from(len)
 }
 
 /// Reads the available bytes; returns 0 after a spurious wake-up.

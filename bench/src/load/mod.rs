@@ -5,10 +5,9 @@ pub(crate) mod echo;
 pub(crate) mod idle;
 pub(crate) mod poll;
 pub(crate) mod upload;
-pub(crate) mod websocket;
 
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -38,5 +37,30 @@ pub(crate) fn on_threads(count: usize, client: impl Fn() -> Result<u64> + Sync) 
         joined
             .map(|count| count.ok().context("a client panicked").flatten())
             .sum()
+    })
+}
+
+/// Transfers bodies on `count` threads until `seconds` have passed. Each thread calls `start` once,
+/// and then the returned function for each body.
+pub(crate) fn bodies<F: FnMut() -> Result<()>>(
+    count: usize,
+    seconds: f64,
+    start: impl Fn() -> Result<F> + Sync,
+) -> Result<Seen> {
+    let started = Instant::now();
+    let count = on_threads(count, || {
+        let mut transfer = start()?;
+        let mut count = 0;
+        // At least two bodies, because the first one grows the TCP windows.
+        while count < 2 || started.elapsed().as_secs_f64() < seconds {
+            transfer()?;
+            count += 1;
+        }
+        Ok(count)
+    })?;
+    Ok(Seen {
+        count,
+        duration: started.elapsed(),
+        latencies_us: Vec::new(),
     })
 }

@@ -10,7 +10,7 @@ mod start;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::random::SplitMix64;
 
 pub(crate) use self::calls::is_possible as can_count_calls;
@@ -54,123 +54,109 @@ impl Plan {
     }
 }
 
+/// Returns a row.
+fn plan(
+    section: Section,
+    name: impl Into<String>,
+    measure: impl Fn(&Bench<'_>, &Contender) -> Result<Values, Gap> + 'static,
+) -> Plan {
+    Plan {
+        name: name.into(),
+        section,
+        measure: Box::new(measure),
+    }
+}
+
 /// Returns all rows in measuring order. Memory comes last, after all load.
 // Long: a table of rows.
 fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
-    let mut add = |section, name: String, measure: Box<Measure>| {
-        plans.push(Plan {
-            name,
-            section,
-            measure,
-        });
-    };
-    for iteration in &ITERATIONS {
-        let measure = Box::new(|bench: &Bench<'_>, contender: &Contender| {
-            bench.iteration(iteration, contender)
-        });
-        add(Section::NixServeNg, iteration.name.into(), measure);
+    for (name, iterate) in ITERATIONS {
+        let measure = move |b: &Bench<'_>, c: &Contender| b.iteration(iterate, c);
+        plans.push(plan(Section::NixServeNg, name, measure));
     }
+    let requests = |name: &str, target, setting, count, takes_zstd| {
+        let measure =
+            move |b: &Bench<'_>, c: &Contender| b.requests(target, setting, count, takes_zstd, c);
+        plan(Section::Requests, format!("{name} c{count}"), measure)
+    };
     for (target, name) in [
         (Target::Narinfo, "narinfo"),
         (Target::Absent, "absent"),
         (Target::EmptyNar, "empty NAR"),
     ] {
-        for &count in connections {
-            let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
-                bench.requests(target, Setting::Plain, count, false, contender)
-            });
-            add(Section::Requests, format!("{name} c{count}"), measure);
-        }
+        let counts = connections.iter();
+        plans.extend(counts.map(|&count| requests(name, target, Setting::Plain, count, false)));
     }
     let many = if connections.contains(&64) { 64 } else { 1 };
-    let big = crate::table::grouped(path_count);
-    let (big_narinfo, big_absent) = (
-        format!("narinfo, {big} paths"),
-        format!("absent, {big} paths"),
-    );
-    for (target, setting, takes_zstd, name) in [
+    let big = format!("{} paths", crate::table::grouped(path_count));
+    for (name, target, setting, takes_zstd) in [
         (
+            "narinfo, zstd accepted",
             Target::Narinfo,
             Setting::Plain,
             true,
-            "narinfo, zstd accepted",
         ),
-        (Target::Narinfo, Setting::Signing, false, "narinfo, signed"),
-        (Target::Narinfo, Setting::Big, false, &*big_narinfo),
-        (Target::Absent, Setting::Big, false, &*big_absent),
+        ("narinfo, signed", Target::Narinfo, Setting::Signing, false),
+        (
+            &format!("narinfo, {big}"),
+            Target::Narinfo,
+            Setting::Big,
+            false,
+        ),
+        (
+            &format!("absent, {big}"),
+            Target::Absent,
+            Setting::Big,
+            false,
+        ),
     ] {
-        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
-            bench.requests(target, setting, many, takes_zstd, contender)
-        });
-        add(Section::Requests, format!("{name} c{many}"), measure);
+        plans.push(requests(name, target, setting, many, takes_zstd));
     }
-    let nars: [(&str, Box<Measure>); 5] = [
-        (
-            "10 MB NAR c1",
-            Box::new(|b, c| b.bulk(c, &b.store.big, 1, false)),
-        ),
-        (
-            "10 MB NAR c16",
-            Box::new(|b, c| b.bulk(c, &b.store.big, 16, false)),
-        ),
-        ("tree, first c1", Box::new(|b, c| b.first_tree(c))),
-        (
-            "tree, again c1",
-            Box::new(|b, c| b.bulk(c, &b.store.tree, 1, false)),
-        ),
-        (
-            "tree, again, zstd accepted c1",
-            Box::new(|b, c| b.bulk(c, &b.store.tree, 1, true)),
-        ),
-    ];
-    for (name, measure) in nars {
-        add(Section::Bulk, name.into(), measure);
-    }
-    let once: [(&str, Box<Measure>); 4] = [
-        (
-            "all narinfos, signed, cold",
-            Box::new(|b, c| b.cold_signed(c)),
-        ),
-        (
-            "mass query of 10,000 paths, cold",
-            Box::new(|b, c| b.cold_mass_query(c)),
-        ),
-        (
+    plans.extend([
+        plan(Section::Bulk, "10 MB NAR c1", |b, c| {
+            b.bulk(c, &b.store.big, 1, false)
+        }),
+        plan(Section::Bulk, "10 MB NAR c16", |b, c| {
+            b.bulk(c, &b.store.big, 16, false)
+        }),
+        plan(Section::Bulk, "tree, first c1", |b, c| b.first_tree(c)),
+        plan(Section::Bulk, "tree, again c1", |b, c| {
+            b.bulk(c, &b.store.tree, 1, false)
+        }),
+        plan(Section::Bulk, "tree, again, zstd accepted c1", |b, c| {
+            b.bulk(c, &b.store.tree, 1, true)
+        }),
+        plan(Section::Once, "all narinfos, signed, cold", |b, c| {
+            b.cold_signed(c)
+        }),
+        plan(Section::Once, "mass query of 10,000 paths, cold", |b, c| {
+            b.cold_mass_query(c)
+        }),
+        plan(
+            Section::Once,
             "mass query of 10,000 paths, again",
-            Box::new(|b, c| b.warm_mass_query(c)),
+            |b, c| b.warm_mass_query(c),
         ),
-        (
+        plan(
+            Section::Once,
             "mass query of 10,000 paths, one answer",
-            Box::new(|b, c| b.whole_closure(c)),
+            |b, c| b.whole_closure(c),
         ),
-    ];
-    for (name, measure) in once {
-        add(Section::Once, name.into(), measure);
-    }
-    let copies: [(&str, Box<Measure>); 2] = [
-        (
-            "nix copy, a closure of 400 paths",
-            Box::new(|b, c| b.copy(c, b.store.closure.last())),
-        ),
-        (
-            "nix copy, the tree",
-            Box::new(|b, c| b.copy(c, Some(&b.store.tree))),
-        ),
-    ];
-    for (name, measure) in copies {
-        add(Section::Copy, name.into(), measure);
-    }
-    let stores = [
-        (Setting::Plain, "the store".to_owned()),
-        (Setting::Big, format!("{big} paths")),
-    ];
-    for (setting, name) in &stores {
-        let setting = *setting;
-        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
-            bench.start(contender, setting)
-        });
-        add(Section::Start, format!("start, {name}"), measure);
+        plan(Section::Copy, "nix copy, a closure of 400 paths", |b, c| {
+            b.copy(c, b.store.closure.last())
+        }),
+        plan(Section::Copy, "nix copy, the tree", |b, c| {
+            b.copy(c, Some(&b.store.tree))
+        }),
+    ]);
+    let stores = [(Setting::Plain, "the store"), (Setting::Big, &big)];
+    for (setting, name) in stores {
+        plans.push(plan(
+            Section::Start,
+            format!("start, {name}"),
+            move |b, c| b.start(c, setting),
+        ));
     }
     for (target, name) in [
         (Target::Narinfo, "narinfo"),
@@ -178,26 +164,27 @@ fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
         (Target::EmptyNar, "empty NAR"),
         (Target::BigNar, "10 MB NAR"),
     ] {
-        let measure = Box::new(move |bench: &Bench<'_>, contender: &Contender| {
-            bench.calls(target, contender)
-        });
-        add(Section::Calls, format!("system calls, {name}"), measure);
+        plans.push(plan(
+            Section::Calls,
+            format!("system calls, {name}"),
+            move |b, c| b.calls(target, c),
+        ));
     }
     for (setting, name) in stores {
-        add(
+        plans.push(plan(
             Section::Memory,
             format!("memory, {name}, idle"),
-            Box::new(move |_, contender| Ok(contender.standing(setting)?.idle_memory.clone())),
-        );
-        add(
+            move |_, c| Ok(c.standing(setting)?.idle_memory.clone()),
+        ));
+        plans.push(plan(
             Section::Memory,
             format!("memory, {name}, after the load"),
-            Box::new(move |_, contender| {
-                let server = &contender.standing(setting)?.server;
+            move |_, c| {
+                let server = &c.standing(setting)?.server;
                 server.rest();
                 Ok(server.memory())
-            }),
-        );
+            },
+        ));
     }
     plans
 }
@@ -307,8 +294,12 @@ impl Bench<'_> {
     ) -> Result<Values, Gap> {
         let server = &contender.standing(setting)?.server;
         let (targets, is_found) = failed(self.targets(target, setting, contender))?;
-        let load = Load::new(self.scratch, &targets, is_found, takes_zstd);
-        let load = failed(load)?;
+        let load = Load {
+            scratch: self.scratch,
+            targets: &targets,
+            is_found,
+            takes_zstd,
+        };
         let measure = || load.measure(server, count, self.seconds);
         // On two cores, every request of a single client waits twice for an idle core to wake,
         // which no server can avoid.
@@ -344,11 +335,6 @@ fn micros(duration: Duration) -> f64 {
 
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
-}
-
-/// Returns the first target of a list.
-fn first_of(targets: &[String]) -> Result<&String> {
-    targets.first().context("there is nothing to ask for")
 }
 
 #[cfg(test)]
