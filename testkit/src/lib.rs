@@ -9,6 +9,7 @@
 //! | [`procfs`] | CPU time, memory and descriptors of a process, from `/proc` |
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
+//! | [`nar`] | file trees in memory, and their NARs |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
 //! | [`sqlite`] | a second process with an open database, to test locking |
 //!
@@ -27,6 +28,7 @@
 pub mod http1;
 #[cfg(feature = "http2")]
 pub mod http2;
+pub mod nar;
 pub mod nix;
 pub mod process;
 pub mod procfs;

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-use crate::content::{Node, Shape, Version, added_path};
+use crate::content::{Node, Shape, Version, added_path, random_tree, twin};
 use crate::store::Store;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
@@ -65,14 +65,14 @@ impl Stock {
             }
             references.sort();
             references.dedup();
-            let node = Node::random(&mut random, SHAPES[number % 4]);
+            let node = random_tree(&mut random, SHAPES[number % 4]);
             first.push((Arc::clone(&facts), Version::new(node, references)));
             graph.push(world.add(facts));
         }
         let mut victims = Vec::new();
         for number in 0..VICTIM_COUNT {
             let facts = world.add(Facts::new(path(&mut random, &format!("victim-{number}"))));
-            let node = Node::random(&mut random, SHAPES[number % 5]);
+            let node = random_tree(&mut random, SHAPES[number % 5]);
             let version = Version::new(node, Vec::new());
             first.push((Arc::clone(&facts), Arc::clone(&version)));
             victims.push((facts, version));
@@ -80,8 +80,8 @@ impl Stock {
         let mut twins = Vec::new();
         for number in 0..TWIN_COUNT {
             let facts = world.add(Facts::new(path(&mut random, &format!("twin-{number}"))));
-            let node = twin(&mut random, number);
-            let other = node.twin(&mut random);
+            let node = twin_tree(&mut random, number);
+            let other = twin(&node, &mut random);
             let versions = [node, other].map(|node| Version::new(node, Vec::new()));
             first.push((Arc::clone(&facts), Arc::clone(&versions[0])));
             twins.push((facts, versions));
@@ -90,8 +90,8 @@ impl Stock {
         let mut pool = Vec::new();
         for number in 0..POOL_COUNT {
             let name = format!("pool-{number}");
-            let node = Node::random(&mut random, SHAPES[number % 5]);
-            node.write(&folder.path().join(&name))?;
+            let node = random_tree(&mut random, SHAPES[number % 5]);
+            node.write_tree(&folder.path().join(&name))?;
             let version = Version::new(node, Vec::new());
             let facts = Facts::new(added_path(&name, &version.nar_hash_hex));
             pool.push((world.add(facts), version, name));
@@ -133,19 +133,12 @@ impl Stock {
 
 /// Generates a tree large enough that a slow reader is still receiving it when it changes; one tree
 /// for each way of sending a NAR.
-fn twin(random: &mut SplitMix64, number: usize) -> Node {
-    let mut file = |len: usize| Node::File {
-        is_executable: false,
-        bytes: random.bytes(len),
-    };
+fn twin_tree(random: &mut SplitMix64, number: usize) -> Node {
+    let mut file = |len: usize| Node::file(random.bytes(len));
     match number {
         0 => file(14_000_000),
-        1 => Node::Directory(
-            (0..40)
-                .map(|n| (format!("{n:02}"), file(350_000)))
-                .collect(),
-        ),
-        _ => Node::Directory((0..400).map(|n| (format!("{n:03}"), file(9_000))).collect()),
+        1 => Node::dir((0..40).map(|n| (format!("{n:02}"), file(350_000)))),
+        _ => Node::dir((0..400).map(|n| (format!("{n:03}"), file(9_000)))),
     }
 }
 

@@ -1,25 +1,14 @@
-//! File trees, their NARs and hashes. Implemented independently of the server, so that the server's
+//! Contents of store paths, and their hashes. Shares no code with the server, so that the server's
 //! code does not verify itself.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
-
 use testkit::random::SplitMix64;
 
-/// A file, a directory or a symlink.
-#[derive(Debug, Clone)]
-pub(crate) enum Node {
-    File { is_executable: bool, bytes: Vec<u8> },
-    Directory(BTreeMap<String, Self>),
-    Symlink(String),
-}
+/// Content of a store path.
+pub(crate) type Node = testkit::nar::Node<Vec<u8>>;
 
 /// One registered content of a store path.
 #[derive(Debug)]
@@ -54,14 +43,13 @@ impl Version {
     pub(crate) fn new(node: Node, mut references: Vec<String>) -> Arc<Self> {
         references.sort();
         let mut nar = Vec::new();
-        text(&mut nar, b"nix-archive-1");
-        let root = encode(&node, &mut nar);
+        let listing = node.write_nar(&mut nar).unwrap_or_default();
         let digest = Sha256::digest(&nar);
         Arc::new(Self {
             node,
             nar_hash: base32(&digest),
             nar_hash_hex: hex(&digest),
-            listing: json!({"version": 1, "root": root}),
+            listing,
             nar,
             references,
         })
@@ -74,85 +62,55 @@ impl PartialEq for Version {
     }
 }
 
-impl Node {
-    pub(crate) fn random(random: &mut SplitMix64, shape: Shape) -> Self {
-        let mut file = |len: u64| Self::File {
-            is_executable: random.percent(20),
-            bytes: random.bytes(len as usize),
-        };
-        match shape {
-            Shape::Tiny => file(0).or(file(1000)),
-            Shape::Small => file(40_000),
-            Shape::Large => file(3_000_000),
-            Shape::Tree => Self::Directory(
-                (0..90)
-                    .map(|number| (format!("file-{number}"), file(4000 + number * 31)))
-                    .collect(),
-            ),
-            Shape::Mixed => {
-                let mut inner = BTreeMap::new();
-                inner.insert("empty".to_owned(), Self::Directory(BTreeMap::new()));
-                inner.insert("nothing".to_owned(), file(0));
-                inner.insert("link".to_owned(), Self::Symlink("../elsewhere".to_owned()));
-                inner.insert("long".to_owned(), file(300_000));
-                let mut outer = BTreeMap::new();
-                outer.insert("a b \"c\"".to_owned(), file(7));
-                outer.insert("inner".to_owned(), Self::Directory(inner));
-                outer.insert("é".to_owned(), file(70_001));
-                Self::Directory(outer)
-            }
+/// Generates a tree of a shape.
+pub(crate) fn random_tree(random: &mut SplitMix64, shape: Shape) -> Node {
+    let mut file = |len: u64| Node::File {
+        executable: random.percent(20),
+        content: random.bytes(len as usize),
+    };
+    match shape {
+        Shape::Tiny => {
+            let (empty, short) = (file(0), file(1000));
+            // The first byte selects the short file in about three of four cases.
+            let is_short = matches!(&short, Node::File { content, .. } if content[0] % 4 > 0);
+            if is_short { short } else { empty }
+        }
+        Shape::Small => file(40_000),
+        Shape::Large => file(3_000_000),
+        Shape::Tree => {
+            Node::dir((0..90).map(|number| (format!("file-{number}"), file(4000 + number * 31))))
+        }
+        Shape::Mixed => {
+            let inner = Node::dir([
+                ("empty", Node::dir::<&str>([])),
+                ("nothing", file(0)),
+                ("link", Node::link("../elsewhere")),
+                ("long", file(300_000)),
+            ]);
+            Node::dir([
+                ("a b \"c\"", file(7)),
+                ("inner", inner),
+                ("é", file(70_001)),
+            ])
         }
     }
+}
 
-    /// Returns `other` in about three of four cases. The first byte of the content decides, so that
-    /// no random number is drawn.
-    fn or(self, other: Self) -> Self {
-        match &other {
-            Self::File { bytes, .. } if bytes.first().is_some_and(|byte| byte % 4 > 0) => other,
-            _ => self,
+/// Returns the same tree with other bytes in files of the same lengths.
+pub(crate) fn twin(node: &Node, random: &mut SplitMix64) -> Node {
+    match node {
+        Node::File {
+            executable,
+            content,
+        } => Node::File {
+            executable: *executable,
+            content: random.bytes(content.len()),
+        },
+        Node::Dir(entries) => {
+            let entries = entries.iter();
+            Node::dir(entries.map(|(name, node)| (name.clone(), twin(node, random))))
         }
-    }
-
-    /// Returns the same tree with other bytes in files of the same lengths.
-    pub(crate) fn twin(&self, random: &mut SplitMix64) -> Self {
-        match self {
-            Self::File {
-                is_executable,
-                bytes,
-            } => Self::File {
-                is_executable: *is_executable,
-                bytes: random.bytes(bytes.len()),
-            },
-            Self::Directory(entries) => Self::Directory(
-                entries
-                    .iter()
-                    .map(|(name, node)| (name.clone(), node.twin(random)))
-                    .collect(),
-            ),
-            Self::Symlink(target) => Self::Symlink(target.clone()),
-        }
-    }
-
-    /// Writes the node to `path`, which must not exist.
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        match self {
-            Self::File {
-                is_executable,
-                bytes,
-            } => {
-                fs::write(path, bytes)?;
-                let mode = if *is_executable { 0o555 } else { 0o444 };
-                fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            }
-            Self::Directory(entries) => {
-                fs::create_dir(path)?;
-                for (name, node) in entries {
-                    node.write(&path.join(name))?;
-                }
-                Ok(())
-            }
-            Self::Symlink(target) => std::os::unix::fs::symlink(target, path),
-        }
+        Node::Link(target) => Node::Link(target.clone()),
     }
 }
 
@@ -183,60 +141,6 @@ pub(crate) fn base32(bytes: &[u8]) -> String {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn text(nar: &mut Vec<u8>, bytes: &[u8]) {
-    nar.extend((bytes.len() as u64).to_le_bytes());
-    nar.extend(bytes);
-    nar.resize(nar.len().next_multiple_of(8), 0);
-}
-
-/// Appends a node's NAR encoding and returns its entry in the listing.
-fn encode(node: &Node, nar: &mut Vec<u8>) -> Value {
-    text(nar, b"(");
-    text(nar, b"type");
-    let listed = match node {
-        Node::File {
-            is_executable,
-            bytes,
-        } => {
-            text(nar, b"regular");
-            if *is_executable {
-                text(nar, b"executable");
-                text(nar, b"");
-            }
-            text(nar, b"contents");
-            let offset = nar.len() + 8;
-            text(nar, bytes);
-            let mut listed = json!({"type": "regular", "size": bytes.len(), "narOffset": offset});
-            if *is_executable {
-                listed["executable"] = json!(true);
-            }
-            listed
-        }
-        Node::Directory(entries) => {
-            text(nar, b"directory");
-            let mut listed = serde_json::Map::new();
-            for (name, node) in entries {
-                text(nar, b"entry");
-                text(nar, b"(");
-                text(nar, b"name");
-                text(nar, name.as_bytes());
-                text(nar, b"node");
-                listed.insert(name.clone(), encode(node, nar));
-                text(nar, b")");
-            }
-            json!({"type": "directory", "entries": listed})
-        }
-        Node::Symlink(target) => {
-            text(nar, b"symlink");
-            text(nar, b"target");
-            text(nar, target.as_bytes());
-            json!({"type": "symlink", "target": target})
-        }
-    };
-    text(nar, b")");
-    listed
 }
 
 #[cfg(test)]

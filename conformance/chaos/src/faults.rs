@@ -1,7 +1,9 @@
 //! Faults in the server's environment: database, store files, limits.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +13,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 use crate::changes::{Stock, forget};
-use crate::content::{Node, Shape, Version};
+use crate::content::{Node, Shape, Version, random_tree};
 use crate::server::{Shared, holdings};
 use crate::store::{Store, any_file, output, remove};
 use crate::world::{Cause, SLACK, World, lock};
@@ -222,7 +224,7 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
             world.pause(100);
             continue;
         }
-        let version = Version::new(Node::random(&mut random, SHAPES[index % 4]), Vec::new());
+        let version = Version::new(random_tree(&mut random, SHAPES[index % 4]), Vec::new());
         let real = store.real(&facts.store_path);
         lock(&facts.damage).begin(world.now());
         store.put(facts, &version)?;
@@ -260,26 +262,26 @@ fn replace(node: &Node, real: &Path) -> Result<()> {
         mend(node, real)?;
         remove(real)?;
     }
-    node.write(real)?;
+    node.write_tree(real)?;
     Ok(())
 }
 
 /// Restores file contents in place.
 fn mend(node: &Node, real: &Path) -> Result<()> {
     match node {
-        Node::File { bytes, .. } => match fs::File::options().write(true).open(real) {
+        Node::File { content, .. } => match fs::File::options().write(true).open(real) {
             Ok(file) => {
-                file.write_all_at(bytes, 0)?;
-                file.set_len(bytes.len() as u64)?;
+                file.write_all_at(content, 0)?;
+                file.set_len(content.len() as u64)?;
             }
-            Err(_) => node.write(real)?,
+            Err(_) => node.write_tree(real)?,
         },
-        Node::Directory(entries) => {
+        Node::Dir(entries) => {
             for (name, node) in entries {
-                mend(node, &real.join(name))?;
+                mend(node, &real.join(OsStr::from_bytes(name)))?;
             }
         }
-        Node::Symlink(_) => {}
+        Node::Link(_) => {}
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! The served store, and the real Nix that changes it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -103,7 +105,7 @@ impl Store {
         if real.symlink_metadata().is_ok() {
             remove(&real)?;
         }
-        version.node.write(&real)?;
+        version.node.write_tree(&real)?;
         Ok(())
     }
 
@@ -198,12 +200,14 @@ pub(crate) fn any_file<'a>(
     random: &mut testkit::random::SplitMix64,
 ) -> Option<(PathBuf, &'a [u8])> {
     match node {
-        Node::File { bytes, .. } => (!bytes.is_empty()).then(|| (path.to_owned(), &**bytes)),
-        Node::Symlink(_) => None,
-        Node::Directory(entries) => {
+        Node::File { content, .. } => (!content.is_empty()).then(|| (path.to_owned(), &**content)),
+        Node::Link(_) => None,
+        Node::Dir(entries) => {
             let start = random.index(entries.len());
             let mut entries = entries.iter().cycle().skip(start).take(entries.len());
-            entries.find_map(|(name, node)| any_file(node, &path.join(name), random))
+            entries.find_map(|(name, node)| {
+                any_file(node, &path.join(OsStr::from_bytes(name)), random)
+            })
         }
     }
 }

@@ -5,7 +5,6 @@
 //! [`bench_store`] and [`rows`].
 
 mod graph;
-mod nar;
 mod random;
 mod rows;
 mod store;
@@ -20,7 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-use self::nar::Node;
+use self::random::Node;
 pub(crate) use self::store::STORE_DIR;
 use self::store::{Features, Import, Store};
 use crate::command::progress;

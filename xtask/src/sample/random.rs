@@ -6,7 +6,48 @@
 
 use std::io::{self, Write};
 
+use testkit::nar;
 use testkit::random::SplitMix64;
+
+/// File system object of a sample store.
+pub(super) type Node = nar::Node<Content>;
+
+/// Content of a file.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    /// The bytes themselves.
+    Bytes(Vec<u8>),
+    /// Incompressible bytes.
+    Noise { seed: u64, len: u64 },
+    /// Words and lines, about as compressible as source code.
+    Prose { seed: u64, len: u64 },
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl nar::Content for Content {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Noise { len, .. } | Self::Prose { len, .. } => *len,
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Bytes(bytes) => out.write_all(bytes),
+            Self::Noise { seed, len } => {
+                let len = usize::try_from(*len).map_err(io::Error::other)?;
+                out.write_all(&SplitMix64::new(*seed).bytes(len))
+            }
+            Self::Prose { seed, len } => write_prose(SplitMix64::new(*seed), *len, out),
+        }
+    }
+}
 
 /// Returns a file size as in a `node_modules` folder: median 2.6 KB, mean 9 KB, long tail.
 pub(super) fn file_len(random: &mut SplitMix64) -> u64 {
@@ -35,20 +76,8 @@ pub(super) fn file_len(random: &mut SplitMix64) -> u64 {
     0
 }
 
-/// Writes `len` incompressible bytes.
-pub(super) fn write_noise(mut random: SplitMix64, len: u64, out: &mut dyn Write) -> io::Result<()> {
-    let mut left = len;
-    while left > 0 {
-        let word = random.next().to_le_bytes();
-        let part = left.min(8);
-        out.write_all(word.get(..part as usize).unwrap_or_default())?;
-        left -= part;
-    }
-    Ok(())
-}
-
 /// Writes `len` bytes of words in lines.
-pub(super) fn write_prose(mut random: SplitMix64, len: u64, out: &mut dyn Write) -> io::Result<()> {
+fn write_prose(mut random: SplitMix64, len: u64, out: &mut dyn Write) -> io::Result<()> {
     const WORDS: [&str; 16] = [
         "const ",
         "return ",
@@ -93,6 +122,21 @@ pub(super) fn write_prose(mut random: SplitMix64, len: u64, out: &mut dyn Write)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testkit::nar::Content as _;
+
+    #[test]
+    fn generated_contents_have_their_announced_length() {
+        for len in [0, 1, 7, 8, 9, 4095, 4096, 4097, 100_000] {
+            for content in [
+                Content::Noise { seed: 1, len },
+                Content::Prose { seed: 1, len },
+            ] {
+                let mut out = Vec::new();
+                content.write(&mut out).unwrap();
+                assert_eq!(out.len() as u64, len, "{content:?}");
+            }
+        }
+    }
 
     #[test]
     fn file_lens_are_those_of_node_modules() {

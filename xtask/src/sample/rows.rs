@@ -10,8 +10,7 @@ use serde_json::json;
 use testkit::random::SplitMix64;
 
 use super::graph::{self, Recipe};
-use super::nar::Node;
-use super::random::file_len;
+use super::random::{Node, file_len};
 use super::store::{STORE_DIR, Store};
 use super::{Manifest, trees};
 use crate::command::{feed, progress};

@@ -12,7 +12,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::nar::{Node, write_bytes, write_u64};
+use testkit::nar::{write_bytes, write_u64};
+
+use super::random::Node;
 use crate::command::{feed, output};
 
 /// Store directory of all paths, wherever the files are.

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use super::nar::Node;
+use super::random::Node;
 use super::store::{Derivation, Features, Import, LogPlace, STORE_DIR, Store};
 use super::{Manifest, graph, trees};
 use crate::command::progress;

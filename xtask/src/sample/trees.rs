@@ -2,8 +2,7 @@
 
 use testkit::random::SplitMix64;
 
-use super::nar::{Content, Node};
-use super::random::file_len;
+use super::random::{Content, Node, file_len};
 
 /// Generates a tree of about `files` small files like a `node_modules` folder: packages, each with
 /// a few nested folders of ten files. Sizes are those of [`file_len`], divided by `shrink`.

@@ -18,6 +18,7 @@ use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{Rights, TokenHash};
 use sha2::{Digest as _, Sha256};
 use testkit::http1::{Response, exchange};
+use testkit::nar::Node;
 use testkit::nix::{OwnStore, hash_part, key_pair, local};
 use testkit::process::{Process, output};
 
@@ -369,40 +370,10 @@ pub(crate) fn hash(bytes: &[u8]) -> String {
 
 /// The NAR of a regular file.
 pub(crate) fn nar_of_file(content: &[u8]) -> Vec<u8> {
-    let start: [&[u8]; 5] = [b"nix-archive-1", b"(", b"type", b"regular", b"contents"];
-    nar_of_tokens(&[&start[..], &[content, b")"]].concat())
+    Node::<Vec<u8>>::file(content).nar()
 }
 
 /// The NAR of a directory with one empty file of this name.
 pub(crate) fn nar_of_entry(name: &[u8]) -> Vec<u8> {
-    let start: [&[u8]; 7] = [
-        b"nix-archive-1",
-        b"(",
-        b"type",
-        b"directory",
-        b"entry",
-        b"(",
-        b"name",
-    ];
-    let end: [&[u8]; 8] = [
-        b"node",
-        b"(",
-        b"type",
-        b"regular",
-        b"contents",
-        b"",
-        b")",
-        b")",
-    ];
-    nar_of_tokens(&[&start[..], &[name], &end[..], &[b")"]].concat())
-}
-
-fn nar_of_tokens(tokens: &[&[u8]]) -> Vec<u8> {
-    let mut nar = Vec::new();
-    for token in tokens {
-        nar.extend((token.len() as u64).to_le_bytes());
-        nar.extend_from_slice(token);
-        nar.resize(nar.len().next_multiple_of(8), 0);
-    }
-    nar
+    Node::<Vec<u8>>::dir([(name, Node::file(""))]).nar()
 }
