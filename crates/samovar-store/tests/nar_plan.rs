@@ -14,8 +14,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use samovar_store::{NarPlan, NarReader, PlanError, Tree, TreeError};
 use support::tree::{
-    config, listing, make, make_deep, make_wide, nar, node, open_count, open_count_below,
-    remove_deep,
+    config, listing, make_deep, make_wide, nar, node, open_count, open_count_below, remove_deep,
 };
 
 const MEMORY_LEN_MAX: usize = 16 << 20;
@@ -331,7 +330,7 @@ proptest! {
     fn any_tree_any_offset(node in node(), parts in prop::collection::vec(any::<prop::sample::Index>(), 8)) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("x");
-        make(&node, &root);
+        node.write_tree(&root).unwrap();
         let tree = Tree::of_files(root);
         let end = nar(&tree, 4096).len();
         check(&tree, parts.iter().map(|part| part.index(end + 1)));

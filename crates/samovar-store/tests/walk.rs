@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use samovar_store::{Store, Tree, TreeError};
 use support::NixStore;
 use support::tree::{
-    config, example, listing, make, make_deep, make_wide, nar, node, open_count, remove_deep,
+    config, example, listing, make_deep, make_wide, nar, node, open_count, remove_deep,
 };
 
 /// Computes the length of the NAR without reading contents.
@@ -190,7 +190,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("x");
-        make(&node, &root);
+        node.write_tree(&root).unwrap();
         let output = std::process::Command::new("nix-store").arg("--dump").arg(&root).output();
         let expected = output.unwrap().stdout;
         let tree = Tree::of_files(root);

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use samovar_store::Tree;
+use testkit::nar::Node;
 
 pub(crate) fn nar(tree: &Tree, buffer_len: usize) -> Vec<u8> {
     let mut reader = tree.nar().unwrap();
@@ -86,41 +87,22 @@ pub(crate) fn make_wide(root: &Path) {
     }
 }
 
-#[derive(Debug, Clone)]
-pub(crate) enum Node {
-    File(Vec<u8>, bool),
-    Symlink(String),
-    Directory(Vec<(String, Self)>),
-}
-
+/// Generates trees of files, symbolic links and directories.
 pub(crate) fn node() -> impl Strategy<Value = Node> {
     let leaf = prop_oneof![
-        (prop::collection::vec(any::<u8>(), 0..40_000), any::<bool>())
-            .prop_map(|(content, executable)| Node::File(content, executable)),
-        "[a-z/.]{1,30}".prop_map(Node::Symlink),
+        (prop::collection::vec(any::<u8>(), 0..40_000), any::<bool>()).prop_map(
+            |(content, executable)| Node::File {
+                content,
+                executable
+            }
+        ),
+        "[a-z/.]{1,30}".prop_map(Node::link),
     ];
     leaf.prop_recursive(4, 60, 10, |inner| {
-        prop::collection::vec(("[a-zA-Z0-9. _-]{1,12}", inner), 0..10).prop_map(Node::Directory)
+        let name =
+            "[a-zA-Z0-9. _-]{1,12}".prop_filter("an entry", |name| name != "." && name != "..");
+        prop::collection::vec((name, inner), 0..10).prop_map(Node::dir)
     })
-}
-
-pub(crate) fn make(node: &Node, path: &Path) {
-    match node {
-        Node::File(content, executable) => {
-            fs::write(path, content).unwrap();
-            let mode = if *executable { 0o555 } else { 0o444 };
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        }
-        Node::Symlink(target) => symlink(target, path).unwrap(),
-        Node::Directory(children) => {
-            fs::create_dir(path).unwrap();
-            for (name, child) in children {
-                if name != "." && name != ".." && fs::symlink_metadata(path.join(name)).is_err() {
-                    make(child, &path.join(name));
-                }
-            }
-        }
-    }
 }
 
 /// No regression files are written, because failing cases are printed in full.
