@@ -7,13 +7,14 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use testkit::eventually;
+use testkit::process::Process;
 
-use crate::command::{build_as_tested, find, in_pairs, progress, repository, run};
+use crate::command::{build_as_tested, find, in_pairs, progress, repository, run, succeeds};
 
 /// Python package of the suite. The version is fixed, because later ones may not support Python
 /// 2.7.
@@ -46,7 +47,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     };
     let tools = repository().join(".samovar/tools/autobahn");
     install(&python, &tools)?;
-    let server = Server::start()?;
+    let (_server, port) = start_server()?;
     // The suite uses one core only.
     let results = in_pairs(&RUNS, |(name, path, is_compressing)| {
         let cases = if *is_compressing && !is_quick {
@@ -55,7 +56,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
             &WITHOUT_COMPRESSION
         };
         progress(&format!("Autobahn, {name}: {}", cases.join(" ")));
-        let url = format!("ws://127.0.0.1:{}{path}", server.port);
+        let url = format!("ws://127.0.0.1:{port}{path}");
         run_cases(&python, &tools, name, &url, cases)
     });
     let mut lines = Vec::new();
@@ -116,14 +117,10 @@ fn python() -> Option<PathBuf> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(is_2_7)
         .map(|version| version.join("bin/python"));
-    find("python2.7").into_iter().chain(kept).find(|python| {
-        let mut version = Command::new(python);
-        version
-            .args(["-m", "pip", "--version"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        version.status().is_ok_and(|status| status.success())
-    })
+    find("python2.7")
+        .into_iter()
+        .chain(kept)
+        .find(|python| succeeds(Command::new(python).args(["-m", "pip", "--version"])))
 }
 
 fn install(python: &Path, tools: &Path) -> Result<()> {
@@ -212,40 +209,19 @@ fn results(name: &str, index: &Value) -> Result<Vec<String>> {
     Ok(results.into_iter().map(|(_, line)| line).collect())
 }
 
-/// Echo server, which exits at the end of its input.
-struct Server {
-    port: u16,
-    child: Child,
-}
-
-impl Server {
-    fn start() -> Result<Self> {
-        let programs = build_as_tested(&["--example", "websocket_echo"])?;
-        let free = TcpListener::bind("127.0.0.1:0")?;
-        let port = free.local_addr()?.port();
-        drop(free);
-        let child = Command::new(programs.join("examples/websocket_echo"))
-            .arg(format!("127.0.0.1:{port}"))
-            .stdin(Stdio::piped())
-            .spawn()
-            .context("cannot start the echo server")?;
-        let server = Self { port, child };
-        let begin = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if begin.elapsed() > Duration::from_secs(60) {
-                bail!("the echo server does not listen");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        self.child.wait().ok();
-    }
+/// Starts the echo server; returns its port.
+fn start_server() -> Result<(Process, u16)> {
+    let programs = build_as_tested(&["--example", "websocket_echo"])?;
+    let free = TcpListener::bind("127.0.0.1:0")?;
+    let address = free.local_addr()?;
+    drop(free);
+    let mut command = Command::new(programs.join("examples/websocket_echo"));
+    // The server exits at the end of its standard input, which `Process` keeps open.
+    let server = Process::spawn(command.arg(address.to_string()).stdin(Stdio::piped()));
+    eventually("the echo server listens", || {
+        TcpStream::connect(address).is_ok()
+    });
+    Ok((server, address.port()))
 }
 
 #[cfg(test)]

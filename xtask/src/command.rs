@@ -24,6 +24,12 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs `command` without its output; returns whether it exits with 0.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
 /// Runs `command` and returns its standard output without the final newline. Fails if it cannot be
 /// started or does not exit with 0; the error contains its standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {

@@ -7,17 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::command::{output, run};
+use crate::command::{build_release, output, run};
 
 /// Builds the programs and writes the package to `out`. Fails if something cannot be built, or
 /// `dpkg-deb` is missing.
 pub(crate) fn make(out: &Path) -> Result<()> {
     let repository = crate::command::repository();
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked"]);
-    build.args(["--package", "nix-serve", "--package", "samovar"]);
-    run(build.current_dir(&repository))?;
-    let package = package(&repository, &repository.join("target/release"), out)?;
+    let programs = build_release(&["nix-serve", "samovar"])?;
+    let package = package(&repository, &programs, out)?;
     println!("{}", package.display());
     Ok(())
 }
@@ -65,24 +62,22 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         let text = output(Command::new(&samovar).args(["completions", shell]))?;
         put(to, text.as_bytes(), 0o644)?;
     }
-    let units = "contrib/systemd/nix-serve";
-    let service = service(&read(&format!("{units}.service"))?);
+    let service = service(&read("contrib/systemd/nix-serve.service")?);
     put(
         "lib/systemd/system/samovar.service",
         service.as_bytes(),
         0o644,
     )?;
-    let socket = read(&format!("{units}.socket"))?;
-    put(
-        "lib/systemd/system/samovar.socket",
-        socket.as_bytes(),
-        0o644,
-    )?;
-    let config = read("contrib/debian/samovar.toml")?;
-    put("etc/samovar/samovar.toml", config.as_bytes(), 0o644)?;
-    let licence = read("LICENSE")?;
-    put("usr/share/doc/samovar/copyright", licence.as_bytes(), 0o644)?;
-
+    for (from, to) in [
+        (
+            "contrib/systemd/nix-serve.socket",
+            "lib/systemd/system/samovar.socket",
+        ),
+        ("contrib/debian/samovar.toml", "etc/samovar/samovar.toml"),
+        ("LICENSE", "usr/share/doc/samovar/copyright"),
+    ] {
+        put(to, read(from)?.as_bytes(), 0o644)?;
+    }
     put("DEBIAN/conffiles", b"/etc/samovar/samovar.toml\n", 0o644)?;
     for script in ["postinst", "prerm", "postrm"] {
         let text = read(&format!("contrib/debian/{script}"))?;

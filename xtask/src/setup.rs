@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::command::{find, progress, repository, run};
+use crate::command::{find, progress, repository, run, succeeds};
 
 /// Task for which programs are installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,14 +142,7 @@ fn apt_get(subcommand: &str) -> Result<Command> {
 
 /// Adds the formatter and Clippy, which a minimal toolchain lacks.
 fn add_rust_components() -> Result<()> {
-    let works = |tool: &str| {
-        let mut version = Command::new("cargo");
-        version
-            .args([tool, "--version"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        version.status().is_ok_and(|status| status.success())
-    };
+    let works = |tool: &str| succeeds(Command::new("cargo").args([tool, "--version"]));
     let absent = [("fmt", "rustfmt"), ("clippy", "clippy")].into_iter();
     let absent: Vec<&str> = absent
         .filter(|(tool, _)| !works(tool))

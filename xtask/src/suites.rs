@@ -14,9 +14,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use testkit::process::{Process, without_variables};
@@ -114,13 +113,12 @@ fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
     Ok(options)
 }
 
-/// Our servers: `conformance/examples/echo.rs`, which exits at the end of its input, and nix-serve.
+/// Our servers, killed on drop.
 struct Own {
+    /// `conformance/examples/echo.rs`, and nix-serve on the sample store.
+    _processes: [Process; 2],
     address: String,
     secure_address: String,
-    child: Child,
-    /// nix-serve on the sample store, killed on drop.
-    _cache: Process,
     cache_address: String,
 }
 
@@ -133,35 +131,15 @@ impl Own {
         cache.args(["--listen", "127.0.0.1:0", "--store"]);
         let (cache, cache_address) =
             Process::serving(cache.arg(format!("local?root={}", store.display())));
-        let mut child = Command::new(programs.join("examples/echo"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the server for the suites")?;
-        let stdout = child.stdout.take().context("stdout is piped")?;
-        let mut lines = BufReader::new(stdout).lines();
-        let (Some(address), Some(secure_address)) =
-            (lines.next().transpose()?, lines.next().transpose()?)
-        else {
-            bail!(
-                "the server for the suites does not start: {}",
-                child.wait()?
-            );
-        };
+        // The echo server exits at the end of its standard input, which `Process` keeps open.
+        let mut echo = Command::new(programs.join("examples/echo"));
+        let echo = Process::spawn_for_stdout(echo.stdin(Stdio::piped()));
         Ok(Self {
-            address,
-            secure_address,
-            child,
-            _cache: cache,
+            address: echo.wait_for(""),
+            secure_address: echo.wait_for(""),
             cache_address: cache_address.to_string(),
+            _processes: [echo, cache],
         })
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        self.child.wait().ok();
     }
 }
 
@@ -285,10 +263,9 @@ fn marked(said: &str, good: char, bad: char) -> Vec<String> {
         let name = plain(name);
         let name = name.trim().trim_start_matches(|c: char| c.is_ascii_digit());
         let name = name.trim_start_matches('.').trim();
+        let details = ["Server waited", "Response Status", "Read operation"];
         let name = match name.split_once(": ") {
-            Some((name, details)) if details.starts_with("Server waited") => name,
-            Some((name, details)) if details.starts_with("Response Status") => name,
-            Some((name, details)) if details.starts_with("Read operation") => name,
+            Some((name, rest)) if details.iter().any(|it| rest.starts_with(it)) => name,
             _ => name,
         };
         Some(format!("{word} {name}"))
@@ -353,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read() {
+    fn marked_lines_become_results() {
         let said = "Title\n  \u{1b}[32m✓\u{1b}[0m 5. A name\n  \u{1b}[31m✗\u{1b}[0m 6. Another\n";
         assert_eq!(marked(said, '✓', '✗'), ["pass A name", "fail Another"]);
         let said = "❌ A, b: Response Status Code 0, Expected ranges: [[1]]\n3 out of 4 passed.\n";
@@ -361,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_read() {
+    fn junit_reports_become_results() {
         let report = "<testsuite><testcase package=\"http2/3.5\" classname=\"Sends\" time=\"1\">\
                       </testcase><testcase package=\"http2/4\" classname=\"It&#39;s\" time=\"1\">\
                       <failure>no</failure></testcase></testsuite>";
@@ -372,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_both_ways() {
+    fn missing_and_additional_results_are_differences() {
         assert_eq!(
             difference("pass a\npass b\n", "pass a\nfail b\n"),
             "  - pass b\n  + fail b\n"

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use testkit::http1::Connection;
+use testkit::process::{Process, address_in};
 
 use crate::command::{find, output, progress, repository};
 
@@ -33,11 +35,11 @@ pub(super) struct Mark(u64);
 /// Numbers of system calls by valgrind's thread number, which starts at one, and name.
 type Calls = BTreeMap<(u64, String), u64>;
 
-/// nix-serve under callgrind, ended on drop.
+/// nix-serve under callgrind, killed on drop.
 #[derive(Debug)]
 pub(super) struct Server {
-    child: Child,
-    address: String,
+    process: Process,
+    address: SocketAddr,
     /// Folder of callgrind's output.
     folder: PathBuf,
 }
@@ -53,7 +55,8 @@ impl Server {
         fs::remove_dir_all(&folder).ok();
         fs::create_dir_all(&folder)?;
         let into = |name: &str| folder.join(name).display().to_string();
-        let mut child = Command::new("taskset")
+        let mut command = Command::new("taskset");
+        command
             .args(["-c", &first_core()?, "valgrind", "--tool=callgrind"])
             .arg(format!("--callgrind-out-file={}", into("counts")))
             .arg(format!("--log-file={}", into("log")))
@@ -64,41 +67,27 @@ impl Server {
             .arg(format!("local?root={}", store.display()))
             .args(more)
             .env_remove("NIX_SECRET_KEY_FILE")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start valgrind under taskset")?;
-        let said = child.stderr.take().context("stderr is piped")?;
-        let mut server = Self {
-            child,
-            address: String::new(),
+            .stdin(Stdio::null());
+        let process =
+            Process::try_spawn(&mut command).context("cannot start valgrind under taskset")?;
+        let lines = process.try_lines_to("http://");
+        let lines = lines.context("nix-serve does not start under valgrind")?;
+        Ok(Self {
+            address: address_in(lines.last().context("a line with the address")?),
+            process,
             folder,
-        };
-        let mut lines = BufReader::new(said).lines();
-        while let Some(line) = lines.next().transpose()? {
-            if let Some((_, address)) = line.split_once("http://") {
-                server.address = address.trim_end_matches('/').to_owned();
-                // Drain stderr, because a full pipe would block the server.
-                std::thread::spawn(move || {
-                    for line in lines.map_while(Result::ok) {
-                        eprintln!("{line}");
-                    }
-                });
-                return Ok(server);
-            }
-        }
-        bail!("nix-serve does not start under valgrind")
+        })
     }
 
     pub(super) fn connect(&self) -> Result<Client> {
-        Ok(Client(Connection::try_connect(&self.address)?))
+        Ok(Client(Connection::try_connect(self.address)?))
     }
 
     /// Waits until all threads are idle. Fails if they do not become idle, or there is more than
     /// one I/O thread.
     pub(super) fn settle(&self) -> Result<()> {
         let mut names = Vec::new();
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+        for task in fs::read_dir(format!("/proc/{}/task", self.process.pid()))? {
             names.push(fs::read_to_string(task?.path().join("comm"))?);
         }
         let io_count = names.iter().filter(|name| name.starts_with("io-")).count();
@@ -161,7 +150,7 @@ impl Server {
 
     /// Returns the instructions of each thread since the previous call.
     fn take(&self) -> Result<BTreeMap<u64, u64>> {
-        output(Command::new("vgdb").args([&format!("--pid={}", self.child.id()), "dump"]))?;
+        output(Command::new("vgdb").args([&format!("--pid={}", self.process.pid()), "dump"]))?;
         let mut taken = BTreeMap::new();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -179,14 +168,6 @@ impl Server {
             bail!("callgrind has written nothing");
         }
         Ok(taken)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-        fs::remove_dir_all(&self.folder).ok();
     }
 }
 
