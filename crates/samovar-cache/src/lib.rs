@@ -49,6 +49,7 @@ pub use pages::{PagesConfig, admin};
 pub use reader::policy::{Glob, PolicyConfig, Rule};
 pub use route::classify;
 /// Keys for signing (secret), and for clients and policies to verify signatures (public).
+pub use samovar_nix::narinfo::NarCoding;
 pub use samovar_nix::{PublicKey, SecretKey};
 pub use site::cache::CacheConfig;
 pub use site::current::Clients;

@@ -4,7 +4,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use samovar_nix::narinfo::{Compression, NarInfo, write_for};
+use samovar_nix::narinfo::{Compression, NarCoding, NarInfo, write_for};
 use samovar_nix::{
     Algorithm, ContentAddress, Hash, HashPart, Method, NarHash, PathInfo, PublicKey, SecretKey,
     Signature, StoreDir, StorePath, nixbase32,
@@ -162,7 +162,7 @@ proptest! {
     fn nix_serve_narinfos(info in nar_info()) {
         let dir = StoreDir::default();
         let mut text = Vec::new();
-        write_for(&path_info(&info), &dir, &info.signatures, &mut text);
+        write_for(&path_info(&info), &dir, NarCoding::Identity, &info.signatures, &mut text);
         let read = NarInfo::parse(&dir, &text).unwrap();
         let hash_part = info.store_path.hash_part();
         let expected = NarInfo {

@@ -8,3 +8,4 @@ pub(crate) mod listing;
 pub(crate) mod nar;
 mod nar_body;
 pub(crate) mod realisation;
+pub(crate) mod zstd_nar;

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use samovar_http::http::range::{self, RangeOutcome};
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Prepared, Response};
+use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarReader, Tree};
 
 use crate::answer::nar_body::{Check, NarBody};
+use crate::answer::zstd_nar;
+use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Recording;
 use crate::known::registration::{Registration, wrong_contents};
 use crate::known::shared_store::SharedStore;
@@ -23,7 +26,7 @@ pub(crate) fn respond(
     reader: &Reader,
     head: Head<'_>,
     hash_part: HashPart,
-    nar_hash: Option<NarHash>,
+    (nar_hash, coding): (Option<NarHash>, NarCoding),
 ) -> Result<Response, Refusal> {
     let shared = &*reader.shared;
     let registration = reader.readable(hash_part)?;
@@ -32,46 +35,58 @@ pub(crate) fn respond(
         return Err(Refusal::WrongHash);
     }
     registration.admit()?;
+    if coding == NarCoding::Zstd {
+        return zstd_nar::respond(reader, head, registration);
+    }
     let (size, is_sent) = (info.nar_size, head.method() == Method::Get);
     let part = match Part::requested(head, size) {
         Ok(part) => part,
         Err(unsatisfiable) => return Ok(unsatisfiable),
     };
     let (start, end) = (part.start, part.end);
-    let path = info.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
     } else if let Some(cache) = &shared.nar_cache
-        && let Some(body) = cache.body(&info.nar_hash, size, (start, end))
+        && let Some(cached) = cache.get(&(info.nar_hash, coding), size)
     {
-        Body::Source(Box::new(body))
+        cached.body((start, end))
     } else {
-        let lease = is_sent.then(|| shared.leases.send(&info.path));
-        if lease.as_ref().is_some_and(|lease| lease.has_waited)
-            && registration.is_current() == Ok(false)
-        {
-            // The path was collected or registered anew before the lease was granted. It is leased
-            // now, so start again.
-            return respond(reader, head, hash_part, nar_hash);
-        }
+        let Some(lease) = lease(shared, &registration, is_sent) else {
+            return respond(reader, head, hash_part, (nar_hash, coding));
+        };
         let tree = shared.store.tree(&info.path)?;
         let (nar, root) = open(shared, &registration, &tree, start)
             .map_err(|error| shared.unreadable(&registration, &error))?;
         let is_whole = is_sent && end - start == size;
         let check = is_whole.then(|| check_of(shared, info, root)).flatten();
-        let body = NarBody::new(nar, (start, end), registration, check, lease);
+        let body = NarBody::new(nar, (start, end), registration.clone(), check, lease);
         Body::Source(Box::new(body))
     };
-    // Small NARs are not listed as transfers in progress: they are sent too fast.
+    Ok(part.response(watched(shared, head, info, body)))
+}
+
+/// Lists a NAR among the transfers in progress. Small NARs are not listed: they are sent too fast.
+pub(super) fn watched(shared: &SharedStore, head: Head<'_>, info: &PathInfo, body: Body) -> Body {
     let transfers = shared.observer.transfers();
-    let body = match transfers.filter(|_| size > small_nars::LEN_MAX) {
+    match transfers.filter(|_| info.nar_size > small_nars::LEN_MAX) {
         Some(transfers) => {
-            let path = path.display(shared.store.store_dir()).to_string();
+            let path = info.path.display(shared.store.store_dir()).to_string();
             transfers.watch(body, path, head.peer())
         }
         None => body,
-    };
-    Ok(part.response(body))
+    }
+}
+
+/// Leases the path of a NAR that `is_sent`. `None`: the path was collected or registered anew
+/// before the lease was granted. It is leased now, so the caller must start again.
+pub(super) fn lease(
+    shared: &SharedStore,
+    registration: &Registration,
+    is_sent: bool,
+) -> Option<Option<SendingLease>> {
+    let lease = is_sent.then(|| shared.leases.send(&registration.info.path));
+    let has_waited = lease.as_ref().is_some_and(|lease| lease.has_waited);
+    (!has_waited || registration.is_current() != Ok(false)).then_some(lease)
 }
 
 /// The part of a NAR, or of its file, that a request asks for.

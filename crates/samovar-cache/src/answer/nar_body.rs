@@ -64,12 +64,40 @@ impl Check {
         }
     }
 
+    /// Hashes the next bytes, without recording them.
+    pub(super) fn hash(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+    }
+
+    /// Compares the hash of the whole NAR with that of the registration, which must be current
+    /// still. Returns the recording. An outage of the store is no error: the client compares the
+    /// hash itself.
+    pub(super) fn settle(self, registration: &Registration) -> io::Result<Option<Recording>> {
+        let info = &registration.info;
+        if self.hash.finalize().as_slice() != info.nar_hash.as_bytes() {
+            return Err(wrong_contents());
+        }
+        if ensure_current(registration)? {
+            registration.health.note_verified(info, self.root.as_ref());
+        }
+        Ok(self.recording)
+    }
+
     /// Hashes and records the next bytes. Returns `None` if neither is needed any more.
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         self.hash.update(bytes);
         let recording = self.recording.take();
         self.recording = recording.and_then(|recording| recording.write(bytes, file_count));
         (self.is_first || self.recording.is_some()).then_some(self)
+    }
+}
+
+/// Returns whether the registration is known to be current; an error if it is not.
+fn ensure_current(registration: &Registration) -> io::Result<bool> {
+    match registration.is_current() {
+        Ok(false) => Err(Collected.into()),
+        Ok(true) => Ok(true),
+        Err(_) => Ok(false),
     }
 }
 
@@ -133,27 +161,16 @@ impl NarBody {
         if self.reaches_end && self.reader.fill(&mut [0])? != 0 {
             return Err(wrong_size("longer"));
         }
-        // Run all checks before the last piece is sent. If the store has an outage, the response is
-        // not aborted: the client compares the hash itself.
-        let info = &self.registration.info;
-        let check = self.check.take();
-        if let Some(check) = &check
-            && check.hash.clone().finalize().as_slice() != info.nar_hash.as_bytes()
-        {
-            return Err(wrong_contents());
-        }
-        let is_current = self.registration.is_current();
-        if is_current == Ok(false) {
-            return Err(Collected.into());
-        }
-        if let Some(check) = check {
-            if is_current == Ok(true) {
-                let health = &self.registration.health;
-                health.note_verified(info, check.root.as_ref());
+        // Run all checks before the last piece is sent.
+        let recording = match self.check.take() {
+            Some(check) => check.settle(&self.registration)?,
+            None => {
+                ensure_current(&self.registration)?;
+                None
             }
-            if let Some(recording) = check.recording {
-                recording.finish();
-            }
+        };
+        if let Some(recording) = recording {
+            recording.finish();
         }
         Ok(Progress::End)
     }

@@ -16,3 +16,4 @@ pub(crate) mod registration;
 pub(crate) mod sharded;
 pub(crate) mod shared_store;
 pub(crate) mod small_nars;
+pub(crate) mod zstd_frames;

@@ -24,6 +24,7 @@ use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
 use crate::known::small_nars::{self, SmallNars};
+use crate::known::zstd_frames::FrameEncoders;
 use crate::refusal::{PreparedAnswers, Refusal};
 
 /// The configuration of a [`SharedStore`].
@@ -52,6 +53,7 @@ pub(crate) struct SharedStore {
     /// Number of narinfos evicted from memory, by all caches since the start.
     pub(crate) narinfo_evictions: Arc<AtomicU64>,
     pub(crate) nar_cache: Option<Arc<NarCache>>,
+    pub(crate) frame_encoders: FrameEncoders,
     pub(crate) closure_slots: ClosureSlots,
     pub(crate) bulk_budget: Arc<BulkBudget>,
     /// Names of recently requested paths, for access logs.
@@ -90,6 +92,7 @@ impl SharedStore {
             plans: Plans::default(),
             small_nars,
             narinfo_evictions: Arc::default(),
+            frame_encoders: FrameEncoders::default(),
             nar_cache: config
                 .nar_cache
                 .map(|directory| Arc::new(NarCache::new(directory, Arc::clone(&observer)))),

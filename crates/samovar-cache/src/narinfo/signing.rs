@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use samovar_nix::{PathInfo, PublicKey, SecretKey, Signature, StoreDir, narinfo};
+use samovar_nix::narinfo::{self, NarCoding};
+use samovar_nix::{PathInfo, PublicKey, SecretKey, Signature, StoreDir};
 use samovar_store::{Realisation, RealisationId};
 
+use crate::known::small_nars;
 use crate::narinfo::rendered::Narinfo;
 use crate::reader::policy::is_signed_by;
 
@@ -23,6 +25,9 @@ pub struct Signing {
     pub emit_ca: bool,
     /// Whether to sign the realisation of each output path that [`sign`](Self::sign) covers.
     pub realisations: bool,
+    /// The form in which narinfos offer NARs of more than 64 KiB. Smaller ones are sent
+    /// uncompressed from memory.
+    pub coding: NarCoding,
 }
 
 /// The paths that a cache signs.
@@ -111,6 +116,7 @@ impl Signing {
             && self.stored == other.stored
             && self.emit_ca == other.emit_ca
             && self.realisations == other.realisations
+            && self.coding == other.coding
     }
 
     /// Returns the public keys that clients must trust.
@@ -140,7 +146,11 @@ impl Signing {
         before: Option<&Arc<Narinfo>>,
     ) -> Arc<Narinfo> {
         let mut text = Vec::with_capacity(1024);
-        narinfo::write_for(info, dir, &[], &mut text);
+        let coding = match info.nar_size > small_nars::LEN_MAX {
+            true => self.coding,
+            false => NarCoding::Identity,
+        };
+        narinfo::write_for(info, dir, coding, &[], &mut text);
         let unsigned_len = text.len();
         let address = info.content_address.as_ref().filter(|_| self.emit_ca);
         let same = before.filter(|before| {
@@ -157,7 +167,7 @@ impl Signing {
         let signatures = self.signatures(signs, self.stored, &info.signatures, |key| {
             key.sign(info.fingerprint(dir).as_bytes())
         });
-        narinfo::write_for(info, dir, &signatures, &mut text);
+        narinfo::write_for(info, dir, coding, &signatures, &mut text);
         if let Some(address) = address {
             text.extend_from_slice(format!("CA: {address}\n").as_bytes());
         }

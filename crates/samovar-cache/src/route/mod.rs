@@ -13,6 +13,7 @@ use std::borrow::Cow;
 
 use samovar_http::http::percent;
 use samovar_metrics::{Class, RawHashPart};
+use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_store::RealisationId;
 
@@ -34,10 +35,11 @@ pub(crate) enum Route {
     /// `/<hash part>.ls`
     Listing(HashPart),
     /// `/nar/<hash part>-<NAR hash>.nar`, `/nar/<hash part>.nar`, `/nar/<NAR hash>.nar?hash=<hash
-    /// part>`
+    /// part>`; `/nar/<hash part>-<NAR hash>.nar.zst`
     Nar {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
+        coding: NarCoding,
     },
     /// A NAR URL with a valid hash part and an invalid NAR hash: no path has such a NAR.
     NarOfNoHash(HashPart),
@@ -114,8 +116,13 @@ fn form(path: &[u8]) -> Option<(Class, &[u8])> {
         return Some((Class::Narinfo, name));
     }
     if let Some(file) = path.strip_prefix(b"nar/") {
-        let name = file.strip_suffix(b".nar")?;
-        return Some((Class::Nar, name));
+        let name = match file.strip_suffix(b".zst") {
+            // Other names ending in `.nar.zst` are those of uploaded files.
+            Some(nar) if nar.get(HASH_PART_LEN) == Some(&b'-') => nar,
+            Some(_) => return None,
+            None => file,
+        };
+        return Some((Class::Nar, name.strip_suffix(b".nar")?));
     }
     match path {
         b"nix-cache-info" => return Some((Class::CacheInfo, path)),
@@ -145,7 +152,8 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
         Class::CacheInfo => Some(Route::CacheInfo),
         Class::Narinfo => Some(of_hash_part(name, Route::Narinfo)),
         Class::Listing => Some(of_hash_part(name, Route::Listing)),
-        Class::Nar => Some(nar(name, query)),
+        Class::Nar if path.ends_with(b".zst") => Some(nar(name, None, NarCoding::Zstd)),
+        Class::Nar => Some(nar(name, query, NarCoding::Identity)),
         Class::Log => text(name)
             .and_then(|name| StorePath::from_base_name(name).ok())
             .map(Route::Log),
@@ -201,7 +209,7 @@ fn of_hash_part(name: &[u8], route: impl FnOnce(HashPart) -> Route) -> Route {
     }
 }
 
-fn nar(name: &[u8], query: Option<&[u8]>) -> Route {
+fn nar(name: &[u8], query: Option<&[u8]>, coding: NarCoding) -> Route {
     let (hash_part, nar_hash) = split_nar_name(name, query);
     if nar_hash.is_some_and(|nar_hash| !is_word(nar_hash)) {
         return Route::Unknown;
@@ -211,6 +219,7 @@ fn nar(name: &[u8], query: Option<&[u8]>) -> Route {
         nar_hash => Route::Nar {
             hash_part,
             nar_hash: nar_hash.flatten(),
+            coding,
         },
     })
 }
@@ -319,11 +328,12 @@ mod tests {
         HashPart::parse(H.as_bytes()).unwrap()
     }
 
-    fn nar(nar_hash: bool) -> Route {
+    fn nar(nar_hash: bool, coding: NarCoding) -> Route {
         let nar_hash = nar_hash.then(|| NarHash::parse_nixbase32(N.as_bytes()).unwrap());
         Route::Nar {
             hash_part: h(),
             nar_hash,
+            coding,
         }
     }
 
@@ -362,17 +372,25 @@ mod tests {
 
     #[test]
     fn urls_of_nars() {
-        check("/nar/{H}-{N}.nar", nar(true));
-        check("/nar/{H}.nar", nar(false));
-        check("/nar/{H}.nar?hash=x", nar(false));
-        check("/nar/{N}.nar?hash={H}", nar(true));
-        check("/nar/{N}.nar?a=b&hash={H}&c", nar(true));
+        check("/nar/{H}-{N}.nar", nar(true, NarCoding::Identity));
+        check("/nar/{H}.nar", nar(false, NarCoding::Identity));
+        check("/nar/{H}.nar?hash=x", nar(false, NarCoding::Identity));
+        check("/nar/{N}.nar?hash={H}", nar(true, NarCoding::Identity));
+        check(
+            "/nar/{N}.nar?a=b&hash={H}&c",
+            nar(true, NarCoding::Identity),
+        );
         check("/nar/{N}.nar?hash=x", Route::NoPath);
         check("/nar/{N}.nar", Route::NoPath);
         check("/nar/{H}-123.nar", Route::NarOfNoHash(h()));
+        check("/nar/{H}-{N}.nar.zst", nar(true, NarCoding::Zstd));
+        check("/nar/{H}-123.nar.zst", Route::NarOfNoHash(h()));
         check("/nar/x-{N}.nar", Route::NoPath);
         for other in [
             "/nar/{H}-{N}.nar.xz",
+            "/nar/{H}-{N}.zst",
+            "/nar/{H}.nar.zst",
+            "/nar/{N}.nar.zst?hash={H}",
             "/nar/.nar",
             "/nar/",
             "/nar/{H}-.nar",

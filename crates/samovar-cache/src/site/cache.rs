@@ -11,6 +11,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_nix::narinfo::NarCoding;
 use samovar_storage::StoredCache;
 
 use crate::access::{self, Access, Verdict};
@@ -226,7 +227,9 @@ impl Cache {
         }
         let hash_part = match route {
             Route::Narinfo(hash_part) => hash_part,
-            Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
+            Route::Nar {
+                hash_part, coding, ..
+            } if coding == NarCoding::Zstd || head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
             // The URL is not part of the cache protocol, but may be that of a page.
@@ -252,7 +255,18 @@ impl Cache {
                 false => reply.prepared(fixed.get(Fixed::NoPath)),
             };
         }
-        if let Route::Nar { nar_hash, .. } = &route {
+        if let Route::Nar {
+            nar_hash, coding, ..
+        } = &route
+        {
+            if *coding == NarCoding::Zstd {
+                let key = nar_hash.map(|nar_hash| (nar_hash, *coding));
+                let cache = shared.nar_cache.as_ref();
+                return match key.is_some_and(|key| cache.is_some_and(|cache| cache.has(&key))) {
+                    true => self.pass_on(&route, reply),
+                    false => reply.dispatch_costly(),
+                };
+            }
             // Other caches share the small-NAR cache, so the NAR is sent only if this cache has
             // found the path readable.
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
@@ -352,7 +366,8 @@ impl Cache {
             Route::Nar {
                 hash_part,
                 nar_hash,
-            } => nar::respond(self.reader(), head, hash_part, nar_hash),
+                coding,
+            } => nar::respond(self.reader(), head, hash_part, (nar_hash, coding)),
             Route::NarOfNoHash(hash_part) => {
                 let readable = self.reader().readable(hash_part);
                 readable.and(Err(Refusal::WrongHash))

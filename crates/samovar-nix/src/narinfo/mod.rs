@@ -44,7 +44,7 @@ use crate::path_info::fingerprint;
 use crate::{ContentAddress, Hash, NarHash, Signature, StoreDir, StorePath};
 
 pub use parse::{NarInfoError, NarInfoErrorKind};
-pub use write::{WriteError, write_for};
+pub use write::{NarCoding, WriteError, write_for};
 
 /// All fields of a narinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -73,7 +73,7 @@ fn check_written(info: &crate::PathInfo, expected: &str) {
     let secret = SecretKey::parse(SECRET).unwrap();
     let signature = secret.sign(info.fingerprint(&dir).as_bytes());
     let mut out = b"kept ".to_vec();
-    write_for(info, &dir, &[signature], &mut out);
+    write_for(info, &dir, NarCoding::Identity, &[signature], &mut out);
     assert_eq!(String::from_utf8(out).unwrap(), format!("kept {expected}"));
     let parsed = parse(expected).unwrap();
     assert_eq!(parsed.store_path, info.path);
@@ -101,9 +101,29 @@ fn unsigned_and_underived() {
         ..base()
     };
     let mut out = Vec::new();
-    write_for(&info, &StoreDir::default(), &[], &mut out);
+    write_for(
+        &info,
+        &StoreDir::default(),
+        NarCoding::Identity,
+        &[],
+        &mut out,
+    );
     let expected: Vec<&str> = BASE.lines().take(5).collect();
     assert_eq!(String::from_utf8(out).unwrap(), expected.join("\n") + "\n");
+}
+
+#[test]
+fn a_zstd_narinfo_differs_in_url_and_compression_alone() {
+    let [mut plain, mut zstd] = [Vec::new(), Vec::new()];
+    let dir = StoreDir::default();
+    write_for(&app(), &dir, NarCoding::Identity, &[], &mut plain);
+    write_for(&app(), &dir, NarCoding::Zstd, &[], &mut zstd);
+    let plain = String::from_utf8(plain).unwrap();
+    let expected = plain.replace(".nar\nCompression: none\n", ".nar.zst\nCompression: zstd\n");
+    assert_eq!(String::from_utf8(zstd).unwrap(), expected);
+    let parsed = parse(&expected).unwrap();
+    assert_eq!(parsed.compression, Compression::Zstd);
+    assert!(parsed.file_hash.is_none() && parsed.file_size.is_none());
 }
 
 #[test]
@@ -113,6 +133,7 @@ fn sizes_are_decimal() {
         write_for(
             &crate::PathInfo { nar_size, ..base() },
             &StoreDir::default(),
+            NarCoding::Identity,
             &[],
             &mut out,
         );
@@ -126,7 +147,13 @@ fn several_signatures_in_the_order_given() {
     let signatures =
         ["b:", "a:"].map(|name| Signature::parse(&SIG.replace("test-1:", name)).unwrap());
     let mut out = Vec::new();
-    write_for(&base(), &StoreDir::default(), &signatures, &mut out);
+    write_for(
+        &base(),
+        &StoreDir::default(),
+        NarCoding::Identity,
+        &signatures,
+        &mut out,
+    );
     let text = String::from_utf8(out).unwrap();
     let sigs: Vec<&str> = text
         .lines()

@@ -19,23 +19,44 @@ pub enum WriteError {
     NarSize,
 }
 
-/// Appends the narinfo that nix-serve would serve for a path, byte for byte.
+/// The form in which a server sends the NAR of a store path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum NarCoding {
+    /// Uncompressed.
+    #[default]
+    Identity,
+    /// Compressed with zstd.
+    Zstd,
+}
+
+/// Appends the narinfo of a path whose NAR is sent in the form `coding`. For
+/// [`NarCoding::Identity`] it is that of nix-serve, byte for byte.
 ///
-/// The URL is `nar/<hash part>-<NAR hash>.nar`. The signatures are written in the given order:
-/// nix-serve sends its own signatures *instead of* the stored ones, or, without a key, the stored
-/// ones in sorted order. The NAR size must be known (not zero).
+/// The URL is `nar/<hash part>-<NAR hash>.nar`, with the suffix `.zst` for zstd. The length and
+/// hash of the compressed file are unknown, so `FileHash` and `FileSize` are absent. The signatures
+/// are written in the given order: nix-serve sends its own signatures *instead of* the stored ones,
+/// or, without a key, the stored ones in sorted order. The NAR size must be known (not zero).
 ///
 /// # Source
 ///
 /// nix-serve, `nix-serve.psgi`; nix-serve-ng 1.1.0, `src/Main.hs`.
-pub fn write_for(info: &PathInfo, dir: &StoreDir, signatures: &[Signature], out: &mut Vec<u8>) {
+pub fn write_for(
+    info: &PathInfo,
+    dir: &StoreDir,
+    coding: NarCoding,
+    signatures: &[Signature],
+    out: &mut Vec<u8>,
+) {
     let nar_hash = info.nar_hash.nixbase32();
     push_store_path(dir, &info.path, out);
     out.extend_from_slice(b"URL: nar/");
     out.extend_from_slice(&info.path.hash_part().to_text());
     out.push(b'-');
     out.extend_from_slice(&nar_hash);
-    out.extend_from_slice(b".nar\nCompression: none\nNarHash: sha256:");
+    out.extend_from_slice(match coding {
+        NarCoding::Identity => b".nar\nCompression: none\nNarHash: sha256:".as_slice(),
+        NarCoding::Zstd => b".nar.zst\nCompression: zstd\nNarHash: sha256:",
+    });
     out.extend_from_slice(&nar_hash);
     push_number(b"\nNarSize: ", info.nar_size, out);
     // Like nix-serve, omit the line if there are no references. An empty line would need the

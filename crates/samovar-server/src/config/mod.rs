@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
-use samovar_cache::{PolicyConfig, Sign, Stored};
+use samovar_cache::{NarCoding, PolicyConfig, Sign, Stored};
 use samovar_http::Limits;
 use samovar_storage::collect::Retention;
 
@@ -216,6 +216,8 @@ pub struct CacheSettings {
     pub emit_ca: bool,
     /// Whether realisations are signed.
     pub signs_realisations: bool,
+    /// The form in which NARs of the Nix store are sent.
+    pub coding: NarCoding,
     /// Rules that decide which paths may be read.
     pub policy: PolicyConfig,
     /// Texts of the web interface; `None` turns it off.
@@ -260,6 +262,7 @@ impl Default for CacheSettings {
             stored: Stored::default(),
             emit_ca: false,
             signs_realisations: false,
+            coding: NarCoding::Identity,
             policy: PolicyConfig::default(),
             pages: Some(Pages::default()),
             retention: Retention::default(),

@@ -115,6 +115,7 @@ pub fn signing(settings: &CacheSettings, warnings: &mut Vec<String>) -> anyhow::
         stored: settings.stored,
         emit_ca: settings.emit_ca,
         realisations: settings.signs_realisations,
+        coding: settings.coding,
     })
 }
 

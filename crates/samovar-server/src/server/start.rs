@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{CacheConfig, LeaseConfig, Program, Site, SiteConfig, Trust};
+use samovar_cache::{CacheConfig, LeaseConfig, NarCoding, Program, Site, SiteConfig, Trust};
 use samovar_http::{Listener, Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
@@ -25,7 +25,7 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
-use crate::config::{Configuration, GC_LEASE_TIME_DEFAULT};
+use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -206,10 +206,18 @@ impl<'a> Bound<'a> {
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
         }
+        let nar_cache = nar_cache::space(config, &logs.errors)?;
+        let is_zstd = |cache: &CacheSettings| cache.coding == NarCoding::Zstd;
+        if nar_cache.is_none() && config.caches.iter().any(is_zstd) {
+            logs.errors.warning(
+                "compression is zstd, but there is no NAR cache: each download compresses its NAR \
+                 again, and none can be resumed; set nar-cache.directory",
+            );
+        }
         let site_config = SiteConfig {
             caches,
             storage,
-            nar_cache: nar_cache::space(config, &logs.errors)?,
+            nar_cache,
             gc_lease: gc_lease(config),
             trust: Trust {
                 is_first_hashed: config.verifies_first,

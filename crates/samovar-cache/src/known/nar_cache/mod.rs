@@ -1,4 +1,4 @@
-//! The NAR cache: copies on disk of NARs that consist of many small files.
+//! The NAR cache: copies on disk of NARs that consist of many small files, and of compressed NARs.
 //!
 //! # Theory of operation
 //!
@@ -9,6 +9,9 @@
 //! copy stays valid even if the store files change. Later downloads and ranges are sent from the
 //! page cache with `sendfile`.
 //!
+//! A NAR that is sent in zstd is cached whatever its files are: compressing it again costs more
+//! than the disk space. Its compressed length is known only at the end.
+//!
 //! If writing fails, the copy is dropped and the response continues.
 //!
 //! # Limits
@@ -16,7 +19,7 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | size of all entries | 1 GiB, or an eighth of the free space if less | can be configured |
-//! | size of a NAR | 256 KiB to half the cache's size | a smaller NAR is sent in one buffer |
+//! | size of a NAR | at most half the cache's size; uncompressed, at least 256 KiB | a smaller NAR is sent in one buffer |
 //! | average size of its files | 32 KiB, plus 256 KiB in sum | above, opening them is cheaper |
 //! | entries, and copies in progress | each 1/32 of the descriptors, at most 4096 | one per file |
 //! | disk space allocated at once | 4 MiB | limits how much an aborted download can evict |
@@ -34,12 +37,10 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
-use samovar_http::{Batch, Progress, Source};
-use samovar_nix::NarHash;
+use samovar_http::{Batch, Body, Progress, Source};
 
 pub(crate) use recording::Recording;
-use table::CachedNar;
-pub(crate) use table::NarCache;
+pub(crate) use table::{CachedNar, Key, NarCache};
 
 /// Bytes added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
@@ -122,50 +123,64 @@ fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
 }
 
 impl NarCache {
-    /// Returns the bytes of a cached NAR from `start` to `end`. An entry whose size is not
-    /// `nar_size` is not used, even if it has the hash in the row.
-    pub(crate) fn body(
-        self: &Arc<Self>,
-        nar_hash: &NarHash,
-        nar_size: u64,
-        (start, end): (u64, u64),
-    ) -> Option<CachedNarBody> {
-        let cached = self.find(nar_hash)?;
-        (cached.allocation.len == nar_size).then(|| CachedNarBody {
-            cached,
-            cache: Arc::clone(self),
+    /// Returns a copy. A copy of a NAR whose size is not `nar_size` is not used, even if it has the
+    /// hash in the row.
+    pub(crate) fn get(&self, key: &Key, nar_size: u64) -> Option<Arc<CachedNar>> {
+        let cached = self.find(key)?;
+        (cached.nar_size == nar_size).then_some(cached)
+    }
+}
+
+impl CachedNar {
+    /// Returns the length of the copy, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.allocation.len
+    }
+
+    /// Returns the file of the copy, and its length in bytes.
+    pub(crate) fn written(&self) -> (&Arc<File>, u64) {
+        (&self.file, self.allocation.len)
+    }
+
+    /// Returns the bytes of the copy from `start` to `end`.
+    pub(crate) fn body(self: Arc<Self>, (start, end): (u64, u64)) -> Body {
+        Body::Source(Box::new(CachedNarBody {
+            cached: self,
             at: start,
             end,
-        })
+        }))
     }
 }
 
 /// The body of a response that is sent from the cache: a whole NAR or a range.
 #[derive(Debug)]
-pub(crate) struct CachedNarBody {
+struct CachedNarBody {
     cached: Arc<CachedNar>,
-    cache: Arc<NarCache>,
     at: u64,
     end: u64,
 }
 
+/// Adds bytes of a file to a batch, at most up to offset `end`. Returns the offset behind them.
+pub(crate) fn add_file(batch: &mut Batch, file: &Arc<File>, at: u64, end: u64) -> io::Result<u64> {
+    let left = end.saturating_sub(at);
+    if batch.takes_files() {
+        let len = left.min(RANGE_LEN_MAX);
+        batch.file(Arc::clone(file), at, len);
+        return Ok(at + len);
+    }
+    let room = batch.room();
+    let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
+    let len = file.read_at(&mut room[..wanted], at)?;
+    if len == 0 && wanted > 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    batch.advance(len);
+    Ok(at + len as u64)
+}
+
 impl CachedNarBody {
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        let left = self.end.saturating_sub(self.at);
-        if batch.takes_files() {
-            let len = left.min(RANGE_LEN_MAX);
-            batch.file(Arc::clone(&self.cached.file), self.at, len);
-            self.at += len;
-        } else {
-            let room = batch.room();
-            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
-            let len = self.cached.file.read_at(&mut room[..wanted], self.at)?;
-            if len == 0 && wanted > 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            batch.advance(len);
-            self.at += len as u64;
-        }
+        self.at = add_file(batch, &self.cached.file, self.at, self.end)?;
         Ok(match self.at < self.end {
             true => Progress::More,
             false => Progress::End,
@@ -180,10 +195,10 @@ impl Source for CachedNarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.cache.fail(&self.cached, error))
+            .inspect_err(|error| self.cached.allocation.cache.fail(&self.cached, error))
     }
 
     fn file_failed(&mut self, error: &io::Error) {
-        self.cache.fail(&self.cached, error);
+        self.cached.allocation.cache.fail(&self.cached, error);
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use samovar_metrics::{CacheStatus, Event, Observer};
 use samovar_nix::NarHash;
+use samovar_nix::narinfo::NarCoding;
 
 use super::{NarCacheDirectory, allocate};
 
@@ -27,21 +28,27 @@ const STEP_LEN: u64 = 4 << 20;
 /// Time without writes after a write error.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum number of NARs recorded as not worth caching, at 70 bytes each.
+/// Maximum number of NARs recorded as not worth caching, at 72 bytes each.
 const REFUSED_COUNT_MAX: usize = 4096;
+
+/// The NAR and the form of a copy.
+pub(crate) type Key = (NarHash, NarCoding);
 
 /// A verified copy of a NAR.
 #[derive(Debug)]
-pub(super) struct CachedNar {
+pub(crate) struct CachedNar {
     pub(super) file: Arc<File>,
     pub(super) allocation: Allocation,
+    /// Length of the uncompressed NAR, in bytes.
+    pub(super) nar_size: u64,
 }
 
 /// The disk space of a copy. It is counted from before the first byte is written until the last
 /// reader of the copy ends.
 #[derive(Debug)]
 pub(super) struct Allocation {
-    pub(super) nar_hash: NarHash,
+    pub(super) key: Key,
+    /// Length of the copy, in bytes; before the copy is complete, the most that it may have.
     pub(super) len: u64,
     /// Bytes allocated so far; at the end, equal to `len`.
     taken_len: u64,
@@ -68,11 +75,22 @@ impl Allocation {
     }
 }
 
+impl Allocation {
+    /// Frees the disk space beyond the first `len` bytes.
+    pub(super) fn shrink(&mut self, file: &File, len: u64) -> io::Result<()> {
+        file.set_len(len)?;
+        let freed = self.taken_len.saturating_sub(len);
+        self.cache.state.locked().used_len -= freed;
+        (self.len, self.taken_len) = (len, self.taken_len - freed);
+        Ok(())
+    }
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.cache.state.locked();
         state.used_len -= self.taken_len;
-        state.allocations.remove(&self.nar_hash);
+        state.allocations.remove(&self.key);
     }
 }
 
@@ -87,15 +105,15 @@ pub(crate) struct NarCache {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<NarHash, Entry>,
+    entries: HashMap<Key, Entry>,
     /// NARs that have disk space allocated, complete or not.
-    allocations: HashSet<NarHash>,
+    allocations: HashSet<Key>,
     used_len: u64,
     /// Number of uses so far; the time in entries is measured by it.
     clock: u64,
     /// NARs that are not cached again, because their copy was unreadable or is not worth its disk
     /// space. The set is cleared when it is full.
-    refused: HashSet<NarHash>,
+    refused: HashSet<Key>,
     failed_at: Option<Instant>,
     hit_count: u64,
     miss_count: u64,
@@ -119,11 +137,22 @@ impl NarCache {
         }
     }
 
-    pub(super) fn find(&self, nar_hash: &NarHash) -> Option<Arc<CachedNar>> {
+    /// Whether this copy is cached. Does not count as a use.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.state.locked().entries.contains_key(key)
+    }
+
+    /// Whether this copy is being written now.
+    pub(crate) fn is_in_progress(&self, key: &Key) -> bool {
+        let state = self.state.locked();
+        state.allocations.contains(key) && !state.entries.contains_key(key)
+    }
+
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<CachedNar>> {
         let mut state = self.state.locked();
         state.clock += 1;
         let used = state.clock;
-        let Some(entry) = state.entries.get_mut(nar_hash) else {
+        let Some(entry) = state.entries.get_mut(key) else {
             state.miss_count += 1;
             return None;
         };
@@ -152,24 +181,28 @@ impl NarCache {
         file.inspect_err(|error| self.note_failure(error)).ok()
     }
 
-    /// Permits a copy of a NAR of `len` bytes. Returns `None` if it is not worth caching, is cached
+    /// Permits a copy of `len` bytes. Returns `None` if it is not worth caching, is cached
     /// already, or cannot be cached now.
-    pub(super) fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
+    pub(super) fn reserve(self: &Arc<Self>, key: &Key, len: u64) -> Option<Allocation> {
         let mut state = self.state.locked();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if is_paused || state.allocations.contains(nar_hash) || state.refused.contains(nar_hash) {
+        if is_paused || state.allocations.contains(key) || state.refused.contains(key) {
             return None;
         }
-        if len < NAR_LEN_MIN || len > self.directory.len_max(state.used_len) / 2 {
+        let len_min = match key.1 {
+            NarCoding::Identity => NAR_LEN_MIN,
+            NarCoding::Zstd => 0,
+        };
+        if len < len_min || len > self.directory.len_max(state.used_len) / 2 {
             return None;
         }
         let in_progress_count = state.allocations.len().saturating_sub(state.entries.len());
         if in_progress_count >= self.count_max {
             return None;
         }
-        state.allocations.insert(*nar_hash);
+        state.allocations.insert(*key);
         Some(Allocation {
-            nar_hash: *nar_hash,
+            key: *key,
             len,
             taken_len: 0,
             cache: Arc::clone(self),
@@ -185,44 +218,44 @@ impl NarCache {
         Some(evicted)
     }
 
-    pub(super) fn insert(&self, cached: CachedNar) {
-        let nar_hash = cached.allocation.nar_hash;
+    /// Adds a complete copy. `None`: there is no capacity for one more, so the copy is dropped.
+    pub(super) fn insert(&self, cached: CachedNar) -> Option<Arc<CachedNar>> {
+        let key = cached.allocation.key;
         let mut state = self.state.locked();
         state.failed_at = None;
         let evicted = state.evict(u64::MAX, self.count_max.saturating_sub(1));
         if evicted.is_none() {
             drop(state);
-            return;
+            return None;
         }
         state.clock += 1;
+        let cached = Arc::new(cached);
         let entry = Entry {
-            cached: Arc::new(cached),
+            cached: Arc::clone(&cached),
             used: state.clock,
         };
-        let before = state.entries.insert(nar_hash, entry);
+        let before = state.entries.insert(key, entry);
         drop(state);
         drop((before, evicted));
+        Some(cached)
     }
 
     /// Records that a NAR is not worth caching.
-    pub(super) fn refuse(&self, nar_hash: NarHash) {
+    pub(super) fn refuse(&self, key: Key) {
         let refused = &mut self.state.locked().refused;
         if refused.len() == REFUSED_COUNT_MAX {
             refused.clear();
         }
-        refused.insert(nar_hash);
+        refused.insert(key);
     }
 
     /// Drops a copy that could not be read, and does not cache that NAR again. Other copies may be
     /// readable.
     pub(super) fn fail(&self, cached: &CachedNar, error: &io::Error) {
-        let dropped = self
-            .state
-            .locked()
-            .entries
-            .remove(&cached.allocation.nar_hash);
+        let key = cached.allocation.key;
+        let dropped = self.state.locked().entries.remove(&key);
         if dropped.is_some() {
-            self.refuse(cached.allocation.nar_hash);
+            self.refuse(key);
             let what = format_args!("an entry cannot be read and is dropped: {error}");
             self.observer.event(&Event::NarCacheFailed(&what));
         }
@@ -241,24 +274,24 @@ impl State {
     /// Evicts unused copies, least recently used first, down to these limits. `None`: that is
     /// impossible, because too many copies are being read.
     fn evict(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<CachedNar>>> {
-        let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
+        let mut idle: Vec<(u64, Key, u64)> = Vec::new();
         let (mut len, mut count) = (self.used_len, self.entries.len());
         if len > len_max || count > count_max {
             let entries = self.entries.iter();
             idle.extend(
                 entries
                     .filter(|(_, entry)| Arc::strong_count(&entry.cached) == 1)
-                    .map(|(nar_hash, entry)| (entry.used, *nar_hash, entry.cached.allocation.len)),
+                    .map(|(key, entry)| (entry.used, *key, entry.cached.allocation.len)),
             );
-            idle.sort_unstable();
+            idle.sort_unstable_by_key(|(used, ..)| *used);
         }
         let mut evicted = Vec::new();
         let mut oldest = idle.into_iter();
         while len > len_max || count > count_max {
-            let (_, nar_hash, freed) = oldest.next()?;
+            let (_, key, freed) = oldest.next()?;
             len -= freed;
             count -= 1;
-            evicted.push(nar_hash);
+            evicted.push(key);
         }
         self.eviction_count += evicted.len() as u64;
         let entries = evicted.iter().filter_map(|one| self.entries.remove(one));

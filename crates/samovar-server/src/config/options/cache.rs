@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use samovar_cache::access::{Forwarded, RefuseWith};
-use samovar_cache::{PublicKey, Sign, Stored};
+use samovar_cache::{NarCoding, PublicKey, Sign, Stored};
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
 use super::Shown::{Value, Words};
@@ -206,6 +206,18 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Value(|config| {
         config.caches[0].signs_realisations.to_string()
     })),
+    cache(
+        "compression",
+        Word(&["none", "zstd"], |draft, word| {
+            draft.cache.coding = match word {
+                "zstd" => NarCoding::Zstd,
+                _ => NarCoding::Identity,
+            };
+        }),
+        "Compression of the NARs of the Nix store. With zstd, a NAR of more than 64 KiB is \
+         compressed at its first download and kept in the NAR cache; increase nar-cache.size \
+         accordingly. Uploaded NARs are always served with the compression of the upload.",
+    ),
     cache(
         "policy.allow",
         Rules(|draft, rules| draft.cache.policy.allow = rules),

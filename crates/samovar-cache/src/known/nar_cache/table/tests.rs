@@ -47,12 +47,16 @@ impl Fixture {
     /// Whether the NAR is cached. This does not count as a use.
     fn has(&self, number: u8) -> bool {
         let state = self.cache.state.locked();
-        state.entries.contains_key(&hash(number))
+        state.entries.contains_key(&key(number))
     }
 
     fn len(&self) -> u64 {
         self.cache.status().len
     }
+}
+
+fn key(number: u8) -> Key {
+    (hash(number), NarCoding::Identity)
 }
 
 fn hash(number: u8) -> NarHash {
@@ -78,7 +82,7 @@ fn the_least_recently_used_entry_is_evicted_when_bytes_run_out() {
     let fixture = Fixture::new(1024 * KIB, 10);
     assert!(fixture.add(1, 512 * KIB) && fixture.add(2, 512 * KIB));
     assert_eq!(fixture.len(), 1024 * KIB, "full, and none evicted");
-    assert!(fixture.cache.find(&hash(1)).is_some());
+    assert!(fixture.cache.find(&key(1)).is_some());
     assert!(fixture.add(3, 300 * KIB));
     assert!(fixture.has(1) && !fixture.has(2));
     assert_eq!(fixture.len(), 812 * KIB);
@@ -89,7 +93,7 @@ fn the_least_recently_used_entry_is_evicted_when_bytes_run_out() {
 fn the_least_recently_used_entry_is_evicted_when_there_are_too_many() {
     let fixture = Fixture::new(1 << 30, 2);
     assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
-    assert!(fixture.cache.find(&hash(1)).is_some());
+    assert!(fixture.cache.find(&key(1)).is_some());
     assert!(fixture.add(3, 300 * KIB));
     assert!(fixture.has(1) && !fixture.has(2));
     assert_eq!(fixture.cache.status().entry_count, 2);
@@ -99,7 +103,7 @@ fn the_least_recently_used_entry_is_evicted_when_there_are_too_many() {
 fn an_entry_that_is_being_sent_is_not_evicted() {
     let fixture = Fixture::new(1024 * KIB, 2);
     assert!(fixture.add(1, 512 * KIB) && fixture.add(2, 512 * KIB));
-    let sent = [1, 2].map(|number| fixture.cache.find(&hash(number)).unwrap());
+    let sent = [1, 2].map(|number| fixture.cache.find(&key(number)).unwrap());
     assert!(!fixture.add(3, 300 * KIB));
     assert_eq!(fixture.len(), 1024 * KIB);
     assert_eq!(fixture.events.take(), [""; 0], "a full cache is no failure");
@@ -111,7 +115,7 @@ fn an_entry_that_is_being_sent_is_not_evicted() {
 fn the_bytes_of_a_dropped_entry_count_until_its_last_reader_ends() {
     let fixture = Fixture::new(1024 * KIB, 2);
     assert!(fixture.add(1, 512 * KIB));
-    let sent = fixture.cache.find(&hash(1)).unwrap();
+    let sent = fixture.cache.find(&key(1)).unwrap();
     fixture.cache.fail(&sent, &io::Error::other("unreadable"));
     assert!(!fixture.has(1));
     assert_eq!(fixture.len(), 512 * KIB);
@@ -173,7 +177,7 @@ fn a_nar_longer_than_registered_is_not_cached() {
 fn an_unreadable_entry_is_dropped_and_not_written_again() {
     let fixture = Fixture::new(1024 * KIB, 2);
     assert!(fixture.add(1, 300 * KIB) && fixture.add(2, 300 * KIB));
-    let cached = fixture.cache.find(&hash(1)).unwrap();
+    let cached = fixture.cache.find(&key(1)).unwrap();
     // Two readers notice the error; only the first one is reported.
     for _ in 0..2 {
         fixture.cache.fail(&cached, &io::Error::other("unreadable"));
@@ -195,7 +199,7 @@ fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() 
     assert!(start(3).is_none());
     assert_eq!(events.take(), ["NAR cache failed"]);
     // Files that are open are still there.
-    assert!(cache.find(&hash(1)).is_some());
+    assert!(cache.find(&key(1)).is_some());
     let fail_at = |time| cache.state.locked().failed_at = Instant::now().checked_sub(time);
     fail_at(PAUSE);
     assert!(start(3).is_none());
@@ -209,4 +213,25 @@ fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() 
     );
     assert!(start(3).is_none());
     assert_eq!(events.take(), ["NAR cache failed"]);
+}
+
+#[test]
+fn a_compressed_copy_is_cached_beside_the_nar_and_takes_its_final_length() {
+    let fixture = Fixture::new(1024 * KIB, 10);
+    assert!(fixture.add(1, 300 * KIB));
+    let zstd = (hash(1), NarCoding::Zstd);
+    let start = |len_max| Recording::start_zstd(&fixture.cache, &hash(1), 300 * KIB, len_max);
+    assert!(start(512 * KIB + 1).is_none());
+    let recording = start(512 * KIB).unwrap();
+    assert!(fixture.cache.is_in_progress(&zstd) && !fixture.cache.has(&zstd));
+    let recording = recording.append(&[1; 1000]).unwrap();
+    assert_eq!(fixture.len(), 812 * KIB);
+    let cached = recording.finish().unwrap();
+    assert_eq!((cached.len(), fixture.len()), (1000, 300 * KIB + 1000));
+    assert!(fixture.cache.has(&zstd) && !fixture.cache.is_in_progress(&zstd));
+    assert!(fixture.cache.get(&zstd, 300 * KIB).is_some());
+    assert!(
+        fixture.cache.get(&zstd, 300 * KIB + 1).is_none(),
+        "the size in the row is another"
+    );
 }
