@@ -14,6 +14,7 @@ use crate::error::{PutError, StorageError};
 use crate::metadata::Totals;
 use crate::objects::Space;
 use crate::publish::Refusal;
+use crate::push::PushError;
 use crate::storage::Storage;
 
 /// Declares an enum whose variants have names in metrics.
@@ -77,16 +78,20 @@ impl Reason {
             PutError::Busy => Self::Busy,
             PutError::Storage(error) if error.is_full() => Self::StorageFull,
             PutError::Storage(_) => Self::StorageFailed,
-            PutError::Narinfo(refusal) => match **refusal {
-                Refusal::TokenInvalid => Self::Token,
-                Refusal::UnknownFile(_) => Self::MissingFile,
-                Refusal::MissingReference { .. } => Self::MissingReference,
-                Refusal::LogTooLong(_) => Self::Log,
-                Refusal::TooManyLoose { .. } => Self::LooseFiles,
-                Refusal::Quota { .. } => Self::Quota,
-                _ => Self::Narinfo,
-            },
+            PutError::Narinfo(refusal) => Self::of_refusal(refusal),
         })
+    }
+
+    fn of_refusal(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::TokenInvalid => Self::Token,
+            Refusal::UnknownFile(_) => Self::MissingFile,
+            Refusal::MissingReference { .. } => Self::MissingReference,
+            Refusal::LogTooLong(_) => Self::Log,
+            Refusal::TooManyLoose { .. } => Self::LooseFiles,
+            Refusal::Quota { .. } => Self::Quota,
+            _ => Self::Narinfo,
+        }
     }
 }
 
@@ -140,6 +145,32 @@ impl Counters {
         };
         self.uploads[kind as usize][counted as usize].fetch_add(1, Ordering::Relaxed);
         outcome
+    }
+
+    /// Counts accepted uploads of one request.
+    pub(crate) fn accept(&self, kind: Kind, count: usize) {
+        let counter = &self.uploads[kind as usize][Outcome::Accepted as usize];
+        counter.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a refused request to publish many paths as one refused narinfo.
+    pub(crate) fn refuse_push(&self, error: &PushError) {
+        let (outcome, reason) = match error {
+            PushError::Put(error) => match Reason::of(error) {
+                Some(reason) => (Outcome::Refused, Some(reason)),
+                None => (Outcome::Aborted, None),
+            },
+            PushError::Narinfo { refusal, .. } => {
+                (Outcome::Refused, Some(Reason::of_refusal(refusal)))
+            }
+            PushError::Missing(_) => (Outcome::Refused, Some(Reason::MissingReference)),
+            _ => (Outcome::Refused, Some(Reason::Narinfo)),
+        };
+        if let Some(reason) = reason {
+            self.refuse(reason);
+        }
+        let row = &self.uploads[Kind::Narinfo as usize];
+        row[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn refuse(&self, reason: Reason) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufReader, Read};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Instant;
 
 use samovar_nix::NarHash;
 
@@ -11,6 +12,7 @@ use super::{Push, PushError};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, StoredNar};
 use crate::objects::NewObject;
+use crate::statistics::{Kind, Received};
 use crate::verify::{FileName, Memory, Refusal, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.
@@ -73,6 +75,8 @@ impl Push<'_> {
         source: &mut dyn Read,
         memory: &mut dyn Memory,
     ) -> Result<Vec<PackOutcome>, PushError> {
+        let counters = &self.cache.storage.counters;
+        let source = Received { source, counters };
         let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
         let mut outcomes = Vec::new();
         let mut used = self.cache.used_of_quota()?;
@@ -110,10 +114,22 @@ impl Push<'_> {
         memory: &mut dyn Memory,
         used: &mut u64,
     ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
+        let outcome = self.verify(source, line, memory, used);
+        self.cache.storage.counters.count(Kind::Nar, outcome)
+    }
+
+    fn verify(
+        &self,
+        source: &mut dyn Read,
+        line: &PackLine,
+        memory: &mut dyn Memory,
+        used: &mut u64,
+    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
         let (cache, storage) = (self.cache, &*self.cache.storage);
         // A file has at least one byte: refuse it before it is received.
         cache.check_quota(*used, 1)?;
         let mut object = storage.objects.create()?;
+        let started = Instant::now();
         let verified = verify_unnamed(
             source,
             line.compression,
@@ -122,6 +138,8 @@ impl Push<'_> {
             memory,
         );
         let verified = verified.map_err(|error| PutError::of_nar(error, "a file of a pack"))?;
+        let counters = &storage.counters;
+        counters.verified(verified.nar_size, started.elapsed());
         if verified.nar_hash != line.nar_hash {
             let refusal = Refusal::NarHash {
                 stated: line.nar_hash,

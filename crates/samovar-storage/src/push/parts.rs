@@ -14,6 +14,7 @@ use super::{Push, PushError, PushId};
 use crate::error::{PutError, StorageError};
 use crate::objects::{Objects, PART_PREFIX};
 use crate::size::human;
+use crate::statistics::Received;
 use crate::verify::Memory;
 
 /// Maximum number of a part.
@@ -230,7 +231,8 @@ impl Push<'_> {
             check_len(&part, of_file)?;
         }
         let mut object = storage.objects.create()?;
-        let found = receive(source, &mut object)?;
+        let counters = &storage.counters;
+        let found = receive(&mut Received { source, counters }, &mut object)?;
         if found != sha256 {
             let stated = sha256;
             return Err(PartError::Sha256 { stated, found }.into());

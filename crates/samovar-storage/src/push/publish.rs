@@ -11,6 +11,7 @@ use super::{Push, PushError};
 use crate::error::PutError;
 use crate::metadata::{NewPath, Published};
 use crate::publish::{self, Refusal};
+use crate::statistics::Kind;
 use crate::storage::Render;
 
 /// Length of the buffer between the body and its records, in bytes.
@@ -40,6 +41,21 @@ impl Push<'_> {
     /// [`PushError::Missing`], [`PushError::Narinfo`], others; then nothing is published. A
     /// [`PutError::Source`] may contain a [`WireError`](super::wire::WireError).
     pub fn publish(
+        &self,
+        source: &mut dyn Read,
+        is_elsewhere: &dyn Fn(&StorePath) -> bool,
+        render: &Render<'_>,
+    ) -> Result<Vec<(StorePath, Published)>, PushError> {
+        let outcome = self.publish_group(source, is_elsewhere, render);
+        let counters = &self.cache.storage.counters;
+        match &outcome {
+            Ok(paths) => counters.accept(Kind::Narinfo, paths.len()),
+            Err(error) => counters.refuse_push(error),
+        }
+        outcome
+    }
+
+    fn publish_group(
         &self,
         source: &mut dyn Read,
         is_elsewhere: &dyn Fn(&StorePath) -> bool,
