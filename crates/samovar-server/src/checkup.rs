@@ -2,6 +2,8 @@
 //!
 //! Each finding states the problem and how to fix it.
 
+mod storage;
+
 use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
@@ -117,6 +119,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     listeners(config, findings);
     identity(config, findings);
     directories(config, findings);
+    storage::examine(config, findings);
     let store = store(config, findings);
     roots(config, store.as_deref(), findings);
     daemon(config, findings);

@@ -28,6 +28,7 @@ mod commit_queue;
 mod content_address;
 mod error;
 pub mod fsck;
+mod inspect;
 mod keep;
 pub mod metadata;
 mod mirror;
@@ -45,6 +46,7 @@ pub mod verify;
 
 pub use admission::{Admitted, PATIENCE, Wait};
 pub use error::{PutError, StorageError};
+pub use inspect::{Inspection, inspect};
 pub use mirror::narinfo;
 pub use objects::Space;
 pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};

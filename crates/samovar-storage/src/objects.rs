@@ -20,7 +20,7 @@ use tempfile::NamedTempFile;
 use crate::error::StorageError;
 
 /// Directory for files that are still being written.
-const TMP: &str = ".samovar/tmp";
+pub(crate) const TMP: &str = ".samovar/tmp";
 
 /// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";

@@ -30,7 +30,7 @@ use crate::verify::{FileName, Limits};
 pub const DATABASE: &str = ".samovar/db.sqlite";
 
 const LOCK: &str = ".samovar/lock";
-const STORE_ID: &str = ".samovar/store-id";
+pub(crate) const STORE_ID: &str = ".samovar/store-id";
 
 /// Interval at which a new process checks whether its predecessor has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);

@@ -21,6 +21,7 @@ pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
+pub(crate) use sqlite::{SCHEMA, all_tokens};
 pub use totals::{CacheTotals, Totals};
 
 /// Seconds of a day.

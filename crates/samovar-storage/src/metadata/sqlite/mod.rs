@@ -18,6 +18,9 @@ mod schema;
 mod tokens;
 mod totals;
 
+pub(crate) use schema::SCHEMA;
+pub(crate) use tokens::all as all_tokens;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-const SCHEMA: i64 = 4;
+pub(crate) const SCHEMA: i64 = 4;
 
 /// The SQL that leads from each version to the next one; the first leads from an empty database to
 /// version 1.

@@ -27,7 +27,7 @@ pub(super) fn add(
     Ok(connection.last_insert_rowid())
 }
 
-pub(super) fn all(connection: &Connection) -> Result<Vec<Token>, StorageError> {
+pub(crate) fn all(connection: &Connection) -> Result<Vec<Token>, StorageError> {
     let mut statement = connection.prepare_cached(
         "select id, name, cache, rights, created_at, expires_at, revoked_at from token \
          order by id desc",

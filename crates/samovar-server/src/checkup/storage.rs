@@ -1,0 +1,316 @@
+//! Checks of the storage for uploads.
+
+use std::path::Path;
+
+use rustix::fs::{StatFs, statfs, statvfs};
+use samovar_storage::token::{Token, now};
+use samovar_storage::{Inspection, StorageError, human_size, inspect};
+
+use super::{Findings, tempfile_in};
+use crate::config::Configuration;
+
+const SUBJECT: &str = "storage";
+
+/// Seconds before its expiry from which a token is reported: 14 days.
+const RENEWAL_TIME: i64 = 14 * 86_400;
+
+/// Seconds by which a recorded time may be later than the clock.
+const CLOCK_TOLERANCE: i64 = 60;
+
+/// Start of 2025, in seconds since 1970. A clock before it was never set.
+const EARLIEST: i64 = 1_735_689_600;
+
+/// Types of file systems, from `statfs(2)` and `linux/magic.h`.
+const NETWORK: [(u32, &str); 7] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB 2"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x0102_1997, "9P"),
+];
+const FUSE: u32 = 0x6573_5546;
+const TMPFS: u32 = 0x0102_1994;
+
+/// Checks the storage directory with the rights of the server's user.
+pub(super) fn examine(config: &Configuration, findings: &mut Findings) {
+    let Some(directory) = &config.storage else {
+        return;
+    };
+    clock(now(), None, findings);
+    let existing = directory.ancestors().find(|path| path.exists());
+    let existing = existing.unwrap_or(Path::new("/"));
+    if !directory_is_usable(directory, existing, findings) {
+        return;
+    }
+    if let Ok(found) = statfs(existing) {
+        file_system(directory, &found, findings);
+    }
+    space(directory, existing, findings);
+    match inspect(directory) {
+        Ok(None) => findings.warning(
+            SUBJECT,
+            format!("{directory:?} has no database yet; the server makes it"),
+            format!(
+                "none needed for a new storage; for uploads, make a token: samovar token create \
+                 --storage {} --name NAME",
+                directory.display()
+            ),
+        ),
+        Ok(Some(found)) => database(directory, &found, findings),
+        Err(error) => failed(directory, &error, findings),
+    }
+}
+
+/// Checks that the server can make files. Returns whether it can.
+fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Findings) -> bool {
+    let shown = directory.display();
+    let own = directory.join(".samovar");
+    let tried = if directory.exists() {
+        [directory, &own]
+            .into_iter()
+            .filter(|path| path.symlink_metadata().is_ok())
+            .try_for_each(|path| tempfile_in(path).map_err(|error| (path, error)))
+    } else {
+        tempfile_in(existing).map_err(|error| (existing, error))
+    };
+    match tried {
+        Ok(()) => {
+            findings.ok(SUBJECT, format!("{shown} is writable"));
+            true
+        }
+        Err((path, error)) => {
+            findings.error(
+                SUBJECT,
+                format!("the server cannot write to {path:?}: {error}"),
+                format!(
+                    "mkdir -p {shown} && chown -R USER {shown}, with the server's user; under \
+                     systemd, use a directory below the unit's StateDirectory"
+                ),
+            );
+            false
+        }
+    }
+}
+
+fn file_system(directory: &Path, found: &StatFs, findings: &mut Findings) {
+    // The width and the sign of this field depend on the platform.
+    let kind = u32::try_from(i64::from(found.f_type) & 0xffff_ffff).unwrap_or_default();
+    if let Some((_, name)) = NETWORK.iter().find(|(magic, _)| *magic == kind) {
+        findings.error(
+            SUBJECT,
+            format!(
+                "{directory:?} is on a network file system ({name}), where the locks of SQLite are \
+                 not reliable"
+            ),
+            "move the storage to a local disk while the server is stopped",
+        );
+    } else if kind == TMPFS {
+        findings.warning(
+            SUBJECT,
+            format!("{directory:?} is in memory (tmpfs): a restart of the machine deletes uploads"),
+            "move the storage to a disk while the server is stopped",
+        );
+    } else if kind == FUSE {
+        findings.warning(
+            SUBJECT,
+            format!("{directory:?} is on a FUSE file system, which may lose acknowledged uploads"),
+            "use a local file system, such as ext4, XFS, Btrfs or ZFS",
+        );
+    } else {
+        findings.ok(SUBJECT, "it is on a local file system");
+    }
+}
+
+fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
+    let Ok(disk) = statvfs(existing) else { return };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let all = disk.f_blocks.saturating_mul(disk.f_frsize);
+    let text = format!("{} of {} are free", human_size(free), human_size(all));
+    if free < all / 10 {
+        findings.warning(
+            SUBJECT,
+            format!("the disk of {directory:?} is nearly full: {text}"),
+            "set uploads.retention or uploads.retention-size, or use a larger disk",
+        );
+    } else {
+        findings.ok(SUBJECT, text);
+    }
+}
+
+fn failed(directory: &Path, error: &StorageError, findings: &mut Findings) {
+    let fix = match error {
+        StorageError::SchemaTooNew { .. } => "run the version of Samovar that wrote the database",
+        _ => "see the message; the server's user must be able to read and write all of it",
+    };
+    findings.error(SUBJECT, format!("{directory:?}: {error}"), fix);
+}
+
+fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
+    let shown = directory.display();
+    if let Some(first) = found.damage.first() {
+        findings.error(
+            SUBJECT,
+            format!(
+                "the database is damaged ({} problems): {first}",
+                found.damage.len()
+            ),
+            "stop the server, and restore .samovar/db.sqlite from a backup",
+        );
+        return;
+    }
+    let schema = found.schema;
+    match found.is_check_complete {
+        true => findings.ok(SUBJECT, format!("the database is intact, schema {schema}")),
+        false => findings.ok(
+            SUBJECT,
+            format!("no damage of the database was found in 10 s, schema {schema}"),
+        ),
+    }
+    if !found.has_own_database {
+        findings.error(
+            SUBJECT,
+            "the directory and its database belong to different storages",
+            "restore both from the same backup",
+        );
+    }
+    clock(now(), found.newest_at, findings);
+    if found.lost_count > 0 {
+        findings.warning(
+            SUBJECT,
+            format!("{} NARs are lost, and not served", found.lost_count),
+            "find them with samovar fsck, and push their paths again",
+        );
+    }
+    match found.missing_narinfo_count {
+        0 => findings.ok(SUBJECT, "the directory has the narinfos of the first cache"),
+        count => findings.warning(
+            SUBJECT,
+            format!("{count} of the newest 1000 narinfos are missing in the directory"),
+            "restart the server, which writes them",
+        ),
+    }
+    if found.left_over_count > 0 {
+        findings.warning(
+            SUBJECT,
+            format!(
+                "{} unfinished files in .samovar/tmp are older than a day, {} in all",
+                found.left_over_count,
+                human_size(found.left_over_bytes)
+            ),
+            "restart the server, which removes them",
+        );
+    }
+    tokens(&found.tokens, now(), &shown.to_string(), findings);
+}
+
+/// Checks the clock. `newest`: the latest time in the database.
+fn clock(now: i64, newest: Option<i64>, findings: &mut Findings) {
+    const FIX: &str =
+        "set the clock of this machine, and let NTP keep it: timedatectl set-ntp true";
+    if now < EARLIEST {
+        findings.error(SUBJECT, "the clock of this machine is before 2025", FIX);
+    } else if let Some(newest) = newest
+        && newest > now + CLOCK_TOLERANCE
+    {
+        let text = format!(
+            "the newest upload is {} s in the future: the clock is slow now, or was fast then",
+            newest - now
+        );
+        findings.error(SUBJECT, text, FIX);
+    }
+}
+
+fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) {
+    let create = format!("samovar token create --storage {directory} --name");
+    let valid: Vec<&Token> = tokens.iter().filter(|token| token.is_valid(now)).collect();
+    let can_push = |token: &&&Token| token.rights.push;
+    if valid.iter().find(can_push).is_none() {
+        findings.warning(
+            SUBJECT,
+            "no valid token has the right to push, so no client can upload",
+            format!("{create} NAME"),
+        );
+        return;
+    }
+    let expires_soon = |token: &&&Token| {
+        // A newer token of the same name replaces it.
+        let lasts = |other: &&&Token| {
+            other.name == token.name
+                && other.rights.push == token.rights.push
+                && other.expires_at.is_none_or(|at| at > now + RENEWAL_TIME)
+        };
+        token.expires_at.is_some_and(|at| at <= now + RENEWAL_TIME)
+            && valid.iter().find(lasts).is_none()
+    };
+    let mut expiring = 0;
+    for token in valid.iter().filter(expires_soon) {
+        expiring += 1;
+        let days = token.expires_at.map_or(0, |at| (at - now) / 86_400);
+        findings.warning(
+            SUBJECT,
+            format!("the token {:?} expires in {days} days", token.name),
+            format!(
+                "{create} {} --rights {}, and give it to the client",
+                token.name, token.rights
+            ),
+        );
+    }
+    if expiring == 0 {
+        findings.ok(SUBJECT, format!("{} valid tokens", valid.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_storage::token::Rights;
+
+    use super::*;
+    use crate::checkup::Severity;
+
+    fn worst(check: impl FnOnce(&mut Findings)) -> Severity {
+        let mut findings = Findings::default();
+        check(&mut findings);
+        findings.worst()
+    }
+
+    fn token(name: &str, expires_at: Option<i64>) -> Token {
+        Token {
+            id: 1,
+            name: name.to_owned(),
+            cache: None,
+            rights: Rights {
+                read: true,
+                push: true,
+            },
+            created_at: 0,
+            expires_at,
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_the_newest_upload_is_wrong() {
+        let at = EARLIEST + 1000;
+        let of = |now, newest| worst(|findings| clock(now, newest, findings));
+        assert_eq!(of(EARLIEST - 1, None), Severity::Error);
+        assert_eq!(of(EARLIEST, None), Severity::Ok);
+        assert_eq!(of(at, Some(at + CLOCK_TOLERANCE)), Severity::Ok);
+        assert_eq!(of(at, Some(at + CLOCK_TOLERANCE + 1)), Severity::Error);
+    }
+
+    #[test]
+    fn tokens_that_expire_within_14_days_are_reported_unless_replaced() {
+        let now = EARLIEST;
+        let of = |all: &[Token]| worst(|findings| tokens(all, now, "/s", findings));
+        assert_eq!(of(&[]), Severity::Warning);
+        assert_eq!(of(&[token("a", Some(now))]), Severity::Warning);
+        let soon = token("a", Some(now + RENEWAL_TIME));
+        let later = token("a", Some(now + RENEWAL_TIME + 1));
+        assert_eq!(of(std::slice::from_ref(&soon)), Severity::Warning);
+        assert_eq!(of(std::slice::from_ref(&later)), Severity::Ok);
+        assert_eq!(of(&[soon.clone(), later]), Severity::Ok);
+        assert_eq!(of(&[soon, token("b", None)]), Severity::Warning);
+    }
+}

@@ -1,0 +1,262 @@
+//! Checks of a storage directory, for diagnosis. They change nothing, and work while a server runs.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
+use samovar_nix::HashPart;
+
+use crate::error::StorageError;
+use crate::metadata::{SCHEMA, all_tokens};
+use crate::mirror::narinfo_key;
+use crate::objects::{PART_PREFIX, TMP};
+use crate::storage::{DATABASE, STORE_ID};
+use crate::token::Token;
+
+/// Maximum time for checking the integrity of the database.
+const CHECK_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum number of narinfos that are looked for in the directory.
+const MIRROR_COUNT_MAX: u32 = 1000;
+
+/// Age from which an unfinished file counts as left over. No upload takes as long.
+const LEFT_OVER_AGE: Duration = Duration::from_secs(86_400);
+
+/// The state of a storage directory.
+#[derive(Debug, Clone, Default)]
+pub struct Inspection {
+    /// Schema version of the database.
+    pub schema: i64,
+    /// Damage that SQLite has found in the database; empty if there is none.
+    pub damage: Vec<String>,
+    /// Whether the whole database was checked. Large ones are checked for ten seconds.
+    pub is_check_complete: bool,
+    /// Whether directory and database have the same identifier, or the directory has none yet.
+    pub has_own_database: bool,
+    /// All tokens.
+    pub tokens: Vec<Token>,
+    /// Time of the newest path, in seconds since 1970.
+    pub newest_at: Option<i64>,
+    /// Number of lost NARs.
+    pub lost_count: u64,
+    /// Number of narinfos that are missing in the directory, among the newest 1000.
+    pub missing_narinfo_count: usize,
+    /// Number of unfinished files that are older than a day.
+    pub left_over_count: usize,
+    /// Their total length, in bytes.
+    pub left_over_bytes: u64,
+}
+
+/// Inspects a storage directory; `None` if it has no database.
+///
+/// # Errors
+///
+/// [`StorageError::Database`], [`StorageError::SchemaTooNew`], [`StorageError::File`].
+pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
+    let path = root.join(DATABASE);
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(error) => return Err(StorageError::file("cannot read", DATABASE, error)),
+    }
+    let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.busy_timeout(CHECK_TIME)?;
+    connection.pragma_update(None, "query_only", true)?;
+    let schema = connection.query_row("pragma user_version", [], |row| row.get(0))?;
+    let mut found = Inspection {
+        schema,
+        ..Inspection::default()
+    };
+    if schema > SCHEMA {
+        return Err(StorageError::SchemaTooNew {
+            found: schema,
+            supported: SCHEMA,
+        });
+    }
+    (found.damage, found.is_check_complete) = check(&connection)?;
+    (found.left_over_count, found.left_over_bytes) = left_over(root)?;
+    if schema < 1 || !found.damage.is_empty() {
+        return Ok(Some(found));
+    }
+    found.tokens = all_tokens(&connection)?;
+    found.newest_at =
+        connection.query_row("select max(registered_at) from path", [], |row| row.get(0))?;
+    if schema >= 2 {
+        let lost = "select count(*) from nar where state = 3";
+        let count: u32 = connection.query_row(lost, [], |row| row.get(0))?;
+        found.lost_count = count.into();
+    }
+    found.has_own_database = has_own_database(root, &connection)?;
+    found.missing_narinfo_count = missing_narinfos(root, &connection)?;
+    Ok(Some(found))
+}
+
+/// Checks the integrity of the database for a limited time. Returns the damage found, and whether
+/// the check was completed.
+fn check(connection: &Connection) -> Result<(Vec<String>, bool), StorageError> {
+    let interrupt = connection.get_interrupt_handle();
+    let (done, is_done) = mpsc::channel::<()>();
+    let timer = std::thread::spawn(move || {
+        if is_done.recv_timeout(CHECK_TIME) == Err(RecvTimeoutError::Timeout) {
+            interrupt.interrupt();
+        }
+    });
+    let lines = connection
+        .prepare("pragma quick_check(10)")
+        .and_then(|mut statement| {
+            let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+            lines.collect::<Result<Vec<_>, _>>()
+        });
+    drop(done);
+    // The timer cannot panic, and its thread must not interrupt a later query.
+    timer.join().ok();
+    match lines {
+        Ok(lines) => Ok((
+            lines.into_iter().filter(|line| line != "ok").collect(),
+            true,
+        )),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Ok((Vec::new(), false))
+        }
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            Ok((vec![error.to_string()], true))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn has_own_database(root: &Path, connection: &Connection) -> Result<bool, StorageError> {
+    let query = "select value from meta where key = 'store-id'";
+    let in_database: String = connection.query_row(query, [], |row| row.get(0))?;
+    match fs::read_to_string(root.join(STORE_ID)) {
+        Ok(in_directory) => Ok(in_directory.trim() == in_database),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
+    }
+}
+
+/// Counts the narinfos of the newest paths of the mirrored cache that are missing in the directory.
+fn missing_narinfos(root: &Path, connection: &Connection) -> Result<usize, StorageError> {
+    let mirrored: Option<String> = connection
+        .query_row(
+            "select value from meta where key = 'mirrored-cache'",
+            [],
+            |row| row.get(0),
+        )
+        .optional()?;
+    let Some(cache) = mirrored.and_then(|id| id.parse::<i64>().ok()) else {
+        return Ok(0);
+    };
+    let mut statement = connection
+        .prepare("select hash_part from path where cache_id = ?1 order by id desc limit ?2")?;
+    let hash_parts = statement.query_map([cache, MIRROR_COUNT_MAX.into()], |row| {
+        Ok(HashPart::from_bytes(row.get(0)?))
+    })?;
+    let mut count = 0;
+    for hash_part in hash_parts {
+        let file = fs::metadata(root.join(narinfo_key(hash_part?)));
+        count += usize::from(!file.is_ok_and(|file| file.len() > 0));
+    }
+    Ok(count)
+}
+
+/// Returns number and total length of the unfinished files that are left over.
+fn left_over(root: &Path) -> Result<(usize, u64), StorageError> {
+    let failed = |error| StorageError::file("cannot read", TMP, error);
+    let entries = match fs::read_dir(root.join(TMP)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
+        Err(error) => return Err(failed(error)),
+    };
+    let (mut count, mut bytes) = (0, 0);
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = format!("{TMP}/{}", entry.file_name().display());
+        // Parts of pushes have an expiry of their own. An upload may have ended meanwhile.
+        let Ok(file) = entry.metadata() else { continue };
+        if name.starts_with(PART_PREFIX) {
+            continue;
+        }
+        let age = file
+            .modified()
+            .ok()
+            .and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > LEFT_OVER_AGE) {
+            count += 1;
+            bytes += file.len();
+        }
+    }
+    Ok((count, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_nix::StoreDir;
+
+    use super::*;
+    use crate::storage::Storage;
+
+    #[test]
+    fn a_directory_without_a_database_is_no_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(inspect(dir.path()).unwrap().is_none());
+        assert!(inspect(&dir.path().join("missing")).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_state_of_a_storage_is_found_while_it_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
+        let fresh = inspect(dir.path()).unwrap().unwrap();
+        assert_eq!(fresh.schema, SCHEMA);
+        assert!(fresh.damage.is_empty() && fresh.is_check_complete && fresh.has_own_database);
+        assert!(fresh.tokens.is_empty() && fresh.newest_at.is_none());
+        let old = SystemTime::now() - LEFT_OVER_AGE - Duration::from_secs(60);
+        for (name, time) in [("old", old), ("new", SystemTime::now())] {
+            let file = fs::File::create(dir.path().join(TMP).join(name)).unwrap();
+            file.set_len(5).unwrap();
+            file.set_modified(time).unwrap();
+        }
+        fs::write(dir.path().join(STORE_ID), "other\n").unwrap();
+        let found = inspect(dir.path()).unwrap().unwrap();
+        assert_eq!((found.left_over_count, found.left_over_bytes), (1, 5));
+        assert!(!found.has_own_database);
+        drop(storage);
+    }
+
+    #[test]
+    fn a_damaged_or_newer_database_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Storage::open(dir.path(), &StoreDir::default()).unwrap());
+        let path = dir.path().join(DATABASE);
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .pragma_update(None, "user_version", SCHEMA + 1)
+            .unwrap();
+        drop(connection);
+        let newer = inspect(dir.path());
+        assert!(
+            matches!(newer, Err(StorageError::SchemaTooNew { .. })),
+            "{newer:?}"
+        );
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .pragma_update(None, "user_version", SCHEMA)
+            .unwrap();
+        connection
+            .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
+            .unwrap();
+        drop(connection);
+        let mut bytes = fs::read(&path).unwrap();
+        // The first page stays, so that the file is still a database.
+        bytes[4096..].fill(0xff);
+        fs::write(&path, bytes).unwrap();
+        match inspect(dir.path()) {
+            Ok(Some(found)) => assert!(!found.damage.is_empty()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
