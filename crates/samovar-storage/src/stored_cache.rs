@@ -9,13 +9,13 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
 use crate::admission::{Admitted, Wait};
+use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
 use crate::mirror::narinfo_key;
 use crate::publish::{self, Refusal};
-use crate::statistics::{Kind, Reason, Received};
 use crate::storage::{Render, Storage};
 use crate::token::{Token, TokenHash};
 use crate::verify::{FileName, Memory, verify};

@@ -13,8 +13,8 @@ use support::samovar;
 use support_uploads::{MadePath, Site};
 use testkit::process::output;
 
-/// Runs `samovar doctor` with the configuration of the site. Returns the findings about the storage,
-/// without the temporary directory, which differs in each run.
+/// Runs `samovar doctor` with the configuration of the site. Returns the findings about the
+/// storage, with `DIR` for the temporary directory.
 fn doctor(site: &Site) -> String {
     let mut command = samovar();
     command.args(["doctor", "--config"]).arg(site.config());

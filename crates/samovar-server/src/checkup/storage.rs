@@ -95,8 +95,8 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
 }
 
 fn file_system(directory: &Path, found: &StatFs, findings: &mut Findings) {
-    // The width and the sign of this field depend on the platform.
-    let kind = u32::try_from(i64::from(found.f_type) & 0xffff_ffff).unwrap_or_default();
+    // The kernel may extend the sign.
+    let kind = u32::try_from(found.f_type & 0xffff_ffff).unwrap_or_default();
     if let Some((_, name)) = NETWORK.iter().find(|(magic, _)| *magic == kind) {
         findings.error(
             SUBJECT,

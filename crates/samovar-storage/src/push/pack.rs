@@ -9,10 +9,10 @@ use samovar_nix::NarHash;
 
 use super::wire::{PackLine, Records};
 use super::{Push, PushError};
+use crate::counters::{Kind, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, StoredNar};
 use crate::objects::NewObject;
-use crate::statistics::{Kind, Received};
 use crate::verify::{FileName, Memory, Refusal, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.

@@ -11,10 +11,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::wire::{BODY_LEN_MAX, PackLine};
 use super::{Push, PushError, PushId};
+use crate::counters::Received;
 use crate::error::{PutError, StorageError};
 use crate::objects::{Objects, PART_PREFIX};
 use crate::size::human;
-use crate::statistics::Received;
 use crate::verify::Memory;
 
 /// Maximum number of a part.

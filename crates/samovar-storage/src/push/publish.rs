@@ -8,10 +8,10 @@ use samovar_nix::{HashPart, StorePath};
 
 use super::wire::{NarinfoLine, Records};
 use super::{Push, PushError};
+use crate::counters::{Kind, Reason};
 use crate::error::PutError;
 use crate::metadata::{NewPath, Published};
 use crate::publish::{self, Refusal};
-use crate::statistics::Kind;
 use crate::storage::Render;
 
 /// Length of the buffer between the body and its records, in bytes.
@@ -29,6 +29,16 @@ pub enum Missing {
     },
     /// The NAR of the path with this hash part.
     Nar(HashPart),
+}
+
+/// Returns the reason of a refusal for the counters; `None` if the request was aborted.
+fn reason(error: &PushError) -> Option<Reason> {
+    match error {
+        PushError::Put(error) => Reason::of(error),
+        PushError::Narinfo { refusal, .. } => Some(Reason::of_refusal(refusal)),
+        PushError::Missing(_) => Some(Reason::MissingReference),
+        _ => Some(Reason::Narinfo),
+    }
 }
 
 impl Push<'_> {
@@ -50,7 +60,7 @@ impl Push<'_> {
         let counters = &self.cache.storage.counters;
         match &outcome {
             Ok(paths) => counters.accept(Kind::Narinfo, paths.len()),
-            Err(error) => counters.refuse_push(error),
+            Err(error) => counters.reject(Kind::Narinfo, reason(error)),
         }
         outcome
     }
