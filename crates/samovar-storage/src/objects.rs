@@ -150,12 +150,14 @@ impl Directory {
     /// [`StorageError::File`].
     pub fn open(root: &Path) -> Result<Self, StorageError> {
         for dir in [TMP, "nar", "log", "realisations", "build-trace-v2"] {
-            let path = root.join(dir);
-            fs::create_dir_all(&path)
+            create_directory(&root.join(dir))
                 .map_err(|error| StorageError::file("cannot create", dir, error))?;
         }
-        // Else a power cut could take away a subdirectory with the files that were synced in it.
-        sync_directory(root).map_err(|error| StorageError::file("cannot sync", ".", error))?;
+        // The names of the database and of directories that a killed process has not synced.
+        for dir in [".samovar", "."] {
+            sync_directory(&root.join(dir))
+                .map_err(|error| StorageError::file("cannot sync", dir, error))?;
+        }
         Ok(Self {
             root: root.to_owned(),
         })
@@ -167,6 +169,24 @@ impl Directory {
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
             .tempfile_in(self.root.join(TMP))
     }
+}
+
+/// Creates a directory and its missing parents. Their names survive a power cut: otherwise it could
+/// take away a directory with the files that were synced in it.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    create_directory(parent)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    sync_directory(parent)
 }
 
 /// Makes the names in a directory durable.
@@ -306,7 +326,7 @@ impl NewObject for NewFile {
         self.file.as_file().sync_all().map_err(failed)?;
         let path = self.root.join(key);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
+            create_directory(parent).map_err(failed)?;
         }
         let persisted = self.file.persist(&path);
         persisted.map(drop).map_err(|error| failed(error.error))

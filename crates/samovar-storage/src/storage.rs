@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{
@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
 use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses};
 use crate::mirror;
-use crate::objects::{Directory, Objects};
+use crate::objects::{Directory, Objects, create_directory};
 use crate::publish::Refusal;
 use crate::push::Joins;
 use crate::stored_cache::StoredCache;
@@ -103,8 +103,10 @@ impl Storage {
         create_private(root)?;
         let metadata = Sqlite::with_clock(&root.join(DATABASE), clock)?;
         let directory = Directory::open(root)?;
-        check_store_id(root, &metadata.store_id()?)?;
-        if directory.open(mirror::CACHE_INFO)?.is_none() {
+        check_store_id(root, &directory, &metadata.store_id()?)?;
+        // After a power cut it may be empty.
+        let cache_info = directory.state(mirror::CACHE_INFO)?;
+        if cache_info.is_none_or(|state| state.len == 0) {
             let text = mirror::cache_info(store_dir);
             directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
         }
@@ -331,7 +333,7 @@ pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
 /// Creates the directory of the database.
 fn create_private(root: &Path) -> Result<(), StorageError> {
     let private = root.join(".samovar");
-    fs::create_dir_all(&private)
+    create_directory(&private)
         .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
         .map_err(|error| StorageError::file("cannot create", ".samovar", error))
 }
@@ -361,7 +363,7 @@ fn keep_others_out(lock: &File) {
 
 /// Compares the storage identifier in the directory with the one in the database. Writes it if the
 /// directory has none.
-fn check_store_id(root: &Path, database: &str) -> Result<(), StorageError> {
+fn check_store_id(root: &Path, objects: &dyn Objects, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {
         Ok(directory) if directory.trim() == database => Ok(()),
@@ -370,8 +372,10 @@ fn check_store_id(root: &Path, database: &str) -> Result<(), StorageError> {
             database: database.to_owned(),
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::write(&path, format!("{database}\n"))
-                .map_err(|error| StorageError::file("cannot write", STORE_ID, error))
+            let mut object = objects.create()?;
+            writeln!(object, "{database}")
+                .map_err(|error| StorageError::file("cannot write", STORE_ID, error))?;
+            object.publish(STORE_ID)
         }
         Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
     }
