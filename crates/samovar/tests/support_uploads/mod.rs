@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,9 +18,10 @@ use samovar_storage::DATABASE;
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{Rights, TokenHash};
 use sha2::{Digest as _, Sha256};
-use testkit::http1::{Response, exchange};
+use testkit::eventually;
+use testkit::http1::{Connection, Response, exchange};
 use testkit::nar::Node;
-use testkit::nix::{OwnStore, hash_part, key_pair, local};
+use testkit::nix::{OwnStore, hash_part, key_pair, local, nix};
 use testkit::process::{Process, output};
 
 use crate::support::samovar;
@@ -28,6 +30,7 @@ use crate::support::samovar;
 /// stopped by the tests.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
+    storage: PathBuf,
     live: OwnStore,
     pub(crate) public_key: String,
 }
@@ -35,9 +38,17 @@ pub(crate) struct Site {
 impl Site {
     /// Makes a site whose live Nix store is empty.
     pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = dir.path().join("storage");
+        Self::with_storage(dir, storage)
+    }
+
+    /// Makes a site with this storage directory, which may be missing.
+    pub(crate) fn with_storage(dir: tempfile::TempDir, storage: PathBuf) -> Self {
         let live = OwnStore::new();
         let site = Self {
-            dir: tempfile::tempdir().unwrap(),
+            dir,
+            storage,
             public_key: key_pair(live.root(), "cache-1").1,
             live,
         };
@@ -78,7 +89,7 @@ impl Site {
 
     /// The storage directory.
     pub(crate) fn storage(&self) -> PathBuf {
-        self.dir.path().join("storage")
+        self.storage.clone()
     }
 
     /// Starts the server.
@@ -238,6 +249,53 @@ pub(crate) fn upload(
     body: impl AsRef<[u8]>,
 ) -> Response {
     send(address, "PUT", target, &bearer(token), body)
+}
+
+/// Uploads to a server that may be killed at any time, even before it accepts the connection.
+pub(crate) fn try_upload(
+    address: SocketAddr,
+    token: &str,
+    target: &str,
+    body: &[u8],
+) -> io::Result<Response> {
+    let mut connection = Connection::try_connect(address)?;
+    connection.try_send(format!(
+        "PUT {target} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    ))?;
+    connection.try_send(body)?;
+    let response = connection.try_next(false)?;
+    response.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Waits until the server is ready; returns `None` if it ends before.
+pub(crate) fn address_of(server: &mut Process) -> Option<SocketAddr> {
+    let mut is_ready = false;
+    eventually("the server starts or ends", || {
+        is_ready = server.count("on http://") > 0;
+        is_ready || !server.is_alive()
+    });
+    is_ready.then(|| server.wait_for_address())
+}
+
+/// Asserts that a directory is a plain binary cache with all of these paths.
+#[track_caller]
+pub(crate) fn assert_mirrors(site: &Site, paths: &[MadePath]) {
+    for path in paths {
+        for file in [&path.target()[1..], &path.url()] {
+            // After a crash, a server writes narinfos that are missing while it serves already.
+            eventually(&format!("{file} of {}", path.store_path), || {
+                let metadata = fs::metadata(site.storage().join(file));
+                metadata.is_ok_and(|metadata| metadata.len() > 0)
+            });
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = nix("nix", dir.path());
+    command.args(["path-info", "--recursive", "--store"]);
+    command.arg(format!("file://{}", site.storage().display()));
+    output(command.args(paths.iter().map(|path| &path.store_path)));
 }
 
 /// Sends a request on a new connection. `fields`: header lines with their line ends.

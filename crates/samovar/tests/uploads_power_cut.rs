@@ -1,0 +1,192 @@
+//! What a server has acknowledged survives power cuts, whatever part of the unsynced data they
+//! keep; everything else is absent or whole.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+mod support_volatile;
+
+use std::fs;
+
+use support::samovar;
+use support_uploads::{MadePath, Running, Site, address_of, assert_mirrors, try_upload};
+use support_volatile::{Kept, Mounted, VolatileDisk};
+use testkit::process::Process;
+
+/// What cuts keep: nothing, names without contents, contents without names, parts.
+const KEPT: [Kept; 5] = [
+    Kept::percent(0, 0),
+    Kept::percent(0, 100),
+    Kept::percent(100, 0),
+    Kept::percent(50, 50),
+    Kept::percent(90, 90),
+];
+
+/// Calls that change or sync something, from one cut to the next one's. An upload makes some fifty.
+const DISTANCE: u64 = 37;
+
+/// Maximum number of such calls before a cut.
+const CALL_COUNT_MAX: u64 = 400;
+
+/// Returns the number of cuts, which the environment variable `SAMOVAR_POWER_CUTS` can raise.
+fn cut_count() -> u64 {
+    let number = std::env::var("SAMOVAR_POWER_CUTS").ok();
+    number.map_or(20, |text| text.parse().unwrap())
+}
+
+/// Makes a site whose storage directory is to be made on a new disk; `None` without FUSE.
+fn site(seed: u64) -> Option<(Site, VolatileDisk, Mounted)> {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = VolatileDisk::new(seed);
+    let at = dir.path().join("disk");
+    fs::create_dir(&at).unwrap();
+    let mounted = disk.mount(&at)?;
+    let site = Site::with_storage(dir, at.join("storage"));
+    Some((site, disk, mounted))
+}
+
+fn mount(site: &Site, disk: &VolatileDisk) -> Mounted {
+    disk.mount(site.storage().parent().unwrap()).unwrap()
+}
+
+/// What a client knows of its uploads of one path.
+#[derive(Default)]
+struct Uploads {
+    acknowledged: Vec<MadePath>,
+    /// Only their files were acknowledged.
+    loose: Vec<MadePath>,
+    others: Vec<MadePath>,
+}
+
+impl Uploads {
+    /// Uploads a path to a server whose disk may lose power.
+    fn try_publish(&mut self, server: &Running, token: &str, path: MadePath) {
+        let narinfo = path.narinfo();
+        let bodies = [
+            (path.file_target(), &path.file[..]),
+            (path.target(), narinfo.as_bytes()),
+        ];
+        let count = bodies.iter().take_while(|(target, body)| {
+            let response = try_upload(server.address, token, target, body);
+            let response = response.unwrap_or_default();
+            let is_expected = matches!(response.status, 0 | 200 | 503);
+            assert!(is_expected, "{} {}", response.status, response.text());
+            response.status == 200
+        });
+        match count.count() {
+            0 => self.others.push(path),
+            1 => self.loose.push(path),
+            _ => self.acknowledged.push(path),
+        }
+    }
+
+    /// Checks all paths after a power cut. The clients try again.
+    fn check(&self, server: &Running, token: &str) {
+        for path in &self.acknowledged {
+            server.assert_serves(path);
+        }
+        for path in self.loose.iter().chain(&self.others) {
+            // Perhaps it was published, and the response was lost.
+            match server.get(&path.target()).status {
+                200 => server.assert_serves(path),
+                _ => server.assert_lacks(path),
+            }
+        }
+        for path in &self.loose {
+            let narinfo = server.put(token, &path.target(), path.narinfo());
+            assert_eq!(narinfo.status, 200, "{}", narinfo.text());
+            server.assert_serves(path);
+        }
+        for path in &self.others {
+            server.publish(token, path);
+            server.assert_serves(path);
+        }
+    }
+
+    fn all(self) -> Vec<MadePath> {
+        [self.acknowledged, self.loose, self.others].concat()
+    }
+}
+
+#[test]
+fn acknowledged_uploads_survive_power_cuts() {
+    let Some((site, disk, mut mounted)) = site(1) else {
+        return;
+    };
+    let mut server = site.start();
+    let token = site.token(&[]);
+    let mut all = Vec::new();
+    for (cut, kept) in (0..cut_count()).zip(KEPT.iter().cycle()) {
+        server.process.terminate();
+        disk.cut_after(cut * DISTANCE % CALL_COUNT_MAX, *kept);
+        let mut process = Process::spawn(samovar().args(site.arguments()));
+        let mut uploads = Uploads::default();
+        if let Some(address) = address_of(&mut process) {
+            let running = Running { process, address };
+            let mut paths = (0..).map(|at| {
+                let below = MadePath::new(&format!("below-{cut}-{at}"));
+                let above = MadePath::new(&format!("above-{cut}-{at}"));
+                [above.referring_to(&below.store_path), below]
+            });
+            while !disk.is_cut() {
+                let [above, below] = paths.next().unwrap();
+                uploads.try_publish(&running, &token, below);
+                if !disk.is_cut() {
+                    uploads.try_publish(&running, &token, above);
+                }
+            }
+        }
+        drop(mounted);
+        mounted = mount(&site, &disk);
+        server = site.start();
+        println!(
+            "cut {cut}: {} paths acknowledged, {} files, {} others",
+            uploads.acknowledged.len(),
+            uploads.loose.len(),
+            uploads.others.len()
+        );
+        uploads.check(&server, &token);
+        all.extend(uploads.all());
+    }
+    for path in &all {
+        server.assert_serves(path);
+    }
+    assert_mirrors(&site, &all);
+    let files = site.files();
+    let is_unfinished = |file: &&String| file.starts_with(".samovar/tmp/");
+    assert_eq!(files.iter().find(is_unfinished), None);
+    server.process.terminate();
+    drop(mounted);
+}
+
+/// A server whose power is cut while it makes its storage starts afterwards.
+#[test]
+fn a_new_storage_survives_power_cuts() {
+    for (cut, kept) in (0..cut_count()).zip(KEPT.iter().cycle()) {
+        let Some((site, disk, mounted)) = site(cut) else {
+            return;
+        };
+        disk.cut_after(cut * 3, *kept);
+        let mut process = Process::spawn(samovar().args(site.arguments()));
+        address_of(&mut process);
+        disk.cut(*kept);
+        drop((process, mounted));
+        let mounted = mount(&site, &disk);
+        let server = site.start();
+        let (token, path) = (site.token(&[]), MadePath::new("path"));
+        server.publish(&token, &path);
+        let log = format!("/log/{}.drv", &path.store_path[11..]);
+        assert_eq!(server.put(&token, &log, b"text").status, 200);
+        // The first acknowledged upload makes all directories durable.
+        disk.cut(Kept::percent(0, 0));
+        drop((server, mounted));
+        let mounted = mount(&site, &disk);
+        let server = site.start();
+        server.assert_serves(&path);
+        assert_eq!(server.get(&log).text(), "text");
+        assert_mirrors(&site, &[path]);
+        server.process.terminate();
+        drop(mounted);
+    }
+}
