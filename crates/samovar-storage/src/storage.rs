@@ -21,7 +21,7 @@ use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, Stor
 use crate::mirror;
 use crate::objects::{Directory, Objects, create_directory};
 use crate::publish::Refusal;
-use crate::push::Joins;
+use crate::push::joins::Joins;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::verify::{FileName, Limits};

@@ -44,6 +44,7 @@ use crate::site::background::Background;
 use crate::site::cache::{Cache, CacheConfig};
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
 use crate::sync::Locked;
+use crate::upload;
 
 /// The configuration of a site.
 #[derive(Debug)]
@@ -276,10 +277,15 @@ impl Service for Site {
             return Intake::Buffered(64 * 1024);
         }
         let caches = self.caches();
-        let cache = caches.cache_of(head.path()).map(|(cache, _)| cache);
-        if head.method() == Method::Put {
-            let uploads = cache.and_then(Cache::uploads);
-            return uploads.map_or(Intake::Buffered(64 * 1024), |uploads| uploads.intake(head));
+        let (cache, path) = caches.cache_of(head.path()).unzip();
+        let uploads = cache.and_then(Cache::uploads);
+        match (head.method(), uploads) {
+            (Method::Post, Some(uploads)) if path.is_some_and(upload::is_push) => {
+                return uploads.intake(head);
+            }
+            (Method::Put, Some(uploads)) => return uploads.intake(head),
+            (Method::Put, None) => return Intake::Buffered(64 * 1024),
+            _ => {}
         }
         match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
             // Do not buffer the bodies of clients that are not authenticated yet.

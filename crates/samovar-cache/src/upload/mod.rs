@@ -15,6 +15,8 @@
 //! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: the server makes listings itself |
 //! | `realisations/…`, `build-trace-v2/…` | checked, stored with the path of its output |
 //!
+//! Below `upload/push/` are the URLs of the push protocol: see [`push`].
+//!
 //! # Access
 //!
 //! Uploading requires a token with the right to push, sent as a bearer token or as the password of
@@ -27,6 +29,8 @@
 //! 507.
 
 mod body;
+mod push;
+mod push_target;
 mod realisation;
 mod target;
 
@@ -94,10 +98,16 @@ pub(crate) enum Cost {
 pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
     let target = Target::of(path);
     match (method, &target.kind) {
+        (_, Kind::Push(Some(target))) if target.is_costly() => Some(Cost::Verification),
         (Method::Put, Kind::Nar(_)) => Some(Cost::Verification),
         (Method::Put, _) | (_, Kind::Nar(_)) => Some(Cost::Files),
         _ => target.is_below_upload.then_some(Cost::Files),
     }
+}
+
+/// Whether a path, without the prefix of the cache, is that of a URL of the push protocol.
+pub(crate) fn is_push(path: &[u8]) -> bool {
+    matches!(Target::of(path).kind, Kind::Push(_))
 }
 
 /// Whether the request carries a token, which a worker must look up to check it.
@@ -124,7 +134,7 @@ impl Uploads {
         self.repair_realisations(context);
     }
 
-    /// Decides how to receive the body of a PUT.
+    /// Decides how to receive the body of an upload.
     pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
         let len = head
             .header_text("Content-Length")
@@ -145,7 +155,7 @@ impl Uploads {
         let may_push = || match (head.method(), Target::of(path)) {
             (Method::Put, _) => true,
             (method, target) if target.is_below_upload => match target.kind {
-                Kind::CacheInfo | Kind::Narinfo(_) => true,
+                Kind::CacheInfo | Kind::Narinfo(_) | Kind::Push(_) => true,
                 Kind::Nar(_) => method == Method::Head,
                 _ => false,
             },
@@ -165,8 +175,11 @@ impl Uploads {
         let head = request.head();
         let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         match head.method() {
-            Method::Put => {
-                let response = self.put(context, request, &target);
+            method if method == Method::Put || matches!(target.kind, Kind::Push(_)) => {
+                let response = match target.kind {
+                    Kind::Push(target) => self.push(context, request, target),
+                    _ => self.put(context, request, &target),
+                };
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
                     // The response is the same whether or not the rest of the body arrives.
                     let mut rest = request.reader().take(DRAINED_LEN_MAX);
@@ -212,7 +225,7 @@ impl Uploads {
             Kind::Nar(name) => self.nar(context, head, name),
             Kind::Log(path) => self.log(context, path),
             Kind::Realisation(id) => self.realisation(context, id),
-            Kind::DebugInfo | Kind::Unknown => Fixed::NotFound.response(),
+            Kind::DebugInfo | Kind::Push(_) | Kind::Unknown => Fixed::NotFound.response(),
         }
     }
 
@@ -377,7 +390,7 @@ impl Uploads {
                 Ok(ok("accepted"))
             }
             Kind::Realisation(id) => self.put_realisation(context, source, token, id),
-            Kind::Nar(_) | Kind::Unknown => Ok(Fixed::NotFound.response()),
+            Kind::Nar(_) | Kind::Push(_) | Kind::Unknown => Ok(Fixed::NotFound.response()),
         }
     }
 

@@ -9,6 +9,8 @@ use samovar_store::RealisationId;
 
 use crate::route;
 
+use super::push_target;
+
 /// The resource that a URL's path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -25,6 +27,8 @@ pub(crate) enum Kind {
     Log(StorePath),
     DebugInfo,
     Realisation(RealisationId),
+    /// A URL of the push protocol; `None`: it has no such URL.
+    Push(Option<push_target::Target>),
     Unknown,
 }
 
@@ -34,9 +38,13 @@ impl Target {
     pub(crate) fn of(path: &[u8]) -> Self {
         let below = path.strip_prefix(b"/upload/");
         let rest = below.or_else(|| path.strip_prefix(b"/"));
+        let kind = match below.and_then(|below| below.strip_prefix(b"push/")) {
+            Some(path) => Kind::Push(push_target::Target::of(path)),
+            None => rest.map_or(Kind::Unknown, kind),
+        };
         Self {
             is_below_upload: below.is_some(),
-            kind: rest.map_or(Kind::Unknown, kind),
+            kind,
         }
     }
 }

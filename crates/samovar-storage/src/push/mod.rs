@@ -15,6 +15,7 @@
 //! The name of a pushed file is the hash that the server measures. Two clients may compress the
 //! same NAR differently, so its NAR hash identifies no file.
 
+pub(crate) mod joins;
 mod pack;
 mod parts;
 mod publish;
@@ -35,7 +36,6 @@ use crate::token::Token;
 use self::wire::OpenLine;
 
 pub use pack::PackOutcome;
-pub(crate) use parts::Joins;
 pub use parts::{PartError, PartKey, parse_sha256};
 pub use publish::Missing;
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read};
-use std::sync::{Mutex, PoisonError};
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{Algorithm, Hash, NarHash};
@@ -155,31 +154,6 @@ pub enum PartError {
     Joining,
 }
 
-/// The joins in progress.
-#[derive(Debug, Default)]
-pub(crate) struct Joins(Mutex<HashSet<(u128, NarHash)>>);
-
-/// A join in progress; it ends when this is dropped.
-struct Join<'a>(&'a Joins, (u128, NarHash));
-
-impl Joins {
-    fn start(&self, push: PushId, nar_hash: NarHash) -> Result<Join<'_>, PartError> {
-        let key = (push.0, nar_hash);
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match running.insert(key) {
-            true => Ok(Join(self, key)),
-            false => Err(PartError::Joining),
-        }
-    }
-}
-
-impl Drop for Join<'_> {
-    fn drop(&mut self) {
-        let mut running = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        running.remove(&self.1);
-    }
-}
-
 impl Push<'_> {
     /// Returns the parts of a NAR file that are stored durably, by number.
     ///
@@ -278,7 +252,8 @@ impl Push<'_> {
         memory: &mut dyn Memory,
     ) -> Result<(), PushError> {
         let storage = &*self.cache.storage;
-        let _join = storage.joins.start(self.id, nar_hash)?;
+        let join = storage.joins.start((self.id.to_string(), nar_hash));
+        let _join = join.ok_or(PartError::Joining)?;
         let outcome = self.join_parts(nar_hash, count, compression, memory);
         if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
             storage.remove_parts(|part| part.is_of(self.id, &nar_hash))?;

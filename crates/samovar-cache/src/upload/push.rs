@@ -1,0 +1,354 @@
+//! The push protocol: see `docs/push-protocol.md`.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::BufReader;
+
+use samovar_http::http::Status;
+use samovar_http::{Head, Request, Response};
+use samovar_metrics::Event;
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{NarHash, StorePath};
+use samovar_storage::metadata::{Published, StoredPath};
+use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_COUNT_MAX, WireError};
+use samovar_storage::push::{Answer, Missing, PartError, PushError, PushId, parse_sha256};
+use samovar_storage::token::Token;
+use samovar_storage::verify::Memory as _;
+use samovar_storage::{PATIENCE, PutError, Refusal};
+
+use super::body::SharedBody;
+use super::push_target::{Target, small_number};
+use super::{Context, Uploads, failed, refused, render};
+use crate::refusal::Fixed;
+
+/// Memory for parsing a body, as a multiple of its length.
+const PARSE_FACTOR: u64 = 3;
+
+/// A refusal of a request, before the storage is involved, or the error of the storage.
+enum Failure {
+    Response(Response),
+    Push(PushError),
+}
+
+impl<E: Into<PushError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Push(error.into())
+    }
+}
+
+fn bad_request(text: &str) -> Failure {
+    Failure::Response(refused(Status::BAD_REQUEST, text))
+}
+
+impl Uploads {
+    /// Answers a request of the push protocol.
+    pub(super) fn push(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+        target: Option<Target>,
+    ) -> Response {
+        let Some(target) = target else {
+            return Fixed::NotFound.response();
+        };
+        let (method, name) = target.method();
+        if request.head().method() != method {
+            return refused(Status::METHOD_NOT_ALLOWED, &format!("use {name}"))
+                .header("Allow", name);
+        }
+        let token = match self.pusher(context, request.head()) {
+            Ok(token) => token,
+            Err(response) => return response,
+        };
+        match self.push_authorized(context, request, target, &token) {
+            Ok(response) | Err(Failure::Response(response)) => response,
+            Err(Failure::Push(error)) => {
+                let head = request.head();
+                let url = &head.path().escape_ascii();
+                let event = match &error {
+                    PushError::Put(PutError::Storage(error)) => Event::StorageFailed(error),
+                    reason => Event::UploadRefused { url, reason },
+                };
+                context.narinfos.reader.shared.observer.event(&event);
+                failure(head, &error)
+            }
+        }
+    }
+
+    fn push_authorized(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+        target: Target,
+        token: &Token,
+    ) -> Result<Response, Failure> {
+        let len = match target.body_len_max() {
+            Some(limit) => body_len(request.head(), limit)?,
+            None => 0,
+        };
+        if request.head().header("Content-Encoding").is_some() {
+            return Err(Failure::Response(refused(
+                Status::UNSUPPORTED_MEDIA_TYPE,
+                "Content-Encoding is not supported: send the body as it is",
+            )));
+        }
+        match target {
+            Target::Open => self.open_push(request, token, len),
+            Target::Push(id) => {
+                self.stored.close_push(token, id)?;
+                Ok(done())
+            }
+            Target::Pack(id) => self.put_pack(request, token, id),
+            Target::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
+            Target::Part(id, nar_hash, number) => {
+                let sha256 = parameter(request.head(), "sha256").and_then(parse_sha256);
+                let sha256 = sha256.ok_or_else(|| {
+                    bad_request(
+                        "the URL needs the parameter sha256: 64 lower-case hexadecimal digits",
+                    )
+                })?;
+                let push = self.stored.push(token, id)?;
+                let mut body = request.reader();
+                push.put_part(nar_hash, number, len, sha256, &mut body)?;
+                Ok(done())
+            }
+            Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
+            Target::Publish(id) => self.publish_all(context, request, token, id, len),
+        }
+    }
+
+    fn open_push(
+        &self,
+        request: &mut Request,
+        token: &Token,
+        len: u64,
+    ) -> Result<Response, Failure> {
+        let body = SharedBody::new(request.reader());
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        admitted
+            .reserve(len.saturating_mul(PARSE_FACTOR))
+            .map_err(PutError::from)?;
+        let source = BufReader::new(&body);
+        let lines = wire::read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
+        let (id, answers) = self.stored.open_push(token, &lines)?;
+        let mut text = format!(
+            "push 1 {id} {} {BODY_LEN_MAX} {BODY_LEN_MAX}\n",
+            lines.len()
+        );
+        let mut counts = [0_usize; 3];
+        for (line, answer) in lines.iter().zip(answers) {
+            let (word, count) = match answer {
+                Answer::Have => ("have", 0),
+                Answer::Link => ("link", 1),
+                Answer::Need => ("need", 2),
+            };
+            counts[count] += 1;
+            write_line(&mut text, format_args!("{word} {}", line.hash_part));
+        }
+        let [have, link, need] = counts;
+        write_line(&mut text, format_args!("end {have} {link} {need}"));
+        Ok(Response::text(Status::OK, text))
+    }
+
+    fn put_pack(
+        &self,
+        request: &mut Request,
+        token: &Token,
+        id: PushId,
+    ) -> Result<Response, Failure> {
+        let push = self.stored.push(token, id)?;
+        let body = SharedBody::new(request.reader());
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        let outcomes = push.put_pack(&mut &body, &mut admitted)?;
+        let (mut text, mut refused) = (String::new(), 0);
+        for outcome in &outcomes {
+            let nar_hash = nixbase32(&outcome.nar_hash);
+            match &outcome.refusal {
+                None => write_line(&mut text, format_args!("kept {nar_hash}")),
+                Some(reason) => {
+                    refused += 1;
+                    // The message of a decompressor may have several lines.
+                    let reason = reason.replace(char::is_control, " ");
+                    write_line(&mut text, format_args!("refused {nar_hash} {reason}"));
+                }
+            }
+        }
+        let kept = outcomes.len() - refused;
+        write_line(&mut text, format_args!("end {kept} {refused}"));
+        Ok(Response::text(Status::OK, text))
+    }
+
+    fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
+        let parts = self.stored.push(token, id)?.parts(nar_hash)?;
+        let mut text = String::new();
+        for part in &parts {
+            let (number, len, sha256) = (part.number, part.len, part.sha256_text());
+            write_line(&mut text, format_args!("part {number} {len} {sha256}"));
+        }
+        write_line(&mut text, format_args!("end {}", parts.len()));
+        Ok(Response::text(Status::OK, text))
+    }
+
+    fn join(
+        &self,
+        request: &mut Request,
+        token: &Token,
+        id: PushId,
+        nar_hash: NarHash,
+    ) -> Result<Response, Failure> {
+        let head = request.head();
+        let count = parameter(head, "parts").and_then(small_number);
+        let count = count
+            .ok_or_else(|| bad_request("the URL needs the parameter parts: the number of parts"))?;
+        let compression = parameter(head, "compression").and_then(Compression::from_name);
+        let compression = compression.ok_or_else(|| {
+            bad_request("the URL needs the parameter compression: a name such as zstd")
+        })?;
+        let push = self.stored.push(token, id)?;
+        let body = SharedBody::new(request.reader());
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        push.join(nar_hash, count, compression, &mut admitted)?;
+        Ok(done())
+    }
+
+    fn publish_all(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+        token: &Token,
+        id: PushId,
+        len: u64,
+    ) -> Result<Response, Failure> {
+        let push = self.stored.push(token, id)?;
+        let body = SharedBody::new(request.reader());
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        admitted
+            .reserve(len.saturating_mul(PARSE_FACTOR))
+            .map_err(PutError::from)?;
+        let reader = &context.narinfos.reader;
+        let undecided = Cell::new(false);
+        let is_elsewhere = |path: &StorePath| {
+            reader.may_read(path).unwrap_or_else(|_refusal| {
+                undecided.set(true);
+                false
+            })
+        };
+        let render = |path: &StoredPath| render(context, path);
+        let published = match push.publish(&mut &body, &is_elsewhere, &render) {
+            // The live Nix store may contain the reference, but cannot be read at the moment.
+            Err(PushError::Missing(_)) if undecided.get() => {
+                return Ok(Fixed::Unavailable.response());
+            }
+            other => other?,
+        };
+        let (observer, token) = (&reader.shared.observer, &*token.name);
+        for (path, outcome) in &published {
+            let path = &path.display(context.store_dir);
+            match outcome {
+                Published::New => observer.event(&Event::PathUploaded { path, token }),
+                Published::Conflict => observer.event(&Event::UploadConflict { path, token }),
+                _ => {}
+            }
+        }
+        let count = published.len();
+        Ok(Response::text(
+            Status::OK,
+            format!("published {count}\nend {count}\n"),
+        ))
+    }
+}
+
+/// Makes the response to a request that failed.
+fn failure(head: Head<'_>, error: &PushError) -> Response {
+    let status = match error {
+        PushError::NoPush => Status::NOT_FOUND,
+        PushError::TooManyPushes | PushError::Put(PutError::Busy) => Status::TOO_MANY_REQUESTS,
+        PushError::Part(error) => match error {
+            PartError::Len(len) if *len > BODY_LEN_MAX => Status::CONTENT_TOO_LARGE,
+            PartError::TooMany { .. } => Status::CONTENT_TOO_LARGE,
+            PartError::Sha256 { .. } => Status::UNPROCESSABLE_CONTENT,
+            PartError::OtherLen { .. } | PartError::Replaced { .. } | PartError::Missing(_) => {
+                Status::CONFLICT
+            }
+            PartError::Joining => Status::SERVICE_UNAVAILABLE,
+            _ => Status::BAD_REQUEST,
+        },
+        PushError::Narinfo { refusal, .. } => match **refusal {
+            Refusal::TooLong => Status::CONTENT_TOO_LARGE,
+            _ => Status::UNPROCESSABLE_CONTENT,
+        },
+        PushError::Missing(missing) => {
+            return Response::text(Status::CONFLICT, missing_text(missing));
+        }
+        PushError::Put(PutError::Source(source)) if WireError::of(source).is_some() => {
+            let error = WireError::of(source);
+            let is_too_large = error.is_some_and(|error| error.is_too_large());
+            let status = match is_too_large {
+                true => Status::CONTENT_TOO_LARGE,
+                false => Status::BAD_REQUEST,
+            };
+            return refused(
+                status,
+                &error.map_or_else(String::new, |error| error.to_string()),
+            );
+        }
+        PushError::Put(error) => return failed(head, error),
+    };
+    let response = refused(status, &error.to_string());
+    match status {
+        Status::TOO_MANY_REQUESTS | Status::SERVICE_UNAVAILABLE => {
+            response.header("Retry-After", "1")
+        }
+        _ => response,
+    }
+}
+
+fn missing_text(missing: &[Missing]) -> String {
+    let mut text = String::new();
+    for missing in missing {
+        match missing {
+            Missing::Reference { reference, path } => {
+                write_line(&mut text, format_args!("missing {reference} {path}"));
+            }
+            Missing::Nar(path) => write_line(&mut text, format_args!("need {path}")),
+        }
+    }
+    write_line(&mut text, format_args!("end {}", missing.len()));
+    text
+}
+
+/// Returns the length of the body of a request.
+fn body_len(head: Head<'_>, limit: u64) -> Result<u64, Failure> {
+    let len = head.header_text("Content-Length");
+    match len.and_then(|len| len.parse().ok()) {
+        Some(len) if len <= limit => Ok(len),
+        Some(len) => Err(Failure::Response(refused(
+            Status::CONTENT_TOO_LARGE,
+            &format!("the body has {len} bytes, the limit is {limit}: send several requests"),
+        ))),
+        None => Err(Failure::Response(refused(
+            Status::LENGTH_REQUIRED,
+            "Content-Length is missing: send it",
+        ))),
+    }
+}
+
+/// Returns the value of a parameter in the query of a URL.
+fn parameter<'a>(head: Head<'a>, name: &str) -> Option<&'a str> {
+    let query = std::str::from_utf8(head.query()?).ok()?;
+    let mut parameters = query.split('&').filter_map(|text| text.split_once('='));
+    parameters.find_map(|(found, value)| (found == name).then_some(value))
+}
+
+fn nixbase32(nar_hash: &NarHash) -> String {
+    samovar_nix::nixbase32::encode(nar_hash.as_bytes())
+}
+
+fn write_line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string never fails.
+    let _never = writeln!(text, "{line}");
+}
+
+fn done() -> Response {
+    Response::text(Status::OK, String::new())
+}
