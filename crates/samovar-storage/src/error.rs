@@ -39,7 +39,7 @@ pub enum StorageError {
     /// The storage directory and the database belong to different storages.
     #[error(
         "storage directory and database do not belong together: .samovar/store-id is {directory}, \
-         the database has {database}"
+         the database has {database}; if the right database is lost, run samovar import --rebuild"
     )]
     StoreId {
         /// The identifier in the directory.
@@ -47,6 +47,12 @@ pub enum StorageError {
         /// The identifier in the database.
         database: String,
     },
+    /// A database that is to be made again has paths.
+    #[error(
+        "the database has paths: to import what it lacks, leave out --rebuild; to make it again, \
+         move .samovar/db.sqlite, .samovar/db.sqlite-wal and .samovar/db.sqlite-shm away"
+    )]
+    NotEmpty,
     /// The storage contains paths of another store directory than the server's.
     #[error("storage has paths of the store directory {stored}, the server serves {served}")]
     StoreDir {

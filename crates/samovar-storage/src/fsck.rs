@@ -200,9 +200,9 @@ impl<'a> Fsck<'a> {
             let Some(last) = paths.last() else { break };
             after = last.id;
             self.summary.paths += paths.len() as u64;
-            if let Some((cache, dir)) = &mirrored {
-                paths.retain(|path| path.cache == *cache);
-                self.check_mirror(paths, dir)?;
+            if let Some(mirrored) = &mirrored {
+                paths.retain(|path| path.cache == mirrored.id);
+                self.check_mirror(paths, &mirrored.store_dir)?;
             }
         }
         self.find_orphans()?;
@@ -400,7 +400,7 @@ impl<'a> Fsck<'a> {
                 return Ok(());
             };
             let is_known = match &mirrored {
-                Some((cache, _)) => metadata.has_path(*cache, hash_part)?,
+                Some(mirrored) => metadata.has_path(mirrored.id, hash_part)?,
                 None => false,
             };
             if !is_known {

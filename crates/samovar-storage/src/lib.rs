@@ -29,6 +29,7 @@ mod content_address;
 mod counters;
 mod error;
 pub mod fsck;
+pub mod import;
 mod inspect;
 mod keep;
 pub mod metadata;

@@ -67,6 +67,14 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
         visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
 
+    /// Makes a file an object, durably, without copying it. The file must be on the same file
+    /// system. Replaces an existing object of that key.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
+
     /// Makes the keys of [placed](NewObject::place) objects durable.
     ///
     /// # Errors
@@ -256,6 +264,20 @@ impl Objects for Directory {
             })?;
         }
         Ok(())
+    }
+
+    fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot link a file to", key, error);
+        File::open(file)
+            .and_then(|file| file.sync_all())
+            .map_err(failed)?;
+        // Renaming replaces an existing file, linking does not.
+        let tmp = self.root.join(TMP);
+        let new = tempfile::Builder::new().make_in(tmp, |new| fs::hard_link(file, new));
+        let path = self.root.join(key);
+        let renamed = new.map_err(failed)?.persist(&path);
+        renamed.map_err(|error| failed(error.error))?;
+        sync_directory(path.parent().unwrap_or(&self.root)).map_err(failed)
     }
 
     fn remove(&self, key: &str) -> Result<(), StorageError> {

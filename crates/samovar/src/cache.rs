@@ -159,7 +159,7 @@ impl Cache {
     }
 
     /// Requests a single narinfo.
-    fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
+    pub(crate) fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
         let path = format!("/{hash_part}.narinfo");
         let url = self.http.url(&path);
         let response = self.http.get(&path)?;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
-use samovar_nix::PublicKey;
 
-use crate::{fsck, gc, hook, pin, push, secrets, serve, status, token};
+use crate::trust::keys;
+use crate::{fsck, gc, hook, import, pin, push, secrets, serve, status, token};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -29,6 +29,7 @@ pub fn command() -> Command {
         .subcommand(pin::command())
         .subcommand(gc::command())
         .subcommand(fsck::command())
+        .subcommand(import::command())
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")
@@ -182,15 +183,6 @@ pub(crate) fn paths() -> Arg {
             "Store path, base name, hash part, or link to a store path such as ./result; - reads \
              them from standard input, one per line",
         )
-}
-
-/// Parses public keys, separated by white space.
-fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
-    let key = |text: &str| {
-        PublicKey::parse(text)
-            .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
-    };
-    text.split_ascii_whitespace().map(key).collect()
 }
 
 #[cfg(test)]

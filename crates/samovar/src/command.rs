@@ -14,6 +14,7 @@ use crate::cache::Cache;
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
+use crate::trust::is_signed;
 
 /// Number of paths per look-up in the local store.
 pub(crate) const LOOKUP_COUNT: usize = 500;
@@ -67,7 +68,13 @@ pub(crate) fn closure(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Resu
     let keys: Vec<&PublicKey> = keys.into_iter().flatten().flatten().collect();
     let report = Report {
         narinfos: &found.narinfos,
-        untrusted: untrusted(&keys, &found.narinfos, &cache),
+        untrusted: found
+            .narinfos
+            .iter()
+            .filter(|narinfo| narinfo.content_address.is_none())
+            .filter(|narinfo| !is_signed(&keys, narinfo, cache.store_dir()))
+            .map(|narinfo| &narinfo.store_path)
+            .collect(),
         missing,
         local_count,
     };
@@ -92,27 +99,6 @@ fn open(matches: &ArgMatches) -> anyhow::Result<(Cache, Vec<Root>)> {
 
 fn hash_parts(roots: &[Root]) -> Vec<HashPart> {
     roots.iter().map(|root| root.hash_part).collect()
-}
-
-/// Returns the paths that none of `keys` has signed; no path if there are no keys.
-fn untrusted<'a>(
-    keys: &[&PublicKey],
-    narinfos: &'a [NarInfo],
-    cache: &Cache,
-) -> Vec<&'a StorePath> {
-    if keys.is_empty() {
-        return Vec::new();
-    }
-    let is_trusted = |narinfo: &NarInfo| {
-        let fingerprint = narinfo.fingerprint(cache.store_dir());
-        narinfo.content_address.is_some()
-            || keys.iter().any(|key| {
-                let mut signatures = narinfo.signatures.iter();
-                signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
-            })
-    };
-    let untrusted = narinfos.iter().filter(|narinfo| !is_trusted(narinfo));
-    untrusted.map(|narinfo| &narinfo.store_path).collect()
 }
 
 /// Returns, for each of these paths, whether the store has it.

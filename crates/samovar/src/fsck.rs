@@ -67,7 +67,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let is_json = matches.get_flag("json");
     let mirrored = config.caches.first().context("a server has a cache")?;
     let signing = signing(mirrored)?;
-    let dir = metadata.mirrored_cache()?.map(|(_, dir)| dir);
+    let dir = metadata.mirrored_cache()?.map(|cache| cache.store_dir);
     let render = renderer(&signing, dir.unwrap_or_default());
     let has_keys = !signing.keys.is_empty();
     let mut written = Ok(());

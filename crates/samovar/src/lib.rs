@@ -21,6 +21,7 @@ mod fsck;
 mod gc;
 mod hook;
 mod http;
+mod import;
 mod outcome;
 mod pin;
 mod push;
@@ -33,6 +34,7 @@ mod size;
 mod status;
 mod storage;
 mod token;
+mod trust;
 mod walk;
 
 use std::ffi::OsString;
@@ -101,6 +103,7 @@ pub fn run(
         "doctor" if one.get_flag("verify") => (doctor::verify_paths(one, out), Some(2)),
         "doctor" => (doctor::run(one, out), None),
         "fsck" => (fsck::run(one, out), Some(2)),
+        "import" => (import::run(one, out), Some(2)),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };
     outcome.map(Outcome::code).map_err(|error| {

@@ -1,5 +1,6 @@
-//! What commands on the storage of a server need of its configuration.
+//! What the commands on the storage of a server have in common.
 
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -8,6 +9,9 @@ use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::server;
 use samovar_storage::metadata::StoredPath;
+use sha2::{Digest as _, Sha256};
+
+const PIECE_LEN: usize = 256 << 10;
 
 /// Returns the configured storage directory.
 pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
@@ -29,4 +33,19 @@ pub(crate) fn renderer(
     dir: StoreDir,
 ) -> impl Fn(&StoredPath) -> Vec<u8> + use<'_> {
     move |path| render_uploaded(signing, &dir, path)
+}
+
+/// Copies everything and returns its SHA-256.
+pub(crate) fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<[u8; 32]> {
+    let mut hasher = Sha256::new();
+    let mut piece = vec![0; PIECE_LEN];
+    loop {
+        let len = from.read(&mut piece)?;
+        if len == 0 {
+            to.flush()?;
+            return Ok(hasher.finalize().into());
+        }
+        hasher.update(&piece[..len]);
+        to.write_all(&piece[..len])?;
+    }
 }

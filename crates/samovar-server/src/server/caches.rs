@@ -45,6 +45,7 @@ pub(super) fn replace(
     let (mut caches, warnings) = make(&config.caches, renew)?;
     if let Some(storage) = site.storage() {
         add_uploads(&mut caches, &config.caches, storage)?;
+        storage.refresh()?;
     }
     site.reconfigure(caches)?;
     Ok(warnings)

@@ -1,6 +1,6 @@
 //! Types for listing all rows.
 
-use samovar_nix::StorePath;
+use samovar_nix::{StoreDir, StorePath};
 
 use super::{CacheId, StoredNar};
 
@@ -26,4 +26,15 @@ pub struct ListedPath {
     pub path: StorePath,
     /// Whether its NAR is lost.
     pub is_lost: bool,
+}
+
+/// The cache whose narinfos are also in the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirroredCache {
+    /// The cache.
+    pub id: CacheId,
+    /// Its name.
+    pub name: String,
+    /// The store directory of its paths.
+    pub store_dir: StoreDir,
 }

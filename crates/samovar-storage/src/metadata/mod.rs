@@ -11,12 +11,12 @@ mod sqlite;
 mod totals;
 
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StoreDir, StorePath};
+use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
 
-pub use check::{ListedNar, ListedPath};
+pub use check::{ListedNar, ListedPath, MirroredCache};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use push::{Need, PushLimits, PushMetadata};
@@ -555,12 +555,12 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
         remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
     ) -> Result<bool, StorageError>;
 
-    /// Returns the cache whose narinfos are also in the directory, and its store directory.
+    /// Returns the cache whose narinfos are also in the directory.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn mirrored_cache(&self) -> Result<Option<(CacheId, StoreDir)>, StorageError>;
+    fn mirrored_cache(&self) -> Result<Option<MirroredCache>, StorageError>;
 
     /// Whether no NAR has this object, and its deletion is not in progress.
     ///

@@ -6,7 +6,7 @@ use samovar_nix::{HashPart, StoreDir};
 use super::collect;
 use super::rows::{damaged, nar_columns, nar_of, path_of};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, ListedNar, ListedPath};
+use crate::metadata::{CacheId, ListedNar, ListedPath, MirroredCache};
 
 pub(super) fn nars_after(
     connection: &Connection,
@@ -101,11 +101,9 @@ pub(super) fn set_lost(
         params![nar_id, state, now],
     )?;
     let mirrored = mirrored_cache(transaction)?.filter(|_| is_lost);
+    let mirrored = mirrored.map(|cache| cache.id);
     for path in paths_of_nar(transaction, nar_id)? {
-        if mirrored
-            .as_ref()
-            .is_some_and(|(cache, _)| *cache == path.cache)
-        {
+        if mirrored == Some(path.cache) {
             remove_mirror(path.path.hash_part())?;
         }
     }
@@ -114,20 +112,24 @@ pub(super) fn set_lost(
 
 pub(super) fn mirrored_cache(
     connection: &Connection,
-) -> Result<Option<(CacheId, StoreDir)>, StorageError> {
-    let found: Option<(i64, String)> = connection
+) -> Result<Option<MirroredCache>, StorageError> {
+    let found: Option<(i64, String, String)> = connection
         .query_row(
-            "select id, store_dir from cache where id = \
+            "select id, name, store_dir from cache where id = \
              (select cast(value as integer) from meta where key = 'mirrored-cache')",
             [],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .optional()?;
-    let Some((id, dir)) = found else {
+    let Some((id, name, dir)) = found else {
         return Ok(None);
     };
     let dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
-    Ok(Some((CacheId(id), dir)))
+    Ok(Some(MirroredCache {
+        id: CacheId(id),
+        name,
+        store_dir: dir,
+    }))
 }
 
 pub(super) fn is_orphan(connection: &Connection, key: &str) -> Result<bool, StorageError> {

@@ -165,7 +165,7 @@ pub(super) fn delete_paths(
     before: i64,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    let mirrored = check::mirrored_cache(transaction)?.map(|(cache, _)| cache.0);
+    let mirrored = check::mirrored_cache(transaction)?.map(|cache| cache.id.0);
     let mut statement = transaction.prepare_cached(
         "delete from path where id = ?1 and condemned_at <= ?2 \
          and not exists (select 1 from reference where reference = path.id) \

@@ -26,10 +26,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_nix::{HashPart, StorePath};
 
 use super::{
-    CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, NewNar, NewPath, NewPin,
+    CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, MirroredCache, NewNar, NewPath, NewPin,
     NewRealisation, NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation,
     Totals, Uses,
 };
@@ -75,6 +75,13 @@ impl Sqlite {
             idle: Mutex::default(),
             clock,
         })
+    }
+
+    /// Sets the identifier of the storage: that of the directory, after its database was lost.
+    pub(crate) fn set_store_id(&self, id: &str) -> Result<(), StorageError> {
+        let update = "update meta set value = ?1 where key = 'store-id'";
+        self.writer().execute(update, [id])?;
+        Ok(())
     }
 
     fn writer(&self) -> MutexGuard<'_, Connection> {
@@ -403,7 +410,7 @@ impl Metadata for Sqlite {
         })
     }
 
-    fn mirrored_cache(&self) -> Result<Option<(CacheId, StoreDir)>, StorageError> {
+    fn mirrored_cache(&self) -> Result<Option<MirroredCache>, StorageError> {
         self.read(check::mirrored_cache)
     }
 

@@ -1,0 +1,167 @@
+//! Import: verifies files of other caches and publishes their paths.
+//!
+//! Imported paths take the way of uploads, with a token that no client has. A file that is in the
+//! storage directory already stays where it is.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::{NarHash, StorePath};
+
+use crate::error::{PutError, StorageError};
+use crate::metadata::{Metadata as _, NewNar, NewToken, StoredNar};
+use crate::storage::{STORE_ID, Storage, open_database};
+use crate::stored_cache::StoredCache;
+use crate::token::{Rights, Token, TokenHash};
+use crate::verify::{FileName, Unlimited, verify};
+
+/// Name of the token of imported paths.
+const TOKEN_NAME: &str = "samovar import";
+
+/// Makes a database for a directory whose database is lost.
+///
+/// # Errors
+///
+/// [`StorageError::NotEmpty`] if there is a database with paths; others.
+pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
+    let database = open_database(root)?;
+    if !database.paths_after(0, 1)?.is_empty() {
+        return Err(StorageError::NotEmpty);
+    }
+    match fs::read_to_string(root.join(STORE_ID)) {
+        Ok(id) => database.set_store_id(id.trim()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
+    }
+}
+
+impl Storage {
+    /// Returns the name of the cache whose narinfos are also in the directory.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn mirrored_name(&self) -> Result<Option<String>, StorageError> {
+        let mirrored = self.metadata.mirrored_cache()?;
+        Ok(mirrored.map(|cache| cache.name))
+    }
+
+    /// Returns the token of imported paths, which is created if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn import_token(&self) -> Result<Token, StorageError> {
+        // No text is known that has this hash, so no client can use the token.
+        let hash = TokenHash([0; 32]);
+        if let Some(token) = self.metadata.token(&hash)? {
+            return Ok(token);
+        }
+        let new = NewToken {
+            name: TOKEN_NAME.to_owned(),
+            cache: None,
+            rights: Rights::default(),
+            expires_at: None,
+        };
+        self.metadata.add_token(&hash, &new)?;
+        let token = self.metadata.token(&hash)?;
+        token.ok_or_else(|| StorageError::Database("the new token is missing".to_owned()))
+    }
+
+    /// Adds paths to the index that another process, such as an import, has published.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn refresh(&self) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        let paths = self.metadata.hash_parts()?;
+        self.index_mut().paths.extend(paths);
+        Ok(())
+    }
+}
+
+impl StoredCache {
+    /// Whether the cache has a path with this NAR.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn has(&self, path: &StorePath, nar_hash: &NarHash) -> Result<bool, StorageError> {
+        let found = self.storage.metadata.peek(self.id, path.hash_part())?;
+        Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
+    }
+
+    /// Verifies a file with a NAR and records it. A file of the storage directory stays where it
+    /// is, if its name is that of an upload. Another one is linked into the storage directory,
+    /// which must be on the same file system.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]; then nothing is kept.
+    pub fn adopt_nar(&self, token: &Token, name: &FileName, file: &Path) -> Result<(), PutError> {
+        let storage = &*self.storage;
+        let shown = || file.display().to_string();
+        let failed = |error| StorageError::file("cannot read", shown(), error);
+        let mut source = File::open(file).map_err(failed)?;
+        let limits = &storage.limits;
+        let verified = verify(&mut source, name, &mut io::sink(), limits, &mut Unlimited);
+        let verified = verified.map_err(|error| PutError::of_nar(error, &shown()))?;
+        let key = match self.own_key(name, file)? {
+            Some(key) => {
+                source.sync_all().map_err(failed)?;
+                key
+            }
+            None => {
+                let key = storage.object_key(name)?;
+                storage.objects.link(file, &key)?;
+                key
+            }
+        };
+        let new = NewNar {
+            nar: StoredNar {
+                id: 0,
+                nar_hash: verified.nar_hash,
+                nar_size: verified.nar_size,
+                file_hash: *name.file_hash(),
+                file_size: verified.file_size,
+                compression: verified.compression,
+                object_key: key,
+            },
+            listing: verified.listing,
+            frames: verified.frames,
+        };
+        Ok(storage.metadata.add_nars(token.id, &[new])?)
+    }
+
+    /// Returns the key of a file of the storage directory, if the NAR can be recorded with it.
+    fn own_key(&self, name: &FileName, file: &Path) -> Result<Option<String>, StorageError> {
+        let metadata = &self.storage.metadata;
+        let key = file.strip_prefix(&self.storage.root).ok();
+        let Some(key) = key.and_then(Path::to_str) else {
+            return Ok(None);
+        };
+        let named = key.strip_prefix("nar/").map(str::as_bytes);
+        let is_own = named.and_then(FileName::parse) == Some(*name) && !metadata.is_garbage(key)?;
+        let known = metadata.object_key(name.file_hash())?;
+        let is_free = known.is_none_or(|known| known == key);
+        Ok((is_own && is_free).then(|| key.to_owned()))
+    }
+}
+
+/// Returns the name of the file of a narinfo of any cache; `None` if the narinfo does not state the
+/// hash of the file.
+#[must_use]
+pub fn file_name(info: &NarInfo) -> Option<FileName> {
+    let hash = match (&info.file_hash, info.compression) {
+        (Some(hash), _) => *NarHash::from_hash(hash).ok()?.as_bytes(),
+        (None, Compression::None) => *info.nar_hash.as_bytes(),
+        (None, _) => return None,
+    };
+    let stated = info.url.strip_prefix("nar/").map(str::as_bytes);
+    let stated = stated.and_then(FileName::parse);
+    let stated = stated.filter(|name| *name.file_hash() == hash);
+    Some(stated.unwrap_or_else(|| FileName::new(hash, info.compression)))
+}

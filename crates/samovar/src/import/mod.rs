@@ -1,0 +1,340 @@
+//! `samovar import`: publishes the paths of another cache in a storage.
+
+mod order;
+mod source;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use samovar_cache::Signing;
+use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{HashPart, PublicKey, StorePath};
+use samovar_server::config::Configuration;
+use samovar_storage::import::begin_rebuild;
+use samovar_storage::metadata::{Published, StoredPath};
+use samovar_storage::token::Token;
+use samovar_storage::verify::FileName;
+use samovar_storage::{PutError, Refusal, Storage, StoredCache};
+use samovar_store::{Settings, Store};
+
+use crate::outcome::Outcome;
+use crate::serve;
+use crate::storage::{directory, renderer, signing};
+use crate::trust::{is_signed, keys};
+use source::Source;
+
+/// Maximum number of NARs that are verified or downloaded at the same time.
+const AT_ONCE_MAX: usize = 8;
+
+/// Number of paths after which progress is reported.
+const REPORT_COUNT: usize = 1000;
+
+/// Defines the command.
+pub(crate) fn command() -> Command {
+    let command = Command::new("import")
+        .about("Verifies the paths of another cache and publishes them in a storage")
+        .after_help(
+            "Without --from, the paths whose narinfos are in the storage directory are published, \
+             and no file is copied: so a directory that was written by nix copy --to file://DIR \
+             becomes a storage. Paths that the storage has are skipped; an import that was \
+             interrupted goes on when it is repeated. Prints a line for each path that cannot be \
+             imported. Exit code 0: all paths were imported; 1: a path was not; 2: the command \
+             line is invalid, or the source or the storage cannot be used. Give the configuration \
+             of the server, for its signing keys: samovar import --config FILE --from \
+             https://cache.example.org ./result",
+        )
+        .arg(Arg::new("from").long("from").value_name("SOURCE").help(
+            "Cache to read: a directory, file:///DIRECTORY, or the URL of a binary cache \
+                     over HTTP [default: the storage directory]",
+        ))
+        .arg(
+            Arg::new("link")
+                .long("link")
+                .action(ArgAction::SetTrue)
+                .requires("from")
+                .help("Link the files of a directory on the same file system, do not copy them"),
+        )
+        .arg(
+            Arg::new("rebuild")
+                .long("rebuild")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("from")
+                .help(
+                    "Make a lost database again, from the narinfos in the storage directory. Paths \
+                     need not have all their references",
+                ),
+        )
+        .arg(
+            Arg::new("cache")
+                .long("cache")
+                .value_name("NAME")
+                .help("Cache that gets the paths [default: the first one of the configuration]"),
+        )
+        .arg(
+            Arg::new("trusted-public-keys")
+                .long("trusted-public-keys")
+                .value_name("KEYS")
+                .action(ArgAction::Append)
+                .value_parser(keys)
+                .help("Import only paths that one of these keys, separated by spaces, has signed"),
+        )
+        .arg(
+            Arg::new("paths")
+                .value_name("PATH")
+                .num_args(0..)
+                .help("Paths to import, with their closures [default: all paths of a directory]"),
+        );
+    serve::with_options(command, "")
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// The configuration is invalid, or the source or the storage cannot be used.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let config = serve::configuration(&serve::settings(matches)?)?;
+    let root = directory(&config)?;
+    let rebuilds = matches.get_flag("rebuild");
+    let from: Option<&String> = matches.get_one("from");
+    let paths = matches.get_many("paths").into_iter().flatten();
+    let paths: Vec<String> = paths.cloned().collect();
+    let source = Source::open(from, &root, matches.get_flag("link"))?;
+    if rebuilds {
+        begin_rebuild(&root).with_context(|| format!("cannot rebuild {root:?}"))?;
+    }
+    let storage = Storage::open(&root, source.store_dir())
+        .with_context(|| format!("cannot use the storage {root:?}"))?;
+    let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_none())?;
+    let (found, mut failures) = source.find(&paths)?;
+    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
+    let keys: Vec<&PublicKey> = keys.into_iter().flatten().flatten().collect();
+    let (infos, untrusted): (Vec<NarInfo>, Vec<NarInfo>) = found
+        .into_iter()
+        .partition(|info| is_signed(&keys, info, source.store_dir()));
+    let unsigned = "no trusted key has signed it";
+    failures.extend(
+        untrusted
+            .into_iter()
+            .map(|info| Failure::new(&info, unsigned)),
+    );
+    let render = renderer(&signing, source.store_dir().clone());
+    let import = Import {
+        cache: &cache,
+        token: storage.import_token()?,
+        source: &source,
+        // Paths that were published before had their references.
+        store: if rebuilds { None } else { live_store(&config) },
+        accepts_missing: rebuilds,
+        render: &render,
+    };
+    let mut counts = Counts {
+        failed: failures.len(),
+        ..Counts::default()
+    };
+    for failure in failures {
+        writeln!(out, "{failure}")?;
+    }
+    import.all(&infos, &mut counts, out)?;
+    let Counts {
+        imported,
+        known,
+        failed,
+    } = counts;
+    writeln!(
+        out,
+        "{imported} paths imported, {known} known, {failed} not imported"
+    )?;
+    advise(&storage, rebuilds);
+    Ok(match failed {
+        0 => Outcome::Complete,
+        _ => Outcome::Incomplete,
+    })
+}
+
+/// Returns the cache that gets the paths, and its signing keys.
+fn cache_of(
+    storage: &Arc<Storage>,
+    config: &Configuration,
+    name: Option<&String>,
+    is_in_place: bool,
+) -> anyhow::Result<(StoredCache, Signing)> {
+    let first = config.caches.first().context("a server has a cache")?;
+    let mirrored = storage.mirrored_name()?;
+    let mirrored = mirrored.unwrap_or_else(|| first.storage_name().to_owned());
+    let name = name.unwrap_or(&mirrored);
+    ensure!(
+        !is_in_place || *name == mirrored,
+        "the narinfos in the directory are those of the cache {mirrored:?}: leave out --cache"
+    );
+    let settings = config
+        .caches
+        .iter()
+        .find(|cache| cache.storage_name() == name);
+    let signing = signing(settings.unwrap_or(first))?;
+    Ok((storage.cache(name, *name == mirrored)?, signing))
+}
+
+/// Opens the Nix store of the server, whose paths uploaded ones may refer to; `None` if there is
+/// none.
+fn live_store(config: &Configuration) -> Option<Box<dyn Store>> {
+    let settings = Settings::from_process().ok()?;
+    samovar_store::open(config.store.as_deref(), &settings).ok()
+}
+
+/// Prints what is left to do, on standard error.
+fn advise(storage: &Storage, rebuilds: bool) {
+    let mut advice = Vec::new();
+    if rebuilds {
+        advice.push(
+            "tokens, pins and the days of last uses are not in the directory, and neither are the \
+             paths of other caches: make the tokens and pins again",
+        );
+    }
+    if !storage.is_alone() {
+        advice.push("a server uses the storage: reload it (HUP), so that it serves the paths");
+    }
+    for line in advice {
+        // Standard error may be closed.
+        writeln!(io::stderr(), "samovar: {line}").ok();
+    }
+}
+
+/// A path that was not imported. `Display` is one line.
+struct Failure {
+    /// Store path, hash part, or file name.
+    name: String,
+    reason: String,
+}
+
+impl Failure {
+    fn new(info: &NarInfo, reason: impl fmt::Display) -> Self {
+        Self {
+            name: info.store_path.base_name().to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not imported {}: {}", self.name, self.reason)
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    imported: usize,
+    known: usize,
+    failed: usize,
+}
+
+/// An import into one cache.
+struct Import<'a> {
+    cache: &'a StoredCache,
+    token: Token,
+    source: &'a Source,
+    /// The Nix store of the server.
+    store: Option<Box<dyn Store>>,
+    /// Whether paths are published even if references are missing.
+    accepts_missing: bool,
+    render: &'a (dyn Fn(&StoredPath) -> Vec<u8> + Sync),
+}
+
+impl Import<'_> {
+    /// Imports paths, each of which comes after its references.
+    fn all(
+        &self,
+        infos: &[NarInfo],
+        counts: &mut Counts,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let place = |(at, info): (usize, &NarInfo)| (info.store_path.hash_part(), at);
+        let places: HashMap<HashPart, usize> = infos.iter().enumerate().map(place).collect();
+        let before = |at: usize| {
+            let references = infos[at].references.iter();
+            let places = references.filter_map(|one| places.get(&one.hash_part()).copied());
+            places.collect::<Vec<usize>>()
+        };
+        let work = |at: usize, wait: &dyn Fn()| {
+            // NARs are verified at the same time, but published in order.
+            let received = self.receive(&infos[at]);
+            wait();
+            self.publish(&infos[at], received?)
+        };
+        let mut done = 0;
+        order::run(infos.len(), AT_ONCE_MAX, &before, &work, |at, outcome| {
+            match outcome {
+                Ok(true) => counts.imported += 1,
+                Ok(false) => counts.known += 1,
+                Err(error) => {
+                    counts.failed += 1;
+                    let failure = Failure::new(&infos[at], format!("{error:#}"));
+                    writeln!(out, "{failure}")?;
+                }
+            }
+            done += 1;
+            if done % REPORT_COUNT == 0 {
+                writeln!(io::stderr(), "samovar: {done} of {} paths", infos.len()).ok();
+            }
+            Ok(())
+        })
+    }
+
+    /// Verifies and stores the NAR of a path. Returns the name of its file; `None` if the cache has
+    /// the path.
+    fn receive(&self, info: &NarInfo) -> anyhow::Result<Option<FileName>> {
+        if self.cache.has(&info.store_path, &info.nar_hash)? {
+            return Ok(None);
+        }
+        let name = self.source.receive(self.cache, &self.token, info)?;
+        Ok(Some(name))
+    }
+
+    /// Publishes a path. Returns whether it is new.
+    fn publish(&self, info: &NarInfo, name: Option<FileName>) -> anyhow::Result<bool> {
+        let Some(name) = name else {
+            return Ok(false);
+        };
+        let stored = NarInfo {
+            url: format!("nar/{name}"),
+            // Computed from the file.
+            file_hash: None,
+            file_size: None,
+            ..info.clone()
+        };
+        let mut text = Vec::new();
+        stored.write(self.source.store_dir(), &mut text)?;
+        let is_elsewhere = |path: &StorePath| self.accepts_missing || self.is_in_store(path);
+        let render = |path: &StoredPath| (self.render)(path);
+        let hash_part = info.store_path.hash_part();
+        let outcome = self
+            .cache
+            .put_narinfo(&self.token, hash_part, &text, &is_elsewhere, &render);
+        match outcome {
+            Ok((_, Published::Conflict)) => {
+                bail!("the cache has this path with another NAR, which stays")
+            }
+            Ok(_) => Ok(true),
+            Err(PutError::Narinfo(refusal)) => match *refusal {
+                Refusal::MissingReference { reference, .. } => bail!(
+                    "its reference {} was not imported, and neither the cache nor the Nix store \
+                     has it",
+                    reference.base_name()
+                ),
+                other => Err(other.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_in_store(&self, path: &StorePath) -> bool {
+        let found = |store: &dyn Store| store.lookup(path.hash_part()).ok().flatten();
+        let found = self.store.as_deref().and_then(found);
+        found.is_some_and(|info| info.path == *path)
+    }
+}

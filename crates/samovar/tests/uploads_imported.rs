@@ -1,0 +1,315 @@
+//! `samovar import` publishes what other caches have, after the checks of an upload.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use samovar_storage::DATABASE;
+use support::{samovar, sample, sample_store};
+use support_uploads::{MadePath, Running, Site};
+use testkit::eventually;
+use testkit::nix::{hash_part, nix};
+use testkit::process::{fails, output};
+
+/// `samovar import` with the configuration of the site.
+fn import(site: &Site, arguments: &[&str]) -> Command {
+    let mut command = samovar();
+    command.args(["import", "--config"]).arg(site.config());
+    command.args(arguments);
+    command
+}
+
+/// Runs an import in which paths fail; returns its output.
+#[track_caller]
+fn import_part(site: &Site, arguments: &[&str]) -> String {
+    let output = import(site, arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    text
+}
+
+/// Writes the closures of sample paths to a directory with `nix copy`.
+fn write_directory(to: &Path, compression: &str, paths: &[&str]) {
+    let home = tempfile::tempdir().unwrap();
+    let to = format!("file://{}?compression={compression}", to.display());
+    let mut copy = nix("nix", home.path());
+    copy.args(["copy", "--from", &sample_store(), "--to", &to]);
+    output(copy.args(paths));
+}
+
+/// Copies paths from a cache into a new store, which verifies contents and signatures.
+#[track_caller]
+fn pull(site: &Site, from: &str, paths: &[&str]) {
+    let home = tempfile::tempdir().unwrap();
+    let to = format!("local?root={}", home.path().join("store").display());
+    let mut copy = nix("nix", home.path());
+    copy.args(["copy", "--from", from, "--to", &to]).args(paths);
+    output(copy.args(["--option", "trusted-public-keys", &site.public_key]));
+    for path in paths {
+        assert!(
+            home.path()
+                .join("store")
+                .join(&path[1..])
+                .symlink_metadata()
+                .is_ok()
+        );
+    }
+}
+
+/// Names and inode numbers of the NAR files in a directory.
+fn nars(directory: &Path) -> BTreeSet<(String, u64)> {
+    let entries = fs::read_dir(directory.join("nar")).unwrap();
+    let entries = entries.map(|entry| entry.unwrap());
+    let named = |entry: fs::DirEntry| {
+        let inode = entry.metadata().unwrap().ino();
+        (entry.file_name().into_string().unwrap(), inode)
+    };
+    entries.map(named).collect()
+}
+
+fn inodes(directory: &Path) -> BTreeSet<u64> {
+    nars(directory)
+        .into_iter()
+        .map(|(_, inode)| inode)
+        .collect()
+}
+
+/// Asserts that a check of the storage finds nothing.
+#[track_caller]
+fn assert_clean(site: &Site) {
+    let mut fsck = samovar();
+    output(fsck.args(["fsck", "--deep", "--config"]).arg(site.config()));
+}
+
+#[test]
+fn a_directory_becomes_a_storage_without_copying() {
+    for compression in ["xz", "none", "zstd", "gzip"] {
+        let (first, second) = (sample("self_reference"), sample("built"));
+        let (site, paths) = (Site::new(), [&*first, &*second]);
+        write_directory(&site.storage(), compression, &paths);
+        let before = nars(&site.storage());
+        let text = output(&mut import(&site, &[]));
+        assert!(text.ends_with(" 0 known, 0 not imported\n"), "{text}");
+        assert_eq!(nars(&site.storage()), before, "{compression}");
+        let server = site.start();
+        pull(&site, &server.url(), &paths);
+        server.process.terminate();
+        // The narinfos in the directory are signed now.
+        pull(
+            &site,
+            &format!("file://{}", site.storage().display()),
+            &paths,
+        );
+        assert_clean(&site);
+        let text = output(&mut import(&site, &[]));
+        assert!(text.starts_with("0 paths imported, "), "{text}");
+    }
+}
+
+#[test]
+fn files_of_another_directory_are_copied_or_linked() {
+    for link in [&[][..], &["--link"]] {
+        let (site, path) = (Site::new(), sample("self_reference"));
+        let directory = site.dir().join("other");
+        write_directory(&directory, "xz", &[&path]);
+        // Narinfos of some servers do not state the hash of the file.
+        for entry in fs::read_dir(&directory).unwrap() {
+            let file = entry.unwrap().path();
+            if file.extension().is_some_and(|suffix| suffix == "narinfo") {
+                let text = fs::read_to_string(&file).unwrap();
+                let lines = text.lines().filter(|line| !line.starts_with("File"));
+                fs::write(
+                    file,
+                    lines.map(|line| format!("{line}\n")).collect::<String>(),
+                )
+                .unwrap();
+            }
+        }
+        let from = format!("file://{}", directory.display());
+        output(&mut import(
+            &site,
+            &[&["--from", &from, &path], link].concat(),
+        ));
+        let shared = inodes(&directory)
+            .intersection(&inodes(&site.storage()))
+            .count();
+        let expected = if link.is_empty() {
+            0
+        } else {
+            inodes(&directory).len()
+        };
+        assert_eq!(shared, expected);
+        let server = site.start();
+        pull(&site, &server.url(), &[&path]);
+        assert_clean(&site);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_and_not_imported() {
+    let site = Site::new();
+    let (directory, path) = (site.dir().join("other"), sample("self_reference"));
+    write_directory(&directory, "none", &[&path]);
+    let made = |name: &str| MadePath::new(name);
+    let write = |path: &MadePath, file: &[u8]| {
+        fs::write(directory.join(&path.target()[1..]), path.narinfo()).unwrap();
+        fs::write(directory.join(path.url()), file).unwrap();
+    };
+    let (damaged, lost, fine) = (made("damaged"), made("lost"), made("fine"));
+    let above = made("above").referring_to(&damaged.store_path);
+    let outer = made("outer").referring_to(&made("nowhere").store_path);
+    write(&damaged, b"damaged");
+    write(&lost, b"");
+    fs::remove_file(directory.join(lost.url())).unwrap();
+    for path in [&fine, &above, &outer] {
+        write(path, &path.file);
+    }
+    let outside = made("outside");
+    let narinfo = outside.narinfo_with("URL", "../secret");
+    fs::write(directory.join(&outside.target()[1..]), narinfo).unwrap();
+    let malformed = made("malformed");
+    fs::write(directory.join(&malformed.target()[1..]), "x").unwrap();
+    let from = directory.to_str().unwrap();
+    let text = import_part(&site, &["--from", from]);
+    for (path, reason) in [
+        (&damaged, "not a NAR"),
+        (&lost, "cannot read nar/"),
+        (&above, "was not imported"),
+        (&outer, "neither the cache nor the Nix store has it"),
+        (&outside, "is not a file below the directory"),
+        (&malformed, "malformed"),
+    ] {
+        let line = text.lines().find(|line| {
+            line.starts_with(&format!("not imported {}", path.hash_part())) && line.contains(reason)
+        });
+        assert!(line.is_some(), "{reason}: {text}");
+    }
+    assert!(text.ends_with(", 0 known, 6 not imported\n"), "{text}");
+    let server = site.start();
+    pull(&site, &server.url(), &[&path]);
+    server.assert_serves(&fine);
+    for path in [&damaged, &lost, &above, &outer] {
+        server.assert_lacks(path);
+    }
+    server.process.terminate();
+    // The next import does the rest.
+    write(&damaged, &damaged.file);
+    write(&lost, &lost.file);
+    let text = import_part(&site, &["--from", from]);
+    assert!(text.contains("\n3 paths imported, "), "{text}");
+    let server = site.start();
+    for path in [&damaged, &lost, &above, &fine] {
+        server.assert_serves(path);
+    }
+    assert_clean(&site);
+}
+
+#[test]
+fn closures_are_imported_over_http() {
+    let (first, second) = (Site::new(), Site::new());
+    first.configure(&sample_store(), "");
+    let (path, other) = (sample("self_reference"), sample("built"));
+    let server = first.start();
+    let url = server.url();
+    assert!(fails(&mut import(&second, &["--from", &url])).contains("name those to import"));
+    let text = import_part(
+        &second,
+        &["--from", &url, &MadePath::new("absent").store_path],
+    );
+    assert!(text.contains("the source does not have it"), "{text}");
+    let keys = ["--trusted-public-keys", &second.public_key];
+    let text = import_part(&second, &[&["--from", &url, &path], &keys[..]].concat());
+    assert!(
+        text.starts_with("not imported ") && text.contains("no trusted key"),
+        "{text}"
+    );
+    assert!(text.contains("\n0 paths imported, 0 known, "), "{text}");
+    let keys = ["--trusted-public-keys", &first.public_key];
+    output(&mut import(
+        &second,
+        &[&["--from", &url, &path], &keys[..]].concat(),
+    ));
+    output(&mut import(&second, &["--from", &url, &path, &other]));
+    server.process.terminate();
+    let server = second.start();
+    pull(&second, &server.url(), &[&path, &other]);
+    assert_clean(&second);
+    // From the uploads of another server, which are compressed.
+    let third = Site::new();
+    write_directory(&third.storage(), "xz", &[&path]);
+    output(&mut import(&third, &[]));
+    let (server, fourth) = (third.start(), Site::new());
+    output(&mut import(&fourth, &["--from", &server.url(), &path]));
+    let names = |site: &Site| nars(&site.storage()).into_iter().map(|(name, _)| name);
+    assert!(names(&fourth).eq(names(&third)));
+}
+
+#[test]
+fn a_lost_database_is_made_again() {
+    let site = Site::new();
+    site.configure(&sample_store(), "");
+    let server = site.start();
+    let token = site.token(&[]);
+    let lib = MadePath::new("lib").compressed("zstd");
+    // Its second reference is in the Nix store of the server, which loses it later.
+    let app = MadePath::new("app")
+        .referring_to(&lib.store_path)
+        .referring_to(&sample("built"));
+    server.publish(&token, &lib);
+    server.publish(&token, &app);
+    let narinfo = |server: &Running, path: &MadePath| server.get(&path.target()).text();
+    let before = [narinfo(&server, &lib), narinfo(&server, &app)];
+    server.process.terminate();
+    site.configure_empty("");
+    assert!(fails(&mut import(&site, &["--rebuild"])).contains("the database has paths"));
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(site.storage().join(format!("{DATABASE}{suffix}"))).ok();
+    }
+    let refused = fails(samovar().args(site.arguments()));
+    assert!(refused.contains("samovar import --rebuild"), "{refused}");
+    let files = site.files();
+    let mut rebuild = import(&site, &["--rebuild"]);
+    let done = testkit::process::finish(&mut rebuild);
+    let (text, advice) = (
+        String::from_utf8(done.stdout),
+        String::from_utf8(done.stderr),
+    );
+    assert_eq!(text.unwrap(), "2 paths imported, 0 known, 0 not imported\n");
+    assert!(advice.unwrap().contains("make the tokens and pins again"));
+    assert_eq!(site.files(), files);
+    let server = site.start();
+    assert_eq!([narinfo(&server, &lib), narinfo(&server, &app)], before);
+    server.assert_serves(&lib);
+    server.assert_serves(&app);
+    assert_clean(&site);
+}
+
+#[test]
+fn a_running_server_serves_imported_paths_after_a_reload() {
+    let site = Site::new();
+    let (directory, path) = (site.dir().join("other"), sample("self_reference"));
+    write_directory(&directory, "zstd", &[&path]);
+    let server = site.start();
+    let target = format!("/{}.narinfo", hash_part(&path));
+    assert_eq!(server.get(&target).status, 404);
+    let done = import(&site, &["--from", directory.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let advice = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        done.status.success() && advice.contains("reload it (HUP)"),
+        "{advice}"
+    );
+    server.process.signal("HUP");
+    eventually("the path is served", || server.get(&target).status == 200);
+    pull(&site, &server.url(), &[&path]);
+    // A push of the same path changes nothing.
+    assert_clean(&site);
+}
