@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_name_may_have_two_commands() {
+    fn commands_with_and_without_key_are_grouped_by_name() {
         let places = Places {
             store: "/s".into(),
             big_store: None,

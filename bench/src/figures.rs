@@ -355,7 +355,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn medians_are_taken_quantity_by_quantity() {
+    fn each_quantity_has_a_median_of_its_own() {
         let round =
             |rate, cpu| Values::from([(Quantity::Rate, rate), (Quantity::ServerCpuUs, cpu)]);
         let mut cell = Cell::default();
@@ -374,7 +374,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_is_the_most_or_the_least() {
+    fn the_best_server_has_the_largest_rate_or_the_smallest_cost() {
         let results = with_gaps();
         let best = |quantity| results.best(&results.rows[0], quantity, Part::Peer);
         assert_eq!(best(Quantity::ServerCpuUs), Some((50.0, "other<1>")));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_at_once_says_why() {
+    fn the_error_quotes_the_output_of_a_server_that_exits() {
         let error = Server::start_command("none", "echo no >&2; exit 3", 1, "/").unwrap_err();
         assert!(format!("{error:#}").contains("no"), "{error:#}");
     }

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_path() {
+    fn hash_part_and_base_name_of_a_store_path() {
         assert_eq!(hash_part("/nix/store/abc-a-b"), "abc");
         assert_eq!(base_name("/nix/store/abc-a-b"), "abc-a-b");
     }

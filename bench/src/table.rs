@@ -159,7 +159,7 @@ mod tests {
     use crate::figures::tests::with_gaps;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_three_significant_digits() {
         let numbers = [0.0, 0.0461, 0.345, 9.99, 12.34, 99.96, 1234.5, 1_234_567.0].map(number);
         assert_eq!(
             numbers,

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_and_failures_are_told_apart() {
+    fn output_returns_stdout_and_fails_returns_stderr() {
         let sh = |script: &str| {
             let mut command = without_variables("sh", &["NIX_"]);
             command.args(["-c", script]);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_outside_the_book_is_named() {
+    fn links_to_files_outside_the_book_become_names() {
         let page = "a [b](c.md), [d](../e.md#f) and\n[COMPAT.md](../../COMPAT.md), [g](h.md#i).\n";
         let expected = "a [b](c.md), d (`docs/e.md`) and\nCOMPAT.md, [g](h.md#i).\n";
         let chapter = |content: &str| serde_json::json!([{"Chapter": {"content": content}}]);

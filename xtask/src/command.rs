@@ -173,14 +173,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_is_trimmed_and_errors_hold_stderr() {
+    fn output_is_trimmed_and_errors_contain_stderr() {
         assert_eq!(output(Command::new("echo").arg("hi")).unwrap(), "hi");
         let error = output(Command::new("sh").args(["-c", "echo oh >&2; exit 3"])).unwrap_err();
         assert!(error.to_string().contains("oh"), "{error}");
     }
 
     #[test]
-    fn more_than_a_pipe_goes_both_ways() {
+    fn input_and_output_may_exceed_the_pipe_buffers() {
         let block = vec![b'x'; 1 << 20];
         let back = feed(&mut Command::new("cat"), |out| out.write_all(&block)).unwrap();
         assert_eq!(back.len(), 1 << 20);
@@ -189,7 +189,7 @@ mod tests {
     /// The first item ends only after the second has started, so this ends only if both run at
     /// once.
     #[test]
-    fn two_at_a_time_and_in_order() {
+    fn two_items_run_at_a_time_and_results_keep_their_order() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let receiver = std::sync::Mutex::new(receiver);
         let results = in_pairs(&[1, 2, 3], |item| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found() {
+    fn programs_are_found_in_path() {
         assert!(find("sh").is_some());
         assert!(find("no-such-program-at-all").is_none());
     }

@@ -146,7 +146,7 @@ mod tests {
 
     /// Installs the package below a folder and removes it, with stub programs.
     #[test]
-    fn it_is_installed_and_removed() {
+    fn the_package_is_installed_and_removed() {
         if Command::new("dpkg-deb").arg("--version").output().is_err() {
             println!("skipped: there is no dpkg-deb here");
             return;

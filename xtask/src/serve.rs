@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_names_hold_what_nix_allows() {
+    fn key_names_contain_only_characters_that_nix_allows() {
         assert_eq!(key_name("box-7.example"), "box-7.example");
         assert_eq!(key_name("a:b c"), "abc");
         assert_eq!(key_name(""), "samovar");

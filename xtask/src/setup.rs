@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_missing_is_asked_for() {
+    fn only_packages_of_missing_programs_are_installed() {
         assert!(missing(TESTING, |_| true).is_empty());
         assert_eq!(missing(TESTING, |program| program != "wrk"), ["wrk"]);
         assert_eq!(missing(SERVING, |_| false), ["nix-bin"]);

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_add_up() {
+    fn test_results_are_summed_over_programs() {
         let mut summary = Summary::default();
         for said in [
             "running 3 tests\n\

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_in_their_units() {
+    fn cpu_time_is_converted_to_the_unit_of_each_cost() {
         let seen = Seen {
             count: 100,
             duration: Duration::from_secs(2),

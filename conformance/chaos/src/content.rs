@@ -150,7 +150,7 @@ mod tests {
     /// The expected value is the output of `nix-hash --to-base32 --type sha256` for the digest of
     /// the empty string.
     #[test]
-    fn hashes_are_spelled_as_nix_does() {
+    fn base_32_equals_the_output_of_nix_hash() {
         let digest = Sha256::digest(b"");
         assert_eq!(
             base32(&digest),

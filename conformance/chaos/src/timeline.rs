@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_possible_while_it_changes() {
+    fn the_old_and_the_new_state_are_possible_during_a_change() {
         let mut line = Timeline::new('a');
         line.begin(10, 'b');
         assert_eq!(line.possible(0, 9), [&'a']);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_consequences() {
+    fn an_interval_excuses_failures_until_its_slack_ends() {
         let mut spans = Spans::default();
         spans.begin(10);
         assert!(!spans.touch(0, 9, 5));

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_the_same_secret_are_good() {
+    fn only_names_issued_with_the_same_secret_are_accepted() {
         let ours = names("a secret of some length\n").unwrap();
         let name = ours.new_name().unwrap();
         assert!(names("a secret of some length").unwrap().is_good(name));
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_secret_all_are_good() {
+    fn without_a_secret_every_name_is_accepted() {
         let name = Names::default().new_name().unwrap();
         assert_eq!(name.to_string().as_bytes()[14], b'4');
         assert!(Names::default().is_good(DeviceId([7; 16])));
     }
 
     #[test]
-    fn a_secret_has_a_length() {
+    fn a_secret_has_at_least_16_bytes() {
         assert!(names("fifteen bytes..").is_err());
         assert!(names("sixteen bytes...\n").is_ok());
     }

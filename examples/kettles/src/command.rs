@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_due_command_is_told_until_it_is_confirmed() {
+    fn the_newest_due_command_is_repeated_until_confirmed() {
         let commands = Commands::default();
         let (device, now) = (DeviceId([7; 16]), Time::from_seconds(25));
         for seconds in [10, 20, 30] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_due_is_news_once() {
+    fn a_command_that_becomes_due_is_announced_once() {
         let commands = Commands::default();
         let (device, at) = (DeviceId([7; 16]), Time::from_seconds);
         for seconds in [30, 10, 20] {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_is_due_and_what_they_saw_done_is_gone() {
+    fn commands_that_other_processes_accepted_or_confirmed_are_taken_over() {
         let commands = Commands::default();
         let (device, now) = (DeviceId([7; 16]), Time::from_seconds(25));
         commands.add(command(10));

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_read_and_written() {
+    fn a_uuid_is_parsed_and_formatted() {
         let text = "0f8fad5b-d9cb-469f-a165-70867728950e";
         let device = DeviceId::parse(text.as_bytes()).unwrap();
         assert_eq!(device.to_string(), text);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uuid_is_refused() {
+    fn invalid_uuids_are_refused() {
         for text in [
             "",
             "kettle",

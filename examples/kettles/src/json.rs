@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn measurements_are_read_as_aeson_reads_them() {
+    fn measurements_are_parsed_as_by_aeson() {
         check_same("50", "50.0");
         check_same("50", "5e1");
         check_same("{", r#"{"colour":"red","#);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn only_objects_of_utf8_are_read() {
+    fn only_utf8_objects_are_parsed() {
         let array = br#"[null,"2017-12-24T18:30:00Z",50,100,-1.5,20,95.5,700]"#;
         let other = BODY
             .replace('{', r#"{"colour":"r?d","#)
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_told_from_what_is_impossible() {
+    fn malformed_json_and_impossible_values_are_different_errors() {
         check_wrong("{", r#"{"id":"kettle","#, true);
         check_wrong("50", "50.5", true);
         check_wrong("50", "3000000000", true);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_gateway_are_all_right_or_none_is() {
+    fn one_invalid_line_refuses_all_lines_of_a_gateway() {
         let one = BODY.replace('\n', " ");
         let other = one.replace('{', r#"{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","#);
         let text = format!("{one}\n\n{other}\r\n");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_not_accepted_is_counted() {
+    fn connections_in_the_accept_queue_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         assert_eq!(backlog(&[addr.port()]), 0);

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_held_port_is_for_those_who_share_it() {
+    fn a_reserved_port_is_available_only_to_sharing_processes() {
         let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
         let held = Held::new(&listener).unwrap();
         drop(listener);

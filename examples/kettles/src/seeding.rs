@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_as_large_as_they_say() {
+    fn presets_have_the_documented_numbers_of_rows() {
         let rows = |preset: Preset| preset.plan(Time(0), 1).row_count();
         assert_eq!(rows(Preset::Demo), 2_102_400);
         assert_eq!(rows(Preset::History), 63_072_000);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_times_are_refused() {
         for text in [
             "",
             "now",
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_they_are_read() {
+    fn times_are_formatted_as_they_were_parsed() {
         for text in [
             "2017-12-24T18:30:00Z",
             "2024-02-29T23:59:59.000001Z",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_of_utc() {
+    fn the_hour_of_a_time_is_that_of_utc() {
         let hour = |text| Time::parse(text).unwrap().hour();
         assert_eq!(hour("2017-12-24T18:59:59.999999Z"), 18);
         assert_eq!(hour("2017-12-24T19:00:00+01:00"), 18);

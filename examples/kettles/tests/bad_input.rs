@@ -8,7 +8,7 @@ const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const TIME: &str = "2017-12-24T18:30:00Z";
 
 #[test]
-fn what_is_no_measurement_is_refused_and_said_why() {
+fn invalid_measurements_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let good = measurement(TIME, 50, 95.5, 700);
@@ -49,7 +49,7 @@ fn what_is_no_measurement_is_refused_and_said_why() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn oversized_requests_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     for path in ["/login", "/measurement", "/measurements"] {
@@ -65,7 +65,7 @@ fn what_is_too_large_is_refused() {
 }
 
 #[test]
-fn what_is_no_http_is_answered_as_json() {
+fn malformed_http_gets_a_json_error() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let long = "x".repeat(100_000);
@@ -80,7 +80,7 @@ fn what_is_no_http_is_answered_as_json() {
 }
 
 #[test]
-fn a_gateway_brings_many_or_none() {
+fn a_gateway_request_is_stored_completely_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let mut lines = String::new();
@@ -125,7 +125,7 @@ fn a_gateway_brings_many_or_none() {
 }
 
 #[test]
-fn what_is_too_old_to_be_kept_is_refused() {
+fn measurements_older_than_the_retention_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &["--retain", "7"]);
     let body = measurement(TIME, 50, 95.5, 700);

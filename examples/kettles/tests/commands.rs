@@ -41,7 +41,7 @@ fn told(kettles: &Kettles, device: &str) -> String {
 }
 
 #[test]
-fn a_command_is_told_until_a_measurement_confirms_it() {
+fn a_command_is_repeated_until_a_measurement_confirms_it() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "sesame\n").unwrap();
@@ -79,7 +79,7 @@ fn a_command_is_told_until_a_measurement_confirms_it() {
 }
 
 #[test]
-fn a_head_tells_nothing_and_a_gateway_confirms() {
+fn head_marks_no_command_as_sent_and_a_gateway_can_confirm() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "sesame").unwrap();
@@ -112,7 +112,7 @@ fn a_head_tells_nothing_and_a_gateway_confirms() {
 }
 
 #[test]
-fn without_a_token_nobody_gives_commands() {
+fn commands_require_the_admin_token() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     assert_eq!(order(&kettles, "", "{}"), 403);
@@ -141,7 +141,7 @@ fn read(socket: &mut Kettle) -> Value {
 }
 
 #[test]
-fn a_socket_takes_measurements_and_brings_commands() {
+fn a_websocket_carries_measurements_and_commands() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "sesame").unwrap();
@@ -182,7 +182,7 @@ fn a_socket_takes_measurements_and_brings_commands() {
 /// Each simulated kettle of the load generator sends its measurements over a WebSocket of its own,
 /// and the server stores them.
 #[test]
-fn a_swarm_of_sockets_is_stored() {
+fn measurements_of_simulated_websockets_are_stored() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let (period, host) = (Duration::from_secs(1), kettles.addr.to_string());

@@ -29,7 +29,7 @@ fn a_login_makes_a_name_of_its_own() {
 }
 
 #[test]
-fn strangers_get_the_originals_answers() {
+fn unauthenticated_requests_get_the_errors_of_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let body = measurement("2017-12-24T18:30:00Z", 50, 95.5, 700);
@@ -56,7 +56,7 @@ fn strangers_get_the_originals_answers() {
 }
 
 #[test]
-fn a_kettle_with_nothing_to_do_is_told_so() {
+fn a_kettle_without_commands_gets_the_original_response() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let answer = kettles.client().get("/command", Some(KETTLE));
@@ -71,7 +71,7 @@ fn a_kettle_with_nothing_to_do_is_told_so() {
 }
 
 #[test]
-fn statistics_are_of_what_was_measured() {
+fn statistics_are_computed_from_the_measurements() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     assert_eq!(
@@ -113,7 +113,7 @@ fn statistics_are_of_what_was_measured() {
 }
 
 #[test]
-fn figures_have_the_originals_names() {
+fn metrics_have_the_names_of_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let mut client = kettles.client();

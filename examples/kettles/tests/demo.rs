@@ -27,7 +27,7 @@ fn told(socket: &mut WebSocket<TcpStream>) -> Value {
 }
 
 #[test]
-fn the_demonstration_moves_and_vanishes() {
+fn the_demonstration_updates_its_page_and_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
     command.args(["demo", "--port", "0", "--kettles", "50", "--period", "1"]);
@@ -76,7 +76,7 @@ fn demonstration(disposition: &str, folder: &Path) -> Kettles {
 }
 
 #[test]
-fn a_terminal_that_is_closed_leaves_nothing_either() {
+fn a_hangup_of_the_terminal_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = demonstration("--default-signal=HUP", folder.path());
     assert!(kettles.end_by("HUP").success());

@@ -58,7 +58,7 @@ fn promtool(config: &Path) {
 }
 
 #[test]
-fn the_network_is_as_it_was_looked_at() {
+fn the_evaluated_network_equals_network_json() {
     let machines = network(&Home::new());
     let text = serde_json::to_string_pretty(&machines).unwrap();
     let text = without_hashes(&text) + "\n";
@@ -70,7 +70,7 @@ fn the_network_is_as_it_was_looked_at() {
 }
 
 #[test]
-fn systemd_understands_the_units_and_the_server_its_command_line() {
+fn systemd_accepts_the_units_and_the_server_its_command_line() {
     let home = Home::new();
     let token = r#"services.kettles.adminTokenFile = "/etc/token";"#;
     let enable = r#"services.kettles.enable = true;"#;
@@ -130,7 +130,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
 }
 
 #[test]
-fn prometheus_understands_its_configuration() {
+fn promtool_accepts_the_prometheus_configuration() {
     let home = Home::new();
     let prometheus = &network(&home)["app"]["services"]["prometheus"];
     let rules = prometheus["ruleFiles"].as_array().unwrap();
@@ -152,7 +152,7 @@ fn prometheus_understands_its_configuration() {
 }
 
 #[test]
-fn prometheus_asks_each_of_several_processes() {
+fn prometheus_scrapes_each_process() {
     let home = Home::new();
     let monitoring = repository().join("nix/monitoring.nix");
     let more = format!("imports = [ {} ]; services.kettles", monitoring.display());
@@ -166,7 +166,7 @@ fn prometheus_asks_each_of_several_processes() {
 }
 
 #[test]
-fn containers_find_what_they_are_given() {
+fn compose_mounts_exist_and_the_server_accepts_its_command() {
     let rig = repository().join("rig");
     promtool(&rig.join("prometheus/prometheus.yml"));
     let compose = fs::read_to_string(rig.join("compose.yaml")).unwrap();
@@ -192,7 +192,7 @@ fn containers_find_what_they_are_given() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn invalid_module_options_are_refused() {
     let home = Home::new();
     for (given, message) in [
         (

@@ -26,7 +26,7 @@ fn kill_count() -> u32 {
 }
 
 #[test]
-fn sqlite_survives_the_death_of_the_server() {
+fn sqlite_loses_nothing_when_the_server_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("kettles.db");
     let mut kettles = Kettles::start(folder.path(), &[]);
@@ -60,7 +60,7 @@ fn sqlite_survives_the_death_of_the_server() {
 }
 
 #[test]
-fn postgresql_survives_the_death_of_either() {
+fn postgresql_loses_nothing_when_server_or_database_is_killed() {
     let mut postgres = Postgres::start();
     let folder = tempfile::tempdir().unwrap();
     let url = postgres.url();

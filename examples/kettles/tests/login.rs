@@ -13,7 +13,7 @@ const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const TIME: &str = "2017-12-24T18:30:00Z";
 
 #[test]
-fn with_a_secret_only_names_of_logins_are_good() {
+fn with_a_secret_only_names_issued_by_a_login_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "short").unwrap();
@@ -66,7 +66,7 @@ fn with_a_secret_only_names_of_logins_are_good() {
 
 /// The kettles of the load generator log in as real ones do.
 #[test]
-fn a_swarm_that_logs_in_is_let_in() {
+fn simulated_kettles_can_log_in() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "nobody knows this one\n").unwrap();

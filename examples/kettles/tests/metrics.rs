@@ -46,7 +46,7 @@ fn asked() -> BTreeSet<String> {
 }
 
 #[test]
-fn all_figures_are_told_with_their_meaning() {
+fn every_metric_has_a_description_and_a_type() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &[]);
     let body = measurement("2017-12-24T18:30:00Z", 50, 95.5, 700);

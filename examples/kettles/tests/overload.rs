@@ -64,7 +64,7 @@ fn a_full_queue_refuses_and_recovers() {
 }
 
 #[test]
-fn who_has_waited_too_long_is_not_stored() {
+fn requests_that_waited_too_long_are_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &["--wait", "20", "--coalescing", "500"]);
     let mut client = kettles.client();
@@ -78,7 +78,7 @@ fn who_has_waited_too_long_is_not_stored() {
 }
 
 #[test]
-fn a_store_that_cannot_is_said_and_forgotten() {
+fn a_failed_commit_is_reported_and_later_ones_succeed() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Kettles::command(folder.path());
     let kettles = Kettles::spawn(command.stderr(Stdio::null()));
@@ -107,7 +107,7 @@ fn a_store_that_cannot_is_said_and_forgotten() {
 }
 
 #[test]
-fn who_comes_when_it_is_full_harms_nobody() {
+fn connections_beyond_the_limit_do_not_affect_others() {
     let folder = tempfile::tempdir().unwrap();
     let server = Kettles::command(folder.path());
     let mut command = Command::new("sh");
@@ -147,7 +147,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
 }
 
 #[test]
-fn what_is_under_way_is_answered_before_the_end() {
+fn requests_in_progress_are_answered_at_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &["--coalescing", "300"]);
     let mut clients: Vec<Client> = (0..20).map(|_| kettles.client()).collect();

@@ -67,7 +67,7 @@ fn two_servers_share_a_database() {
 }
 
 #[test]
-fn retention_takes_nothing_from_statistics() {
+fn retention_does_not_change_the_statistics() {
     let postgres = Postgres::start();
     let url = postgres.url();
     let week = ["--from=2017-12-18T00:00:00Z", "--to=2017-12-25T00:00:00Z"];
@@ -140,7 +140,7 @@ fn retention_takes_nothing_from_statistics() {
 }
 
 #[test]
-fn timescaledb_that_may_not_be_used_leaves_partitions() {
+fn without_permission_for_timescaledb_partitions_are_used() {
     let mut postgres = Postgres::start();
     // The extension seems installed and preloaded, but it is empty.
     postgres.offer("timescaledb");

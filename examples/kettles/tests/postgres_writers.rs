@@ -82,7 +82,7 @@ fn commit(store: &mut PostgresStore, rows: &[(u64, i64)]) -> Committed {
 }
 
 #[test]
-fn what_another_writer_did_is_found_out() {
+fn changes_by_another_writer_are_noticed() {
     let postgres = Postgres::start();
     let (mut one, mut other) = (open(&postgres), open(&postgres));
     commit(&mut one, &[(1, 10), (2, 10)]);
@@ -191,7 +191,7 @@ fn the_newest_measurements_change_in_place() {
 }
 
 #[test]
-fn a_day_that_another_writer_has_dropped_is_made_again() {
+fn a_partition_dropped_by_another_writer_is_recreated() {
     let postgres = Postgres::start();
     let (mut keeper, mut other) = (open(&postgres), open(&postgres));
     let end = Time::from_seconds(START + 3 * 86_400);

@@ -133,7 +133,7 @@ fn kill(id: u32) {
 
 /// The processes end when the supervisor is killed.
 #[test]
-fn they_end_with_the_one_that_started_them() {
+fn processes_end_when_their_supervisor_is_killed() {
     let postgres = Postgres::start();
     let folder = tempfile::tempdir().unwrap();
     let url = postgres.url();
@@ -151,7 +151,7 @@ fn they_end_with_the_one_that_started_them() {
 }
 
 #[test]
-fn sqlite_has_one_process() {
+fn several_processes_with_sqlite_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Kettles::command(folder.path());
     let output = command.arg("--processes=2").output().unwrap();
@@ -164,7 +164,7 @@ fn sqlite_has_one_process() {
 /// If a process's own address is in use, the start fails; otherwise monitoring would read the
 /// metrics of another process.
 #[test]
-fn ports_of_their_own_are_theirs_or_an_error() {
+fn a_process_address_in_use_fails_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

@@ -9,7 +9,7 @@ use support::postgres::Postgres;
 use support::{Kettles, measurement};
 
 #[test]
-fn the_story_can_be_told_again() {
+fn the_replayed_server_behaves_as_in_2017() {
     let postgres = Postgres::start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
     command.args(["replay-2017", "--port=0", "--database", &postgres.url()]);

@@ -117,7 +117,7 @@ fn kill(signal: &str, pid: &str) {
 }
 
 #[test]
-fn what_was_started_ends_on_term() {
+fn processes_end_when_the_rig_is_terminated() {
     let mut rig = Rig::up(&["--postgresql", "--server-processes", "2"]);
     let rows = rig.table();
     let names: Vec<_> = rows.iter().map(|(name, _)| name.as_str()).collect();
@@ -154,7 +154,7 @@ fn what_was_started_ends_on_term() {
 
 /// If the rig is killed, its watcher process cleans up.
 #[test]
-fn what_was_started_ends_when_the_rig_is_killed() {
+fn processes_end_when_the_rig_is_killed() {
     let mut rig = Rig::up(&["--postgresql"]);
     rig.table();
     assert_eq!(rig.left().len(), 1);
@@ -165,7 +165,7 @@ fn what_was_started_ends_when_the_rig_is_killed() {
 /// If both the rig and its watcher are killed, all processes end, and the next rig removes the
 /// directory of this one, and no other.
 #[test]
-fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
+fn the_next_rig_removes_files_of_a_killed_rig() {
     let mut rig = Rig::up(&["--postgresql"]);
     rig.table();
     let left = rig.left();
@@ -210,7 +210,7 @@ fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
 }
 
 #[test]
-fn what_was_started_ends_when_a_part_fails() {
+fn processes_end_when_one_of_them_fails() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let rig = Rig::up(&["--port", &format!("prometheus={port}")]);
@@ -221,7 +221,7 @@ fn what_was_started_ends_when_a_part_fails() {
 /// Alerts fire exactly when they should, each row of the dashboard `use` has an alert, and the
 /// dashboards equal the output of their generator.
 #[test]
-fn rules_and_dashboards_are_whole() {
+fn alerts_and_dashboards_pass_their_checks() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");
     for command in [
         "promtool check rules prometheus/use.yml prometheus/kettles.yml",

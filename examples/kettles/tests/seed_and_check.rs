@@ -36,7 +36,7 @@ const WEEK: [&str; 6] = [
 ];
 
 #[test]
-fn a_history_is_stored_once_and_counted_right() {
+fn a_seeded_history_is_stored_once_with_exact_totals() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("kettles.db");
     let first = run("seed", &database, &WEEK);
@@ -63,7 +63,7 @@ fn a_history_is_stored_once_and_counted_right() {
 }
 
 #[test]
-fn a_changed_bit_is_found() {
+fn check_finds_a_changed_bit_in_the_totals() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("kettles.db");
     assert!(run("seed", &database, &WEEK).status.success());
@@ -108,7 +108,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn what_belongs_to_others_is_left_alone() {
+fn databases_of_other_programs_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("others.db");
     let connection = rusqlite::Connection::open(&database).unwrap();
@@ -133,7 +133,7 @@ fn what_belongs_to_others_is_left_alone() {
 }
 
 #[test]
-fn a_name_is_that_of_a_file_whatever_it_means_to_sqlite() {
+fn special_sqlite_names_are_ordinary_file_names() {
     let folder = tempfile::tempdir().unwrap();
     for name in [":memory:", "file:kettles?mode=memory"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));

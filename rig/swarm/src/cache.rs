@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_goes_to_all_that_is_needed_once() {
+    fn a_download_requests_each_path_of_the_closure_once() {
         let mut clients = clients(Turn { queries: 0, ..TURN });
         let (path, verdict) = step(
             &mut clients,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_must_not_be() {
+    fn absent_paths_must_be_404_and_present_ones_200() {
         let turn = |misses_of_100| Turn {
             queries: 1,
             misses_of_100,

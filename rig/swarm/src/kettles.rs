@@ -339,7 +339,7 @@ mod tests {
     /// In each period, every kettle sends two requests, in the order of their times and under its
     /// own name.
     #[test]
-    fn a_period_has_two_requests_of_each() {
+    fn each_kettle_sends_two_requests_per_period() {
         let mut kettles = Kettles::new("a", 100, PERIOD, PERIOD, 1);
         let mut last = Duration::ZERO;
         let mut times = BTreeMap::<(u64, usize), Vec<Duration>>::new();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_name_asks_for_one() {
+    fn a_kettle_logs_in_until_it_has_a_name() {
         let mut kettles = Kettles::new("a", 1, PERIOD, PERIOD, 1).with_login();
         let mut ask = |body: &[u8]| {
             let mut request = Vec::new();

@@ -79,7 +79,7 @@ fn kettles(address: SocketAddr, connections: usize, timeout: Duration) -> Tally 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn all_that_is_due_is_asked_and_answered() {
+fn every_due_request_is_sent_and_answered() {
     let sources = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = Arc::clone(&sources);
     let address = serve(move |line, stream| {
@@ -114,7 +114,7 @@ fn all_that_is_due_is_asked_and_answered() {
 /// so their latencies are spread evenly between 0 and 500 ms. If latency were counted from the time
 /// of sending, only one request per connection, ten in all, would show the stall.
 #[test]
-fn a_stall_is_seen_by_all_who_came_in_it() {
+fn a_stall_delays_every_request_that_is_due_during_it() {
     let began = Arc::new(Mutex::new(None));
     let address = serve(move |_, stream| {
         let since = {
@@ -141,7 +141,7 @@ fn a_stall_is_seen_by_all_who_came_in_it() {
 type Case = (&'static [u8], bool, fn(&Tally) -> u64);
 
 #[test]
-fn failures_have_names() {
+fn failures_are_counted_by_kind() {
     let check = |(answer, goes_on, seen): Case| {
         let address = serve(move |line, stream| {
             // Only requests for a command fail; all measurements are answered correctly.
@@ -187,7 +187,7 @@ fn failures_have_names() {
 /// If the server closes the connection after each response, the swarm opens new ones and no request
 /// fails.
 #[test]
-fn a_closed_connection_is_opened_again() {
+fn closed_connections_are_reopened() {
     let address = serve(|_, stream| {
         say(
             stream,
@@ -207,7 +207,7 @@ fn a_closed_connection_is_opened_again() {
 /// A connection that the server refuses with 503 counts as a connection failure, and the swarm
 /// pauses before it tries to connect again.
 #[test]
-fn a_connection_that_is_turned_away_is_counted() {
+fn connections_refused_with_503_are_counted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -230,7 +230,7 @@ fn a_connection_that_is_turned_away_is_counted() {
 
 /// If unanswered requests occupy all connections, requests that become due are counted as unsent.
 #[test]
-fn what_could_not_be_sent_is_counted() {
+fn requests_without_a_free_connection_are_counted_as_unsent() {
     let address = serve(|_, _| true);
     let fleet = Kettles::new("a", 100, SECOND, SECOND, 1);
     let plan = Plan {
@@ -251,7 +251,7 @@ fn swarm(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_report_for_programs_and_an_exit_code() {
+fn the_json_report_and_the_exit_code_state_the_result() {
     let address = serve(|_, stream| say(stream, GOOD)).to_string();
     let file = tempfile::NamedTempFile::new().unwrap();
     let json = file.path().to_str().unwrap();
@@ -296,7 +296,7 @@ fn a_report_for_programs_and_an_exit_code() {
 
 /// The swarm stays below its descriptor limit and reports it.
 #[test]
-fn descriptors_bound_connections() {
+fn the_descriptor_limit_bounds_the_connections() {
     let address = serve(|_, stream| say(stream, GOOD));
     let program = env!("CARGO_BIN_EXE_swarm");
     // By default, the swarm leaves as many descriptors unused as a server with the same limit
@@ -319,7 +319,7 @@ fn descriptors_bound_connections() {
 /// The goal `full` succeeds if a full server refuses further connections and goes on serving the
 /// open ones. It fails if the server was never full, or if connections of the first load failed.
 #[test]
-fn a_full_server_is_told_from_one_that_is_not() {
+fn the_goal_full_requires_that_the_server_was_full() {
     let program = env!("CARGO_BIN_EXE_swarm");
     let check = |places: usize| {
         let count = Arc::new(());

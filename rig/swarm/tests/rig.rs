@@ -23,7 +23,7 @@ fn run(folder: &str, program: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn rules_do_what_they_say() {
+fn alerting_rules_pass_their_promtool_tests() {
     run(
         "prometheus",
         "promtool",
@@ -33,7 +33,7 @@ fn rules_do_what_they_say() {
 }
 
 #[test]
-fn dashboards_are_as_they_are_made() {
+fn dashboards_equal_the_output_of_their_generator() {
     run(".", "python3", &["-B", "grafana/make.py", "--check"]);
     run(".", "python3", &["-B", "check_dashboards.py"]);
 }
@@ -55,7 +55,7 @@ fn every_alert_is_tested() {
 
 /// A Python without Locust can parse the Python files.
 #[test]
-fn python_can_be_read() {
+fn python_files_have_valid_syntax() {
     let read = "import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]";
     let files = [
         "rig.py",

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rendered_is_parsed() {
+    fn rendered_budgets_are_parsed_to_the_same_values() {
         let costs = [("a", cost("1 recvfrom 100")), ("b", cost("2"))]
             .map(|(name, cost)| (name.to_owned(), cost));
         let budgets = Budgets::parse(&render("some compiler", &costs)).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn limits() {
+    fn costs_are_judged_by_their_tolerances() {
         let budget = cost("1000 epoll_pwait 100 pread64 100");
         let of = |line: &str| Verdict::of(&cost(line), Some(&budget), 5);
         assert_eq!(of("1050 epoll_pwait 125 pread64 101"), Verdict::Within);

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_once() {
+    fn a_blocking_call_with_two_log_entries_is_counted_once() {
         let log = "SYSCALL[9,13](45) sys_recvfrom ( 15, 0x0 ) --> [async] ... \n\
                    SYSCALL[9,13](45) ... [async] --> Success(0x80) \n\
                    SYSCALL[9,3](228) sys_clock_gettime( 1 )[sync] --> Success(0x0) \

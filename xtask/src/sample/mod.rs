@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_something_else_is_left_alone() {
+    fn a_folder_with_foreign_files_is_refused() {
         let dir = scratch("foreign");
         assert!(!is_complete(&dir, Kind::Test).unwrap());
         fs::write(dir.join("letter.txt"), "dear").unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_store_is_removed_and_a_current_one_kept() {
+    fn stores_of_another_kind_are_removed() {
         let dir = scratch("older");
         fs::write(
             dir.join(MANIFEST),

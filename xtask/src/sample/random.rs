@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn file_lens_are_those_of_node_modules() {
+    fn file_lengths_have_the_median_and_mean_of_node_modules() {
         let mut random = SplitMix64::new(7);
         let mut lens: Vec<u64> = (0..45_000).map(|_| file_len(&mut random)).collect();
         lens.sort_unstable();

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_every_run_and_as_many_as_asked_for() {
+    fn every_run_writes_the_same_number_of_identical_rows() {
         for count in [1000, 1001, 20_000] {
             let text = written(count);
             assert_eq!(text, written(count));

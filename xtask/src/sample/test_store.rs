@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_describes_what_nix_made() {
+    fn the_manifest_lists_paths_that_nix_considers_valid() {
         // Requires the real Nix; without it, nothing was set up to test.
         if crate::command::find("nix-store").is_none() {
             return;

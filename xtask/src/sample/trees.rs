@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_the_files_asked_for() {
+    fn a_tree_has_the_requested_number_of_files() {
         for count in [1, 10, 5200] {
             let made = files(&node_modules(count, 1, 1));
             assert!(made >= count && made <= count + 1, "{made} for {count}");

@@ -85,7 +85,7 @@ mod tests {
     const DOCUMENT: &str = "# A\n\n```arrows\na -> b, c\nb -> c\n```\nc -> a is prose\n";
 
     #[test]
-    fn the_picture_is_read() {
+    fn the_arrows_block_is_parsed() {
         assert_eq!(
             drawn(DOCUMENT),
             Some(set(&[("a", "b"), ("a", "c"), ("b", "c")]))
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_compared() {
+    fn missing_and_obsolete_arrows_are_reported() {
         assert!(check(DOCUMENT, &set(&[("a", "b"), ("a", "c"), ("b", "c")])).is_empty());
         let findings = check(DOCUMENT, &set(&[("a", "b"), ("b", "c"), ("c", "a")]));
         assert_eq!(findings.len(), 2);

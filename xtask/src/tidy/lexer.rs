@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_parted_from_code() {
+    fn comments_are_separated_from_code() {
         check("let a = 1; // why", "let a = 1;", "// why");
         check(
             "/* one\n/* two */ still */ code",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_not_strings() {
+    fn character_literals_and_lifetimes_are_no_strings() {
         check(r#"f('"', b) // c"#, r#"f('"', b)"#, "// c");
         check(r"f('\'') // c", r"f('\'')", "// c");
         check(

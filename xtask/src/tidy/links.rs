@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_somewhere() {
+    fn links_to_missing_files_are_reported() {
         check_texts(
             &[
                 ("docs/a.md", "[b](../b.md)\n[c](c.md) [d](../src/there.rs)"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_headings() {
+    fn anchors_without_a_heading_are_reported() {
         check_texts(
             &[
                 (
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn code_holds_no_links() {
+    fn links_in_code_are_ignored() {
         check_texts(
             &[(
                 "a.md",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_an_overview_exist() {
+    fn missing_paths_in_overviews_are_reported() {
         let text = "`docs/gone.md` `docs` `crates/*/src` `cargo run docs/`";
         let message = "names docs/gone.md, which does not exist";
         check_texts(

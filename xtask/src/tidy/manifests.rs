@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_needs_its_reason() {
+    fn a_dependency_needs_a_comment_with_its_reason() {
         check_lines("[dependencies]\nanyhow = \"1\"\n", &[2]);
         check_lines(
             "[dependencies]\n# Errors.\nanyhow = \"1\"\nlibc.workspace = true\n",

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_only_shrinks() {
+    fn sleeps_beyond_the_list_are_reported() {
         assert_eq!(count(""), 1);
         assert_eq!(count("crates/a/tests/b.rs 1\n"), 1);
         assert_eq!(count("# why\ncrates/a/tests/b.rs 2\n"), 0);

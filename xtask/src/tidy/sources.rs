@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_fit_the_width() {
+    fn lines_longer_than_the_maximum_are_reported() {
         check_lines("a.rs", &format!("// {}", "ab ".repeat(32)), &[]);
         check_lines("a.rs", &format!("// {}", "ab ".repeat(33)), &[1]);
         check_lines("a.rs", &format!("/// | {}", "ab ".repeat(40)), &[]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_work_has_a_name() {
+    fn a_todo_needs_an_owner_or_a_link() {
         check_lines("a.rs", "// TODO: later", &[1]);
         check_lines("a.rs", "// TODO(ada): later", &[]);
         check_lines("a.rs", "// FIXME: see https://example.org/1", &[]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_stays_where_it_is() {
+    fn unsafe_code_outside_its_module_is_reported() {
         let block = "fn f() {\n    unsafe { g() }\n}";
         check_lines("crates/a/src/lib.rs", block, &[2]);
         check_lines("crates/samovar-http/src/io/sys.rs", block, &[]);

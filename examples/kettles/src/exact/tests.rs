@@ -129,7 +129,7 @@ proptest! {
 
     /// Neighbouring values, whose variance is a small difference of large numbers.
     #[test]
-    fn values_that_hardly_differ(start in double(), steps in prop::collection::vec(0..4_u64, 1..20))
+    fn variance_of_neighbouring_values_is_exact(start in double(), steps in prop::collection::vec(0..4_u64, 1..20))
     {
         let up = |steps| (0..steps).fold(start, |value: f64, _| value.next_up().min(f64::MAX));
         check(&steps.into_iter().map(up).collect::<Vec<_>>());
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_read_again(values in doubles()) {
+    fn encoded_sums_are_decoded_to_the_same_values(values in doubles()) {
         let sum = moments(&values).sum;
         let bytes = sum.to_bytes();
         prop_assert_eq!(ExactSum::from_bytes(&bytes), Some(sum));
@@ -185,7 +185,7 @@ proptest! {
 }
 
 #[test]
-fn ties_go_to_the_even_one() {
+fn ties_are_rounded_to_even() {
     let (odd, even) = (1.0_f64.next_up(), 1.0);
     assert_eq!(moments(&[odd, even]).mean(), Some(even));
     let above = odd.next_up();
@@ -196,7 +196,7 @@ fn ties_go_to_the_even_one() {
 }
 
 #[test]
-fn known_figures() {
+fn moments_of_known_samples() {
     let eight = moments(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
     assert_eq!(eight.mean(), Some(5.0));
     assert_eq!(eight.variance(), Some(4.0));
@@ -211,7 +211,7 @@ fn known_figures() {
 
 /// With rounding at each step, the result would be 0, 1 or 2, depending on the order.
 #[test]
-fn what_floats_lose_is_kept() {
+fn sums_keep_values_that_floats_would_lose() {
     let mut sum = ExactSum::default();
     for value in [1.0, 1e300, 1.0, -1e300] {
         sum.add(value);
@@ -222,7 +222,7 @@ fn what_floats_lose_is_kept() {
 }
 
 #[test]
-fn carries_are_brought_up_before_they_overflow() {
+fn carries_are_propagated_before_they_overflow() {
     let mut sum = ExactSum::default();
     let mut oracle = BigRational::zero();
     for value in [f64::MAX, -f64::MAX.next_down(), 0.1] {

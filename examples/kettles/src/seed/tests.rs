@@ -34,7 +34,7 @@ fn the_same_seed_gives_the_same_history() {
 }
 
 #[test]
-fn rows_come_by_time_and_device_and_none_twice() {
+fn rows_are_sorted_by_time_and_device_without_duplicates() {
     let plan = week();
     let keys: Vec<_> = plan.measurements().map(|it| (it.time, it.device)).collect();
     assert!(keys.is_sorted_by(|a, b| a < b));
@@ -74,7 +74,7 @@ fn kettles_are_boiled_filled_and_charged() {
 }
 
 #[test]
-fn nothing_between_equal_times() {
+fn an_empty_time_range_has_no_rows() {
     let plan = Plan {
         to: week().from,
         ..week()

@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn pruned_rows_and_the_rest_are_the_whole(measurements in measurements(), before in -50..50_i64) {
+    fn totals_of_pruned_and_remaining_rows_add_up(measurements in measurements(), before in -50..50_i64) {
         let history = totals(&measurements).history;
         let (mut old, mut rest) = (History::default(), History::default());
         for measurement in &measurements {
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_read_again(measurements in measurements(), cut in any::<prop::sample::Index>()) {
+    fn encoded_totals_are_decoded_to_the_same_values(measurements in measurements(), cut in any::<prop::sample::Index>()) {
         let totals = totals(&measurements);
         let mut bytes = totals.to_bytes();
         prop_assert_eq!(Totals::from_bytes(&bytes), Some(totals));
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_taken_from_less() {
+fn subtracting_more_than_the_total_fails() {
     let one = measurement_at(0);
     let mut history = History::default();
     history.add(&one);

@@ -47,7 +47,7 @@ fn reopened(path: &Path, store: SqliteStore) -> SqliteStore {
 }
 
 #[test]
-fn the_newest_of_each_device_is_found_again_wherever_a_crash_comes() {
+fn newest_measurements_survive_a_crash_at_any_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
@@ -85,7 +85,7 @@ fn the_newest_of_each_device_is_found_again_wherever_a_crash_comes() {
 }
 
 #[test]
-fn what_comes_twice_or_late_is_counted_once() {
+fn duplicate_and_late_rows_are_counted_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
@@ -104,7 +104,7 @@ fn what_comes_twice_or_late_is_counted_once() {
 }
 
 #[test]
-fn a_commit_that_fails_leaves_nothing() {
+fn a_failed_commit_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
@@ -136,7 +136,7 @@ fn a_commit_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn what_is_deleted_stays_in_the_totals() {
+fn pruned_rows_remain_in_the_totals() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
@@ -181,7 +181,7 @@ fn a_store_has_one_writer() {
 }
 
 #[test]
-fn devices_are_brought_up_to_date_by_the_page() {
+fn newest_measurements_are_written_in_order_of_the_table() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();

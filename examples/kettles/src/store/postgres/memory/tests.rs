@@ -40,7 +40,7 @@ fn newer(memory: &mut Memory, rows: &[(u8, i64)]) -> Option<Vec<(u8, Option<i64>
 }
 
 #[test]
-fn only_what_is_known_and_new_is_guessed() {
+fn only_newer_rows_of_known_devices_are_guessed() {
     let mut memory = Memory::default();
     assert_eq!(newer(&mut memory, &[(1, 5)]), None);
     memory.learn(device(1), None);
@@ -100,7 +100,7 @@ fn wrong_guesses_make_it_cautious() {
 }
 
 #[test]
-fn memory_has_an_end() {
+fn the_memory_of_devices_is_bounded() {
     let mut memory = Memory::default();
     for number in 0..=DEVICE_COUNT_MAX as u128 {
         memory.learn(DeviceId(number.to_be_bytes()), None);
