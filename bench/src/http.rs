@@ -24,13 +24,6 @@ pub(crate) struct Answer {
     pub(crate) is_zstd: bool,
 }
 
-/// A response whose body was not read yet, and its connection.
-struct Begun {
-    answer: Answer,
-    keeps_alive: bool,
-    connection: Connection,
-}
-
 impl Client {
     /// Creates a client that accepts no compression.
     pub(crate) fn new(address: SocketAddr) -> Self {
@@ -53,17 +46,15 @@ impl Client {
     /// the response is malformed or incomplete.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let is_reused = self.connection.is_some();
-        let begun = match self.send(path).and_then(|()| self.begin()) {
+        let head = self.send(path).and_then(|()| self.head());
+        if is_reused && head.is_err() {
             // The server may have closed the idle connection, so the request is sent again on a new
             // one.
-            Err(_) if is_reused => {
-                self.connection = None;
-                self.send(path)?;
-                self.begin()?
-            }
-            begun => begun?,
-        };
-        self.end(begun, take)
+            self.connection = None;
+            self.send(path)?;
+            return self.receive(take);
+        }
+        self.body(head?, take)
     }
 
     /// Sends a request, whose response is read by [`Client::receive`]. Fails if the connection
@@ -82,34 +73,38 @@ impl Client {
     /// Receives the response to the previously sent request. Fails if the connection fails, or the
     /// response is malformed or incomplete.
     pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let begun = self.begin()?;
-        self.end(begun, take)
+        let head = self.head()?;
+        self.body(head, take)
     }
 
-    /// Reads the head of a response.
-    fn begin(&mut self) -> io::Result<Begun> {
-        let mut connection = self.connection.take().ok_or(ErrorKind::NotConnected)?;
-        let head = connection.try_head(false)?;
-        let head = head.ok_or(ErrorKind::UnexpectedEof)?;
+    /// Reads the head of a response; returns the response without its body, and whether the
+    /// connection can be reused.
+    fn head(&mut self) -> io::Result<(Answer, bool)> {
+        let connection = self.connection.as_mut().ok_or(ErrorKind::NotConnected)?;
+        let head = connection
+            .try_head(false)?
+            .ok_or(ErrorKind::UnexpectedEof)?;
         let coding = head.header("content-encoding");
-        Ok(Begun {
-            answer: Answer {
-                status: head.status,
-                body_len: 0,
-                is_zstd: coding.is_some_and(|coding| coding.eq_ignore_ascii_case("zstd")),
-            },
-            keeps_alive: head.keeps_alive,
-            connection,
-        })
+        let answer = Answer {
+            status: head.status,
+            body_len: 0,
+            is_zstd: coding.is_some_and(|coding| coding.eq_ignore_ascii_case("zstd")),
+        };
+        Ok((answer, head.keeps_alive))
     }
 
-    fn end(&mut self, mut begun: Begun, mut take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        begun.connection.body(|piece| {
-            begun.answer.body_len += piece.len() as u64;
+    fn body(
+        &mut self,
+        (mut answer, keeps_alive): (Answer, bool),
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<Answer> {
+        let mut connection = self.connection.take().ok_or(ErrorKind::NotConnected)?;
+        connection.body(|piece| {
+            answer.body_len += piece.len() as u64;
             take(piece);
         })?;
-        self.connection = begun.keeps_alive.then_some(begun.connection);
-        Ok(begun.answer)
+        self.connection = keeps_alive.then_some(connection);
+        Ok(answer)
     }
 }
 

@@ -216,6 +216,11 @@ impl Daemon {
         daemon
     }
 
+    /// Returns the PID.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Sends a signal to the daemon's worker processes.
     pub fn signal_children(&self, name: &str) {
         signal_if_alive(&procfs::children(self.0.id()), name);

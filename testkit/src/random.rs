@@ -51,21 +51,19 @@ impl SplitMix64 {
         self.next() % 100 < percent
     }
 
-    /// Returns one of `choices` with a probability proportional to its weight.
+    /// Returns an index into `weights` with a probability proportional to the weight there.
     ///
     /// # Panics
     ///
-    /// If `choices` is empty or all weights are 0.
-    pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
-        let sum: u64 = choices.iter().map(|(weight, _)| weight).sum();
-        let mut at = self.next() % sum;
-        for &(weight, choice) in choices {
-            if at < weight {
-                return choice;
-            }
-            at -= weight;
+    /// If `weights` is empty or all weights are 0.
+    pub fn weighted(&mut self, weights: &[u64]) -> usize {
+        let mut at = self.next() % weights.iter().sum::<u64>();
+        let mut index = 0;
+        while at >= weights[index] {
+            at -= weights[index];
+            index += 1;
         }
-        choices[0].1
+        index
     }
 
     /// Returns `len` random bytes.

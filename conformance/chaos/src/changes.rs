@@ -149,7 +149,7 @@ pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let other = tempfile::tempdir()?;
     let other = Store::new(other.path().join("store"), true)?;
     while world.goes_on() {
-        match random.weighted(&[(45, 0), (30, 1), (6, 2), (4, 3), (10, 4)]) {
+        match random.weighted(&[45, 30, 6, 4, 10]) {
             0 => add(world, store, stock, &mut random)?,
             1 => delete(world, store, stock, &mut random)?,
             2 => collect(world, store, stock)?,

@@ -88,16 +88,7 @@ pub(crate) fn run(
             world.finding(format_args!("the server has ended by itself: {status}"));
             server.kill(world).context("a server in its place")?;
         }
-        match random.weighted(&[
-            (20, 0),
-            (25, 1),
-            (15, 2),
-            (10, 3),
-            (12, 4),
-            (10, 5),
-            (15, 6),
-            (12, 7),
-        ]) {
+        match random.weighted(&[20, 25, 15, 10, 12, 10, 15, 12]) {
             0 => {
                 world.note("HUP");
                 server.told(Signal::HUP, RELOADED)?;

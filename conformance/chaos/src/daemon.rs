@@ -7,13 +7,11 @@
 use std::fs;
 use std::io;
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::ask::{Ask, End, Outcome, What};
@@ -21,6 +19,8 @@ use crate::client::connection::{Connection, Manner, NARROW, narrow};
 use crate::store::Store;
 use crate::timeline::Moment;
 use crate::world::{Cause, Facts, World, lock, seconds};
+use testkit::nix::Daemon;
+use testkit::process::signal_if_alive;
 use testkit::procfs;
 use testkit::random::SplitMix64;
 
@@ -28,8 +28,6 @@ use testkit::random::SplitMix64;
 pub(crate) const HOLD_SECONDS: &str = "1";
 /// [`HOLD_SECONDS`] in microseconds, less a margin for a loaded machine.
 const HOLD_TIME: Moment = 900_000;
-/// Time limit for the start of the daemon on a loaded machine.
-const START_TIME: Duration = Duration::from_secs(20);
 
 /// Causes that excuse a lost or unobtainable lease.
 const EXCUSES: [Cause; 6] = [
@@ -74,50 +72,30 @@ impl Present {
     }
 }
 
-/// A running daemon.
-struct Daemon<'a> {
-    child: Child,
-    present: &'a Present,
+/// Starts a daemon on the socket that the server uses.
+fn start(store: &Store, present: &Present) -> Result<Daemon> {
+    let socket = store.root.join("nix/var/nix/daemon-socket/socket");
+    fs::create_dir_all(socket.parent().context("it lies in a folder")?)?;
+    let mut command = store.nix("nix-daemon");
+    command
+        .env("NIX_REMOTE", format!("local?root={}", store.root.display()))
+        .env("NIX_DAEMON_SOCKET_PATH", &socket);
+    let daemon = Daemon::listening(&mut command, &socket);
+    present.0.store(daemon.pid(), Ordering::Relaxed);
+    Ok(daemon)
 }
 
-impl<'a> Daemon<'a> {
-    fn start(store: &Store, present: &'a Present) -> Result<Self> {
-        let socket = store.root.join("nix/var/nix/daemon-socket/socket");
-        fs::create_dir_all(socket.parent().context("it lies in a folder")?)?;
-        fs::remove_file(&socket).ok();
-        let mut command = store.nix("nix-daemon");
-        command
-            .env("NIX_REMOTE", format!("local?root={}", store.root.display()))
-            .env("NIX_DAEMON_SOCKET_PATH", &socket)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = command.spawn().context("cannot start nix-daemon")?;
-        let daemon = Self { child, present };
-        let started = Instant::now();
-        while UnixStream::connect(&socket).is_err() {
-            if started.elapsed() > START_TIME {
-                bail!("nix-daemon does not listen");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        present.0.store(daemon.child.id(), Ordering::Relaxed);
-        Ok(daemon)
-    }
-}
-
-impl Drop for Daemon<'_> {
-    fn drop(&mut self) {
-        // The daemon is stopped first, so that it forks no further workers.
-        kill_process(Pid::from_child(&self.child), Signal::STOP).ok();
-        let children = self.present.signal_children(Signal::KILL);
-        self.present.0.store(0, Ordering::Relaxed);
-        self.child.kill().ok();
-        self.child.wait().ok();
-        for child in children {
-            // Orphaned workers are re-parented to this process (a child subreaper), unless the
-            // daemon has reaped them before.
-            waitpid(Some(child), WaitOptions::empty()).ok();
-        }
+/// Ends the daemon and its workers.
+fn end(daemon: Daemon, present: &Present) {
+    // The daemon is stopped first, so that it forks no further workers.
+    signal_if_alive(&[daemon.pid()], "STOP");
+    let children = present.signal_children(Signal::KILL);
+    present.0.store(0, Ordering::Relaxed);
+    drop(daemon);
+    for child in children {
+        // Orphaned workers are re-parented to this process (a child subreaper), unless the daemon
+        // has reaped them before.
+        waitpid(Some(child), WaitOptions::empty()).ok();
     }
 }
 
@@ -129,7 +107,7 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
         // Faults of the database wait while a daemon runs, so this pause gives them time.
         world.pause(random.between(2000, 5000));
         let alone = lock(&world.database_opens);
-        let daemon = Daemon::start(store, present)?;
+        let daemon = start(store, present)?;
         world.end(Cause::NoDaemon);
         world.count("daemon");
         for _ in 0..random.between(2, 6) {
@@ -137,14 +115,15 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
             harm(world, present, &mut random);
         }
         world.begin(Cause::NoDaemon);
-        drop((daemon, alone));
+        end(daemon, present);
+        drop(alone);
     }
     world.end(Cause::NoDaemon);
     Ok(())
 }
 
 fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
-    match random.weighted(&[(15, 0), (40, 1), (45, 2)]) {
+    match random.weighted(&[15, 40, 45]) {
         0 => {
             world.cause(Cause::NoDaemon, || present.signal_children(Signal::KILL));
             world.count("daemon's processes killed");

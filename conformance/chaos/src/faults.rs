@@ -25,7 +25,7 @@ pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
     while world.goes_on() {
         world.pause(random.between(300, 2500));
         let time = random.between(50, 700);
-        match random.weighted(&[(30, 0), (20, 1), (15, 2), (15, 3)]) {
+        match random.weighted(&[30, 20, 15, 15]) {
             0 => locked(world, store, time)?,
             1 => away(world, store, time)?,
             2 => garbage(world, store, time)?,

@@ -32,18 +32,16 @@ fn too_long(module: &Module<'_>) -> Vec<Finding> {
     findings
 }
 
+/// Returns whether a function item starts in this line: only qualifiers precede the keyword, which
+/// excludes function pointers and trait bounds.
 fn begins_function(code: &str) -> bool {
-    let mut words = code.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-    let has_keyword = words.any(|word| word == "fn");
-    // A function pointer or a trait bound has the keyword in the middle of a line.
-    has_keyword && {
-        let before = code.split("fn ").next().unwrap_or_default();
-        let known = [
-            "pub", "const", "async", "unsafe", "extern", "crate", "super", "in", "",
-        ];
+    let qualifiers = [
+        "pub", "const", "async", "unsafe", "extern", "crate", "super", "in", "",
+    ];
+    code.split_once("fn ").is_some_and(|(before, _)| {
         let mut words = before.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-        words.all(|word| known.contains(&word)) && code.contains("fn ")
-    }
+        words.all(|word| qualifiers.contains(&word))
+    })
 }
 
 /// Returns the number of lines from `start` to the end of the function's body; 0 for a declaration.

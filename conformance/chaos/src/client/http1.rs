@@ -32,18 +32,22 @@ enum Habit {
     Resuming,
 }
 
+/// All habits, and their relative frequencies.
+const HABITS: [(Habit, u64); 6] = [
+    (Habit::Polite, 50),
+    (Habit::Pipelined, 20),
+    (Habit::Dripping, 6),
+    (Habit::Leaving, 10),
+    (Habit::Slow, 4),
+    (Habit::Resuming, 10),
+];
+
 /// Sends random requests with random habits until the run ends.
 pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
-        let habit = random.weighted(&[
-            (50, Habit::Polite),
-            (20, Habit::Pipelined),
-            (6, Habit::Dripping),
-            (10, Habit::Leaving),
-            (4, Habit::Slow),
-            (10, Habit::Resuming),
-        ]);
+        let habit = random.weighted(&HABITS.map(|(_, weight)| weight));
+        let habit = HABITS[habit].0;
         let sent = world.now();
         match connect(world, tls) {
             Ok(connection) => with_habit(world, &mut random, connection, habit),

@@ -18,17 +18,7 @@ pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let one =
         |random: &mut SplitMix64| -> Arc<Facts> { Arc::clone(&paths[random.index(paths.len())]) };
     let facts = one(random);
-    let kinds = [
-        (40, 0),
-        (30, 1),
-        (8, 2),
-        (6, 3),
-        (6, 4),
-        (3, 5),
-        (3, 6),
-        (2, 7),
-    ];
-    let what = match random.weighted(&kinds) {
+    let what = match random.weighted(&[40, 30, 8, 6, 6, 3, 3, 2]) {
         0 => What::Narinfo(facts),
         1 => {
             // The latest version may be deleted before the request arrives. An absent path has no
