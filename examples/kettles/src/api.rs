@@ -1,5 +1,5 @@
-//! Routes and handlers. The endpoints of the original server send the same bytes as it did, as far
-//! as clients can tell; the other endpoints are new.
+//! Routes and handlers. `/login`, `/command`, `/measurement`, `/statistics` and `/metrics` behave
+//! like those of the original server, a Haskell program of 2017; the other endpoints are new.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,14 +47,17 @@ pub struct App {
     is_shared: bool,
     /// Verifies and issues device IDs.
     names: Names,
-    /// Varies `Retry-After`, so that refused clients do not return together.
+    /// Number of deferred responses so far. It varies `Retry-After`, so that refused clients do not
+    /// all retry in the same second.
     refused: AtomicU32,
 }
 
-/// Reason why a request is not from a known kettle.
+/// Reason why a request has no valid device ID.
 enum Stranger {
-    Nobody,
-    NoName,
+    /// The header is missing.
+    NoHeader,
+    /// The ID is not a UUID, or was not issued by this server.
+    BadId,
 }
 
 impl App {
@@ -83,7 +86,8 @@ impl App {
     /// Builds the router.
     pub fn router(app: &Arc<Self>) -> Router {
         let small = |route: Route| route.body_len_max(BODY_LEN_MAX);
-        // Inline, because parsing, checking and queueing take less time than waking a worker.
+        // Handled on the I/O thread: parsing, checking and queueing a measurement take less time
+        // than waking a worker thread.
         let measurement = Route::post("/measurement", with(app, Self::measurement));
         let gateway = Route::post("/measurements", with(app, Self::measurements));
         let order = Route::post("/devices/{id}/command", with(app, Self::order));
@@ -177,7 +181,7 @@ impl App {
         let measurements =
             json::measurements(request.body(), device, self.window()).map_err(wrong)?;
         if !measurements.iter().all(|it| self.names.is_good(it.device)) {
-            return Ok(Stranger::NoName.answer());
+            return Ok(Stranger::BadId.answer());
         }
         let answer = format!("{{\"stored\":{}}}", measurements.len());
         let done = Response::json(Status::OK, answer);
@@ -248,18 +252,20 @@ impl App {
         }
     }
 
-    /// Defers the response `done` until `work` is durable.
+    /// Sends the response `done` once `work` is durable, or 503 if it is refused.
     fn when_durable(&self, work: Work, done: Response) -> Response {
         self.durable_then(work, move || done)
     }
 
+    /// Sends the response that `done` returns once `work` is durable, or 503 if it is refused.
     fn durable_then(
         &self,
         work: Work,
         done: impl FnOnce() -> Response + Send + 'static,
     ) -> Response {
         let (responder, response) = Response::later();
-        // Overload refuses many requests at once, so spread their retries.
+        // Under overload, many requests are refused at once, so their retries are spread over five
+        // seconds.
         let retry_s = 1 + self.refused.fetch_add(1, Ordering::Relaxed) % 5;
         let acknowledge = move |outcome: Result<(), Refusal>| {
             responder.respond(match outcome {
@@ -275,7 +281,7 @@ impl App {
     fn device(&self, head: Head<'_>) -> Result<DeviceId, Stranger> {
         let device = device(head)?;
         let is_good = self.names.is_good(device);
-        is_good.then_some(device).ok_or(Stranger::NoName)
+        is_good.then_some(device).ok_or(Stranger::BadId)
     }
 
     /// Returns the device of a request if its ID is valid, or else the response that refuses the
@@ -297,8 +303,8 @@ impl App {
 
 /// Returns the device named in a request; accepts any ID.
 fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
-    let name = head.header(AUTH_HEADER).ok_or(Stranger::Nobody)?;
-    DeviceId::parse(name).ok_or(Stranger::NoName)
+    let name = head.header(AUTH_HEADER).ok_or(Stranger::NoHeader)?;
+    DeviceId::parse(name).ok_or(Stranger::BadId)
 }
 
 /// Returns the device named in a request, or the response that refuses it; accepts any ID.
@@ -314,8 +320,8 @@ impl Stranger {
     /// Returns the status and text that the original server sent.
     fn answer(self) -> Response {
         match self {
-            Self::Nobody => Response::text(Status::UNAUTHORIZED, "Missing auth header"),
-            Self::NoName => Response::text(Status::FORBIDDEN, "Invalid Cookie"),
+            Self::NoHeader => Response::text(Status::UNAUTHORIZED, "Missing auth header"),
+            Self::BadId => Response::text(Status::FORBIDDEN, "Invalid Cookie"),
         }
     }
 }

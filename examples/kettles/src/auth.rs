@@ -1,9 +1,9 @@
 //! Device IDs that cannot be forged, for servers with a login secret.
 //!
-//! In the original, the identity of a kettle is a UUID in a header, and any UUID is accepted. With
-//! a secret, only IDs issued at a login are valid: 56 bits of each are a MAC (HMAC-SHA256) of the
-//! other bits. They are still UUIDs (version 8), so kettles see no difference. An eavesdropper can
-//! still use an ID; TLS prevents that.
+//! Without a secret, any UUID in the request header identifies a kettle, as in the original server.
+//! With a secret, only IDs issued at a login are valid: 56 bits of each are a MAC (HMAC-SHA256) of
+//! the other bits. They are still UUIDs (version 8), so kettles need no change. An eavesdropper
+//! could use an ID that it has seen; TLS prevents that.
 
 use std::fmt;
 use std::fs;

@@ -1,8 +1,8 @@
 //! Commands for kettles.
 //!
-//! The original had a table of commands and a query for it that was never called, so `GET /command`
-//! always returned the same. Here, a kettle gets its newest command that is due, again with each
-//! request, until a measurement confirms it.
+//! A kettle gets its newest due command with each `GET /command` until a measurement confirms it.
+//! The original server never read its table of commands and always sent the response without a
+//! command.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,8 +46,8 @@ impl Command {
     }
 }
 
-/// Commands that are not confirmed yet. While no kettle has any, a lookup only reads
-/// `device_count`, without a lock.
+/// Commands that are not confirmed yet. While there are none, a look-up only reads `device_count`,
+/// without a lock.
 #[derive(Debug, Default)]
 pub struct Commands {
     open: RwLock<HashMap<DeviceId, Vec<Open>>>,
@@ -78,7 +78,8 @@ impl Commands {
         self.due().insert((command.time, command.device));
     }
 
-    /// Replaces all open commands, because other processes may have added or confirmed some.
+    /// Replaces all commands by those in the store, where other processes may have added or
+    /// confirmed some. Commands that were sent stay marked as sent.
     pub fn replace(&self, stored: Vec<Command>) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *open);

@@ -4,9 +4,9 @@
 //!
 //! All work that must become durable enters one bounded queue. One writer thread takes everything
 //! in the queue and commits it as one transaction, while the next batch gathers in the queue. The
-//! busier the server, the larger the batches and the cheaper each row. No timer delays a row that
-//! is alone; but commits are some milliseconds apart, because a row in a commit of its own costs a
-//! hundred times as much as a row of a large batch.
+//! busier the server, the larger the batches and the lower the cost per row. A row that arrives at
+//! an idle server is committed at once. Otherwise there are some milliseconds between two commits,
+//! because committing a single row costs a hundred times as much as a row of a large batch.
 //!
 //! A request is answered only after its commit. If the queue is full, or an entry has waited too
 //! long, the client gets an error at once, so the server never accepts more work than it can finish
@@ -279,7 +279,7 @@ impl Ingest {
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             queue.is_writer_idle = false;
         }
-        // The writer wakes by itself here, so that no request has the cost of waking it.
+        // A timeout wakes the writer here, so that no request pays for waking it.
         while !queue.is_closed && !queue.entries.is_empty() {
             let rest = not_before.saturating_duration_since(Instant::now());
             if rest.is_zero() {
@@ -315,9 +315,9 @@ struct Writer<'a> {
     store: Box<dyn Store>,
     /// Earliest time of the next commit.
     not_before: Instant,
-    /// Whether the last batch failed, which was logged.
+    /// Whether the last batch failed. An outage is logged once, at its start.
     is_failing: bool,
-    /// Last time at which pruning had nothing left to do.
+    /// Time of the last call of [`Store::prune`] that had deleted all expired measurements.
     pruned: Option<Instant>,
     /// Devices that sent something since `active_since`, and in the interval before it.
     active: HashSet<DeviceId>,
@@ -426,7 +426,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Deletes expired measurements: a part of them with each call, and then once a minute.
+    /// Deletes a part of the expired measurements. Once all are deleted, checks again after a
+    /// minute.
     fn prune(&mut self) {
         let is_due = self
             .pruned

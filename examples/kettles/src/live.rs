@@ -89,7 +89,7 @@ impl Handler for Watcher {
     }
 }
 
-/// Computes changes since its last message and sends them to all clients.
+/// Sends the changes of all metrics since its last message to all clients.
 #[derive(Debug)]
 pub struct Teller {
     pulse: Pulse,

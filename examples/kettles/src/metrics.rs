@@ -106,7 +106,7 @@ impl Default for Metrics {
 /// Metrics that change from second to second.
 #[derive(Debug, Clone)]
 pub struct Pulse {
-    /// Durations of all answers.
+    /// Durations of all requests.
     pub durations: Snapshot,
     /// Rows per batch.
     pub batch_rows: Snapshot,
@@ -550,8 +550,8 @@ impl Observer for Counting {
             | Incident::SocketHandlerPanicked { .. } => {
                 crate::log::say(&format!("kettles: {incident}"))
             }
-            // Any client can cause the other events at any rate, so they are counted and not
-            // logged.
+            // Clients can cause the other events at any rate, so they are only counted: logging them
+            // could fill a disk.
             _ => {}
         }
     }

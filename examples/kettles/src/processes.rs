@@ -7,11 +7,11 @@
 //!
 //! Guarantees across processes: an acknowledged measurement is counted once, whichever process
 //! received it, and `GET /statistics` adds up the commits of all processes. A command reaches the
-//! other processes within about a second. Only the process that has sent a command to a kettle
-//! knows that, so a kettle that reconnects to another process may get the command again. `GET
-//! /metrics` and the live page show one process; for them, each process has a loopback address of
-//! its own, which its replacement inherits. The supervisor reserves all ports with sockets that are
-//! bound and do not listen.
+//! other processes within about a second. A process does not know which commands the others have
+//! sent, so a kettle that reconnects to another process may get a command again. `GET /metrics` and
+//! the live page show one process; for them, each process has a loopback address of its own, which
+//! its replacement inherits. The supervisor reserves all ports with sockets that are bound and do
+//! not listen.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -110,8 +110,8 @@ impl Held {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &addr)?;
-            // The option was needed to bind despite old connections in TIME_WAIT. From now on,
-            // without it, other programs cannot bind the address.
+            // SO_REUSEADDR was needed to bind despite old connections in TIME_WAIT. It is turned off
+            // now, so that other programs cannot bind the address.
             sockopt::set_socket_reuseaddr(&socket, false)?;
             rustix::io::Result::Ok(socket)
         };

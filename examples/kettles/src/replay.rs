@@ -1,9 +1,9 @@
 //! `kettles replay-2017`: the original server, to watch it saturate.
 //!
-//! Properties of the original: 16 PostgreSQL connections; for each measurement, a transaction that
-//! looks up the device, and an INSERT as text; an unbounded queue in front of the database; and a
-//! scan of the whole history for each request of the statistics. Its tables are in the schema
-//! `replay_2017`, and its sums are not exact.
+//! This replica has the properties of the original that limited it: 16 PostgreSQL connections; for
+//! each measurement, a transaction that looks up the device, and an INSERT as text; an unbounded
+//! queue in front of the database; and a scan of the whole history for each request of the
+//! statistics. Its tables are in the schema `replay_2017`, and its sums are rounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -54,12 +54,12 @@ enum Job {
 }
 
 struct App {
-    /// Unbounded, which was the unnoticed cause of the original's failure.
+    /// Unbounded, as in the original server, where this caused the collapse under load.
     queue: Mutex<VecDeque<(Job, Responder)>>,
     has_job: Condvar,
     handler_cost: Duration,
     metrics: Arc<Metrics>,
-    /// Not used, but the metrics need one.
+    /// Always empty; the exposition of the metrics requires a queue.
     ingest: Ingest,
 }
 

@@ -27,8 +27,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Accept backlog: after a power failure a whole fleet reconnects at once.
 const BACKLOG: u32 = 16_384;
-/// Wake-up coalescing of I/O threads: waking a thread costs more than most requests, and no kettle
-/// sends its next request within this time.
+/// Wake-up coalescing of I/O threads: they collect events for this time, because waking a thread
+/// costs more than most requests. A kettle never sends its next request within this time.
 const ROUND_COALESCING: Duration = Duration::from_millis(1);
 
 /// Options of `kettles serve`.
@@ -157,7 +157,7 @@ impl Running {
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
             .coalescing(options.options().coalescing.min(ROUND_COALESCING))
-            // Few workers suffice, because handlers compute for microseconds and never wait.
+            // Four workers suffice, because handlers compute for microseconds and never block.
             .workers(4);
         for addr in options.addrs()? {
             let listener = if options.member.is_some() {
@@ -259,7 +259,7 @@ fn start_writer(
     let thread = std::thread::Builder::new().name("writer".into());
     let writer = thread.spawn(move || {
         let _over = over;
-        // The receiver waits until this value is sent.
+        // The receiver cannot be gone: it waits for this value.
         let ready = move || sender.send(()).unwrap_or_default();
         if let Err(error) = ingest.run(store, ready) {
             crate::log::error("the store cannot be read", &error);

@@ -1,5 +1,5 @@
 //! The WebSocket of a kettle: the kettle sends measurements, and the server sends commands when
-//! they become due. This saves polling, which is half of all messages.
+//! they become due. So kettles need not poll for commands; polls are half of their requests.
 //!
 //! From the kettle: measurements, as for `POST /measurement`. From the server:
 //! `{"stored":"<time>"}` once a measurement is durable, `{"error":"…"}` or `{"retry":"<time>"}` if

@@ -1,5 +1,5 @@
-//! The endpoints of the original respond byte for byte as they did: names, types, nesting and
-//! errors are the same.
+//! Requests to the endpoints of the original server of 2017 get the same bytes as from it: names,
+//! types, nesting and errors are unchanged.
 
 mod support;
 

@@ -43,7 +43,7 @@ fn the_demonstration_updates_its_page_and_leaves_no_files() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let url = format!("ws://{}/live/socket", kettles.addr);
     let mut socket = tungstenite::client(url, stream).unwrap().0;
-    // Measures the time until a new user sees changing values, without the build.
+    // Measures the time from the command to the first changed value on the page.
     while told(&mut socket)["measurements"].as_f64().unwrap() == 0.0 {}
     let waited = started.elapsed();
     println!("{waited:.1?} from the command to a page that moves");

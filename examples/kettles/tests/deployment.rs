@@ -1,4 +1,5 @@
-//! The deployment of the study is valid as far as this can be checked without NixOS and containers:
+//! The deployment in `nix/` and `rig/` is valid as far as this can be checked without NixOS and
+//! containers:
 //! the modules evaluate to `nix/stand-in/network.json`, systemd accepts the units, Prometheus
 //! accepts its configurations, and the server accepts its command lines.
 //!

@@ -1,6 +1,6 @@
-//! Whichever process is killed under load, each acknowledged measurement is stored once, and the
-//! statistics equal the rows to the bit. `KETTLES_KILLS=100` sets the number of kills; run it with
-//! `--nocapture`.
+//! When the server or the database is killed under load, each acknowledged measurement is stored
+//! once, and the statistics equal the rows to the bit. The environment variable `KETTLES_KILLS`
+//! sets the number of kills; `--nocapture` shows the counts.
 
 #![expect(
     clippy::unwrap_used,

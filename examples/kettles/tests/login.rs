@@ -1,5 +1,5 @@
-//! Without a secret, any UUID identifies a kettle, as in the original. With a secret, only UUIDs
-//! that a login has issued do.
+//! Without `--login-secret`, any UUID identifies a kettle, as in the original server. With it, only
+//! UUIDs issued at a login do.
 
 mod support;
 

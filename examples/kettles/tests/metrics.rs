@@ -55,7 +55,7 @@ fn every_metric_has_a_description_and_a_type() {
     assert_eq!(answer.status, 200);
     // The engine's metrics are sampled once per second.
     let has = |name: &str| kettles.metric(name).is_some();
-    wait_until("the engine was asked", || has("engine_accepted_total"));
+    wait_until("the engine was sampled", || has("engine_accepted_total"));
     let text = kettles.client().get("/metrics", None).text();
     let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let name_of = |line: &str| line.split(['{', ' ']).next().unwrap().to_owned();

@@ -98,13 +98,13 @@ fn retention_does_not_change_the_statistics() {
     let before = kettles.statistics();
     assert_eq!(before["statsMeasurementCount"], 3360);
     let mut client = postgres.client();
-    wait_until("all is deleted", || {
+    wait_until("all measurements are deleted", || {
         let row = client
             .query_one("SELECT count(*) FROM measurement", &[])
             .unwrap();
         row.get::<_, i64>(0) == 0
     });
-    wait_until("their days are gone", || {
+    wait_until("their partitions are dropped", || {
         let sql = "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhparent
              WHERE relname = 'measurement'";
         client.query_one(sql, &[]).unwrap().get::<_, i64>(0) == 0

@@ -88,12 +88,12 @@ fn several_processes_are_one_server() {
         let answer = Client::connect(member.addr).get("/command", Some(KETTLE));
         answer.text().contains("\"ChargeBattery")
     };
-    wait_until("the other tells it", || told(other));
+    wait_until("the other process sends the command", || told(other));
     let body = measurement("2017-12-24T18:30:00Z", 50, 80.1, 700);
     let answer = Client::connect(other.addr).post("/measurement", Some(KETTLE), &body);
     assert_eq!(answer.status, 200);
     assert!(!told(other));
-    wait_until("it is done with", || !told(one));
+    wait_until("the command is confirmed", || !told(one));
 
     // One process is killed under load. A new one replaces it, and its kettles reconnect.
     let fleet = Fleet::start(kettles.addr);
@@ -143,7 +143,7 @@ fn processes_end_when_their_supervisor_is_killed() {
     kettles.kill();
     for member in members {
         let status = format!("/proc/{}/status", member.id);
-        wait_until("it has ended", || {
+        wait_until("the process has ended", || {
             // An orphan may remain a zombie if no process reaps it.
             std::fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))
         });

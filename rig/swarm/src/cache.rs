@@ -53,19 +53,19 @@ fn hash_of(path: &str) -> Option<Hash> {
         .then_some(hash)
 }
 
-/// Work of a client in one period.
+/// Requests that a client sends in each period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Turn {
     /// Number of narinfos to request at once.
     pub queries: u32,
-    /// Percentage of absent paths among them. It is high in practice: Nix asks each cache for every
-    /// path that it is about to build.
+    /// Percentage of absent paths among these narinfos. It is high in practice: Nix asks each cache
+    /// for every path that it is about to build.
     pub misses_of_100: u32,
     /// Whether the client then downloads the closure of one path.
     pub downloads: bool,
 }
 
-/// The work of a Nix client.
+/// Requests of a typical Nix client.
 pub const TURN: Turn = Turn {
     queries: 50,
     misses_of_100: 80,
@@ -87,7 +87,7 @@ enum Want {
 /// Download in progress.
 #[derive(Debug, Default)]
 struct Download {
-    /// Paths whose narinfos were requested already.
+    /// Hash parts of the paths whose narinfos were requested.
     met: HashSet<Hash>,
     /// Number of unanswered requests.
     open: usize,
@@ -99,7 +99,7 @@ struct Download {
 pub struct Clients {
     catalog: Catalog,
     turn: Turn,
-    /// Times of the clients' turns within the period, in ascending order.
+    /// Start times of the clients' turns within the period, in ascending order.
     phases: Vec<Duration>,
     period: Duration,
     since: Duration,

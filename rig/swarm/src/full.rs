@@ -49,31 +49,36 @@ pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<Stri
     drop(newcomers);
     std::thread::sleep(NOTICE);
     say(&format!(
-        "{} connections served, {} answers, {} failures; of those who came then {let_in} were let \
-         in and {turned_away} turned away",
+        "{} connections served, {} responses, {} failures; of further connections, {let_in} were \
+         accepted and {turned_away} refused",
         tally.connections,
         tally.answered(),
         failures
     ));
     if failures > 0 {
         missed.push(format!(
-            "{:?} for those who were there first",
+            "{:?} on the connections that were open first",
             tally.failures
         ));
     }
     if turned_away == 0 {
-        missed.push("it was never full: it may have more connections than this process".into());
+        missed.push(
+            "the server was never full: its connection limit exceeds that of this process".into(),
+        );
     }
     stop.store(false, Ordering::Relaxed);
     let again = serve(arguments, address, connections, arguments.duration, &stop)?;
     say(&format!(
-        "and again: {} connections, {} answers, {} failures",
+        "after all connections were closed: {} connections, {} responses, {} failures",
         again.connections,
         again.answered(),
         again.failures.sum()
     ));
     if again.failures.sum() > 0 {
-        missed.push(format!("{:?} when there was room again", again.failures));
+        missed.push(format!(
+            "{:?} after all connections were closed",
+            again.failures
+        ));
     }
     Ok(missed)
 }

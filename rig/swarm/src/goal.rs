@@ -24,28 +24,30 @@ impl Bounds {
             missed.push(format!("{failures} failures"));
         }
         if tally.answered() == 0 {
-            missed.push("nothing was answered".to_owned());
+            missed.push("no request was answered".to_owned());
         }
         let p99 = Duration::from_micros(tally.latency().value_at_quantile(0.99));
         let p99_ms = Some(p99.as_secs_f64() * 1e3);
         let measured = [
-            ("ms that 99 of 100 answers take", self.p99_ms, p99_ms),
+            ("99th percentile of latency, ms", self.p99_ms, p99_ms),
             (
-                "us of the server's processors an answer",
+                "server CPU time per response, us",
                 self.server_us,
                 taken.server_us_per_answer(tally),
             ),
             (
-                "processors kept busy by the server",
+                "CPU cores used by the server",
                 self.server_cores,
                 taken.server_cores(tally),
             ),
         ];
         for (name, bound, measured) in measured {
             match (bound, measured) {
-                (Some(bound), None) => missed.push(format!("{name}: {bound}, and not measured")),
+                (Some(bound), None) => {
+                    missed.push(format!("{name}: at most {bound} allowed, but not measured"))
+                }
                 (Some(bound), Some(measured)) if measured > bound => {
-                    missed.push(format!("{name}: {measured:.3}, not {bound} at most"));
+                    missed.push(format!("{name}: {measured:.3}, at most {bound} allowed"));
                 }
                 _ => {}
             }
@@ -101,7 +103,7 @@ pub(crate) const CACHE: Goal = Goal {
 pub(crate) const GOALS: [Goal; 4] = [
     Goal {
         name: "20k",
-        about: "20,000 kettles on 19,000 connections: a quarter of a processor",
+        about: "20,000 kettles on 19,000 connections; at most a quarter of a CPU core",
         count: 20_000,
         // Fits into the limit of 20,000 descriptors that some machines impose.
         connections: Some(19_000),
@@ -114,7 +116,7 @@ pub(crate) const GOALS: [Goal; 4] = [
     },
     Goal {
         name: "200k",
-        about: "the traffic of 200,000 kettles: 20 us an answer",
+        about: "the traffic of 200,000 kettles; at most 20 us of CPU time per response",
         count: 200_000,
         connections: Some(4_000),
         duration_s: 30.0,
@@ -126,7 +128,7 @@ pub(crate) const GOALS: [Goal; 4] = [
     },
     Goal {
         name: "1m",
-        about: "the traffic of 1,000,000 kettles: 10 us an answer",
+        about: "the traffic of 1,000,000 kettles; at most 10 us of CPU time per response",
         count: 1_000_000,
         connections: Some(4_000),
         bounds: Bounds {
@@ -137,7 +139,7 @@ pub(crate) const GOALS: [Goal; 4] = [
     },
     Goal {
         name: "power-cut",
-        about: "15,000 kettles come back within a second: all answered within 5 s",
+        about: "15,000 kettles reconnect within a second; p99 at most 5 s",
         count: 15_000,
         within: Some(Duration::from_secs(1)),
         duration_s: 5.0,

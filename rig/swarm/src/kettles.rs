@@ -13,10 +13,10 @@ const COMMAND: usize = 0;
 const MEASUREMENT: usize = 1;
 const LOGIN: usize = 2;
 
-/// Position of one kind of request in the schedule.
+/// Position in the schedule of one kind of request: commands or measurements.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hand {
-    /// Shift of this kind of request before the kettle's phase, modulo the window of phases.
+    /// Time by which this kind of request precedes the kettle's phase, modulo the window of phases.
     ahead: Duration,
     /// Index of the first kettle of a period.
     first: usize,
@@ -26,8 +26,8 @@ struct Hand {
     since: Duration,
 }
 
-/// Kettles with a fixed period. Each sends its measurement at another time than its request for a
-/// command, so neither waits for the other.
+/// Kettles with a fixed period. Each sends its measurement half a window after its request for a
+/// command, so that neither waits for the other.
 #[derive(Debug)]
 pub struct Kettles {
     /// Phases of the kettles within the period, in ascending order.

@@ -40,7 +40,7 @@ pub(crate) fn run(
     loop {
         let (tally, _) = ask(arguments, address, rate, STEP)?;
         peak = peak.max(tally.rate());
-        tell("asked", rate, &tally);
+        tell("search:", rate, &tally);
         if tally.rate() < KEPT_UP * rate {
             break;
         }
@@ -52,10 +52,10 @@ pub(crate) fn run(
     let mut drained = Duration::ZERO;
     for _ in 0..ROUNDS {
         let (tally, _) = ask(arguments, address, peak, part_time)?;
-        tell("the most", peak, &tally);
+        tell("capacity:", peak, &tally);
         peak_count += tally.answered();
         let (tally, drained_now) = ask(arguments, address, 3.0 * peak, part_time)?;
-        tell("overload", 3.0 * peak, &tally);
+        tell("overload:", 3.0 * peak, &tally);
         count += tally.answered();
         drained = drained.max(drained_now);
         let failures = tally.failures;
@@ -67,8 +67,8 @@ pub(crate) fn run(
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let part = count as f64 / peak_count.max(1) as f64;
     say(&format!(
-        "{:.0} % of the {peak_count} answers at its most; {refused} refused; {} MiB at most; \
-         as before {:.2} s after the last request was due",
+        "{:.0} % of the {peak_count} responses at capacity; {refused} refused; at most {} MiB; \
+         responsive {:.2} s after the last request was due",
         100.0 * part,
         memory >> 20,
         drained.as_secs_f64()
@@ -83,14 +83,14 @@ pub(crate) fn run(
     }
     if drained > DRAIN_MAX {
         missed.push(format!(
-            "{drained:.2?} until it was as before, not {DRAIN_MAX:?}"
+            "{drained:.2?} until the server was responsive, not {DRAIN_MAX:?}"
         ));
     }
     if memory > MEMORY_MAX {
         missed.push(format!("{} MiB, not {}", memory >> 20, MEMORY_MAX >> 20));
     }
     if wrong > 0 {
-        missed.push(format!("{wrong} answers that are none"));
+        missed.push(format!("{wrong} wrong, malformed or incomplete responses"));
     }
     Ok(missed)
 }
@@ -105,7 +105,7 @@ fn tell(what: &str, rate: f64, tally: &Tally) {
         .map(|(name, count)| format!(", {name} {count}"))
         .collect();
     say(&format!(
-        "{what} {rate:.0} a second: answered {:.0}{failures}",
+        "{what} {rate:.0} requests per second, {:.0} answered{failures}",
         tally.rate()
     ));
 }
@@ -150,7 +150,7 @@ fn answered_at_once(address: SocketAddr) -> Result<()> {
     if !holds_within(PATIENCE, || {
         is_answered(address, &mut fleet).unwrap_or(false)
     }) {
-        bail!("the server does not come back");
+        bail!("the server does not respond after the overload");
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ pub(crate) fn text(plan: &Plan, tally: &Tally, taken: &Taken) -> String {
 fn write(text: &mut String, plan: &Plan, tally: &Tally, taken: &Taken) -> std::fmt::Result {
     writeln!(
         text,
-        "{:.1} s, {} of {} connections open at the end, {} opened again",
+        "{:.1} s, {} of {} connections open at the end, {} reopened",
         tally.duration.as_secs_f64(),
         tally.connections,
         plan.connections,
@@ -84,7 +84,7 @@ fn write(text: &mut String, plan: &Plan, tally: &Tally, taken: &Taken) -> std::f
         let descriptors = taken.server_descriptors.unwrap_or_default();
         writeln!(
             text,
-            "server         {cores:.3} cores, {us:.1} us an answer, {mib} MiB at most, \
+            "server         {cores:.3} cores, {us:.1} us per response, at most {mib} MiB, \
              {descriptors} descriptors"
         )?;
     }
@@ -93,7 +93,7 @@ fn write(text: &mut String, plan: &Plan, tally: &Tally, taken: &Taken) -> std::f
         let us = cpu.as_secs_f64() * 1e6 / count(tally.answered()).max(1.0);
         writeln!(
             text,
-            "generator      {cores:.3} cores, {us:.1} us an answer"
+            "generator      {cores:.3} cores, {us:.1} us per response"
         )?;
     }
     Ok(())

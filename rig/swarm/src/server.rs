@@ -16,7 +16,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `command` and waits until it prints a URL.
     pub(crate) fn start(command: &[String]) -> Result<Self> {
-        let (program, arguments) = command.split_first().context("no server to ask")?;
+        let (program, arguments) = command.split_first().context("no server command given")?;
         let mut command = Command::new(program);
         let process = Process::try_spawn(command.args(arguments).stdin(Stdio::null()))
             .with_context(|| format!("cannot start {program}"))?;

@@ -244,7 +244,7 @@ impl Talk<'_> {
         self.write(index)
     }
 
-    /// Handles the complete frames.
+    /// Handles the complete frames received on a socket.
     fn hear(&mut self, index: usize) -> io::Result<()> {
         let now = self.now();
         let talker = &mut self.talkers[index];
@@ -303,6 +303,7 @@ impl Talk<'_> {
         self.opener.close(index, not_before);
     }
 
+    /// Closes sockets that opened or responded too late.
     fn look_after(&mut self, now: Duration) {
         let timeout = self.plan.timeout;
         let is_late = |talker: &Talker| match talker.phase {

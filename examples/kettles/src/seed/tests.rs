@@ -24,7 +24,8 @@ fn the_same_seed_gives_the_same_history() {
         ..week()
     };
     assert!(!other.measurements().eq(history.iter().copied()));
-    // This test fails on a processor or with a compiler that computes other values.
+    // The totals are constants: generation must give the same values on every processor and with
+    // every compiler.
     let mut totals = Totals::default();
     history.iter().for_each(|it| totals.history.add(it));
     assert_eq!(

@@ -2,26 +2,27 @@
 //!
 //! # Theory of operation
 //!
-//! A transaction inserts rows, updates the newest measurement of each device, and adds both to this
-//! writer's row of `totals`. Each writer locks one such row while connected, so no other writer
-//! changes it. Totals are sums over newest measurements, so the newest measurement of a device must
-//! be known before it gets another.
+//! A transaction inserts rows, updates the newest measurement of each device, and adds the changes
+//! to this writer's row of `totals`. Each writer locks its row of `totals` while connected, so no
+//! other writer changes it. Totals contain sums over the newest measurement of each device, so a
+//! writer must know a device's newest measurement before it stores a newer one.
 //!
-//! A writer caches them ([`Memory`]), and nearly always no other writer has touched the same
-//! devices. So it assumes that the cache is right and runs one statement, a transaction of its own,
-//! guarded by the condition that the newest measurements still have the cached times. If they do
-//! not, or a row is a duplicate, the statement fails and changes nothing. Then, and where nothing
-//! is cached, the devices are locked, their newest measurements are read, and the batch proceeds
-//! from there. What makes this exact:
+//! A writer caches the newest measurements ([`Memory`]), and nearly always no other writer has
+//! stored measurements of the same devices. So it assumes that the cache is right and runs one
+//! statement, a transaction of its own, on the condition that the newest measurements in the
+//! database have the cached times. If they do not, or a row is a duplicate, the statement fails and
+//! changes nothing. In that case, and for devices that are not cached, the writer locks the devices,
+//! reads their newest measurements, and stores the batch in the same transaction. The totals are
+//! exact because:
 //!
-//! * The time of a newest measurement only grows, and a device has one measurement per time. So a
-//!   newest measurement of a cached time is the cached one, and anything older is late, whatever
-//!   else was written since.
+//! * The time of a device's newest measurement only grows, and a device has one measurement per
+//!   time. So if the time in the database equals the cached one, the cached measurement is still
+//!   the newest, whatever else was written since.
 //! * The cache is updated before the statement runs. If the statement fails, all devices of the
 //!   batch are read again; if its outcome is unknown, the cache is dropped with the connection.
-//! * After any failure the connection is dropped, and the next commit opens a new one. So after a
-//!   commit with unknown outcome the totals are read again too. Its kettles were told to retry, and
-//!   duplicates do not count.
+//! * After any failure the connection is dropped, and the next commit opens a new one and reads the
+//!   totals again. If the outcome of a commit is unknown, its kettles get 503 and retry, and
+//!   duplicates are not counted.
 //!
 //! Writers lock devices by ID and then rows by time, so they do not deadlock. If the database
 //! chooses another order after all, it aborts one of the two, which starts again with locks.

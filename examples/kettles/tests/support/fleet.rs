@@ -1,5 +1,5 @@
-//! Simulated kettles that retry: each sends a measurement until it is acknowledged, and then the
-//! next one.
+//! Simulated kettles: each repeats a measurement until the server acknowledges it, and then sends
+//! the next one.
 
 #![expect(
     clippy::unwrap_used,
