@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 
 use crate::trust::keys;
-use crate::{fsck, gc, hook, import, pin, push, secrets, serve, status, token};
+use crate::{client_setup, fsck, gc, hook, import, pin, push, secrets, serve, status, token};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -17,6 +17,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(serve::command())
+        .subcommand(client_setup::command())
         .subcommand(closure())
         .subcommand(query())
         .subcommand(push::command())

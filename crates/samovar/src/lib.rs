@@ -15,6 +15,7 @@
 
 mod cache;
 pub mod cli;
+mod client_setup;
 mod command;
 mod doctor;
 mod fsck;
@@ -22,6 +23,7 @@ mod gc;
 mod hook;
 mod http;
 mod import;
+mod netrc;
 mod outcome;
 mod pin;
 mod push;
@@ -104,6 +106,7 @@ pub fn run(
         "doctor" => (doctor::run(one, out), None),
         "fsck" => (fsck::run(one, out), Some(2)),
         "import" => (import::run(one, out), Some(2)),
+        "use" => (client_setup::run(one, out), None),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };
     outcome.map(Outcome::code).map_err(|error| {

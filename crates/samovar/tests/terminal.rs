@@ -1,4 +1,4 @@
-//! A password that is typed at a terminal is not displayed.
+//! A password that is typed at a terminal is not displayed; a key is trusted only after a yes.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -122,4 +122,30 @@ fn an_interrupted_password_restores_the_echo() {
     assert!(terminal.echoes());
     terminal.wait_until(|shown| shown.contains("interrupted"));
     assert!(!terminal.shown.contains("half"));
+}
+
+#[test]
+fn a_key_is_trusted_after_a_yes_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, public) = testkit::nix::key_pair(dir.path(), "cache-1");
+    let file = File::new(&format!("secret-key-files = {secret:?}\n"));
+    let server = file.serve();
+    let url = format!("http://{}", server.wait_for_address());
+    for (answer, code) in [("\r", 1), ("n\r", 1), ("y\r", 0)] {
+        let mut terminal = Terminal::open();
+        let mut command = samovar();
+        command.args(["use", &url]).stdin(terminal.stdio());
+        for variable in ["NIX_CONF_DIR", "XDG_CONFIG_HOME", "HOME"] {
+            command.env(variable, dir.path().join("home"));
+        }
+        command.stdout(terminal.stdio()).stderr(terminal.stdio());
+        let mut child = command.spawn().unwrap();
+        terminal.wait_until(|shown| shown.contains("[y/N] "));
+        assert!(terminal.shown.contains(&public), "{:?}", terminal.shown);
+        assert!(!dir.path().join("home").exists());
+        terminal.keyboard.write_all(answer.as_bytes()).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "{:?}", terminal.shown);
+        assert_eq!(dir.path().join("home").exists(), code == 0);
+    }
 }

@@ -3,7 +3,8 @@
 //! # Grammar
 //!
 //! A line is `name = value`, white space around both, `#` starts a comment. `include FILE` and
-//! `!include FILE` read another file, relative to the one that names it. The last value wins.
+//! `!include FILE` read another file, relative to the one that names it. The last value wins; those
+//! of `extra-` settings add up.
 //!
 //! # Limits
 //!
@@ -85,7 +86,14 @@ impl Conf {
                 }
                 (Some(name), Some("=")) => {
                     let value = words.collect::<Vec<_>>().join(" ");
-                    self.values.insert(name.to_owned(), value);
+                    // `extra-` settings add up.
+                    match self.values.get_mut(name) {
+                        Some(before) if name.starts_with("extra-") => {
+                            before.push(' ');
+                            before.push_str(&value);
+                        }
+                        _ => drop(self.values.insert(name.to_owned(), value)),
+                    }
                 }
                 _ => {}
             }
@@ -113,6 +121,7 @@ mod tests {
         check("store =\n", "store", None);
         check("store daemon\n", "store", None);
         check("substituters = a b\n", "substituters", Some("a b"));
+        check("extra-a = b\nextra-a = c d\n", "extra-a", Some("b c d"));
     }
 
     #[test]

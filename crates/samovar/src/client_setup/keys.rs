@@ -1,0 +1,138 @@
+//! The public keys of a cache, and the decision to trust them.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write};
+
+use anyhow::{Context as _, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use samovar_nix::PublicKey;
+use sha2::{Digest as _, Sha256};
+
+use crate::http::{Http, read_body};
+
+/// Maximum length of the page with the keys, in bytes.
+const PAGE_LEN_MAX: u64 = 1 << 20;
+
+/// Returns the keys to trust: `given`, or those that the cache shows and that the user confirms.
+///
+/// # Errors
+///
+/// The cache shows no key, or other keys than `given`; or nobody confirms.
+pub(super) fn trusted(
+    http: &Http,
+    given: Vec<PublicKey>,
+    is_confirmed: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<Vec<PublicKey>> {
+    let url = http.remote().url();
+    let shown = shown(http);
+    if !given.is_empty() {
+        let shown = shown.unwrap_or_default();
+        ensure!(
+            shown.is_empty() || given.iter().any(|key| shown.contains(key)),
+            "{url} shows another public key than the given one, {}: ask its operator which is \
+             right",
+            texts(&shown)
+        );
+        return Ok(given);
+    }
+    let shown = shown?;
+    ensure!(
+        !shown.is_empty(),
+        "{url} shows no public key: ask its operator for the key, and give it with --key"
+    );
+    for key in &shown {
+        writeln!(out, "public key {key}\nfingerprint {}", fingerprint(key))?;
+    }
+    if !http.remote().is_secure() {
+        writeln!(
+            out,
+            "The key came over HTTP without encryption: compare it with the one that the operator \
+             of the cache names."
+        )?;
+    }
+    out.flush()?;
+    if !is_confirmed {
+        confirm(shown.len())?;
+    }
+    Ok(shown)
+}
+
+/// Asks the user whether to trust the keys.
+fn confirm(count: usize) -> anyhow::Result<()> {
+    let input = io::stdin();
+    ensure!(
+        input.is_terminal(),
+        "a key is not trusted without confirmation: run this in a terminal, or give the key with \
+         --key KEY, or --yes"
+    );
+    let what = if count == 1 { "this key" } else { "these keys" };
+    // Standard error may be closed, and the answer can be typed nevertheless.
+    write!(io::stderr(), "Trust {what}? [y/N] ").ok();
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => bail!("the key was not confirmed; nothing was changed"),
+    }
+}
+
+/// Reads the public keys on the cache's web page.
+fn shown(http: &Http) -> anyhow::Result<Vec<PublicKey>> {
+    let response = http.get("/")?;
+    if response.status() != 200 {
+        // The web interface is turned off, or this is another server.
+        return Ok(Vec::new());
+    }
+    let page = read_body(response, PAGE_LEN_MAX)
+        .with_context(|| format!("cannot read {}", http.url("/")))?;
+    Ok(keys_in(&String::from_utf8_lossy(&page)))
+}
+
+/// Returns the public keys in a text or HTML page, each once.
+fn keys_in(page: &str) -> Vec<PublicKey> {
+    let is_part = |char: char| char.is_ascii_alphanumeric() || "+/=:._-".contains(char);
+    let mut keys = Vec::new();
+    for word in page.split(|char| !is_part(char)) {
+        if let Ok(key) = PublicKey::parse(word)
+            && !keys.contains(&key)
+        {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// Returns the SHA-256 of a key, as `ssh-keygen -l` writes it.
+fn fingerprint(key: &PublicKey) -> String {
+    let text = key.to_string();
+    let (_, encoded) = text.split_once(':').unwrap_or_default();
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(bytes)))
+}
+
+/// Joins keys with spaces.
+pub(super) fn texts(keys: &[PublicKey]) -> String {
+    let texts: Vec<String> = keys.iter().map(PublicKey::to_string).collect();
+    texts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_in_pages() {
+        let key = "cache.example.org-1:fPXqriAaD+wxDPibER3cYMEtagkzjET2FllLSbGblgc=";
+        let page = format!(
+            "<code>{key}</code><a href=\"http://a:5000/x\">x</a> trusted-public-keys = \
+             \"{key}\" other-1:AAAA= <b>k:6NCHdD59X431o0gWypbMrAURkbJ16ZPMQFGspcDShjY=</b>"
+        );
+        let keys = keys_in(&page);
+        let names: Vec<&str> = keys.iter().map(PublicKey::name).collect();
+        assert_eq!(names, ["cache.example.org-1", "k"]);
+        assert_eq!(keys[0].to_string(), key);
+        let fingerprint = fingerprint(&keys[0]);
+        assert_eq!(fingerprint.len(), "SHA256:".len() + 43, "{fingerprint}");
+    }
+}

@@ -1,0 +1,419 @@
+//! `samovar use`: sets up this client for a cache, and undoes that.
+//!
+//! | file, in `/etc/nix` for root, else in `~/.config/nix` | change |
+//! | --- | --- |
+//! | `samovar-<URL>.conf` | new: substituter, public keys, `netrc-file` if necessary |
+//! | `nix.conf` | one more line, which includes the file |
+//! | the netrc file that Nix uses | one more line with the token, if one is given |
+//!
+//! The files are the only record. Added lines are marked, so `--undo` removes exactly these.
+
+mod edit;
+mod files;
+mod keys;
+mod machine;
+
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_nix::PublicKey;
+
+use crate::cache::{Cache, INFO_PATH, Private};
+use crate::cli::switch;
+use crate::http::{Http, Patience};
+use crate::netrc::{login, netrc_of_nix};
+use crate::outcome::Outcome;
+use crate::remote::{Remote, basic_of};
+use files::{Change, PUBLIC, SECRET};
+use machine::Machine;
+
+/// Variable with a token.
+const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
+
+/// Maximum length of a token, in bytes.
+const TOKEN_LEN_MAX: u64 = 4096;
+
+/// Login name beside the token. Servers ignore it.
+const LOGIN: &str = "samovar";
+
+/// Defines the command.
+pub(crate) fn command() -> Command {
+    Command::new("use")
+        .about("Sets up this client for a cache: substituter, public key and login")
+        .after_help(
+            "Changes the settings of the machine in /etc/nix if run as root, else those of the \
+             user in ~/.config/nix, and prints what it changed. The public key is read from the \
+             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, and \
+             written into the netrc file of Nix. Exit code 0: the client uses the cache; 1: \
+             something is left to do, which is printed, or an error; 2: the command line is \
+             invalid.",
+        )
+        .arg(
+            Arg::new("key")
+                .long("key")
+                .value_name("KEY")
+                .action(ArgAction::Append)
+                .value_parser(key)
+                .help("Trust this public key, NAME:BASE64, without asking"),
+        )
+        .arg(switch("yes").help("Trust the keys that the cache shows, without asking"))
+        .arg(
+            Arg::new("token-file")
+                .long("token-file")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("File with a token in its first line; - is standard input"),
+        )
+        .arg(switch("print").help("Print what would be changed, and change nothing"))
+        .arg(
+            switch("undo")
+                .conflicts_with_all(["key", "yes", "token-file"])
+                .help("Remove what this command has added for the cache"),
+        )
+        .arg(
+            Arg::new("url")
+                .value_name("URL")
+                .required(true)
+                .help("URL of a binary cache, without a login"),
+        )
+}
+
+fn key(text: &str) -> Result<PublicKey, String> {
+    PublicKey::parse(text)
+        .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// The cache cannot be reached or shows no key, the key is not confirmed, or a file cannot be
+/// changed.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let url: &String = matches.get_one("url").context("a URL is missing")?;
+    let remote = Remote::parse(url)?;
+    ensure!(
+        remote.authorization().is_none(),
+        "the URL has a login, which other users can see: give the token with --token-file"
+    );
+    ensure!(
+        !remote
+            .url()
+            .contains(|char: char| char == '#' || char.is_whitespace() || char.is_control()),
+        "the URL has a # or white space, which nix.conf cannot contain"
+    );
+    let machine = Machine::probe()?;
+    let is_plan = matches.get_flag("print");
+    if matches.get_flag("undo") {
+        let changes = undo(&machine, remote.url())?;
+        carry_out(&changes, is_plan, out)?;
+        if changes.is_empty() {
+            writeln!(out, "nothing to undo: {} was not set up here", remote.url())?;
+        }
+        return Ok(Outcome::Complete);
+    }
+    let setup = Setup::new(matches, machine, remote, out)?;
+    if setup.machine.is_generated() {
+        setup.print_nix_code(out)?;
+        return Ok(Outcome::Incomplete);
+    }
+    let changes = setup.plan()?;
+    carry_out(&changes, is_plan, out)?;
+    if changes.is_empty() {
+        writeln!(out, "nothing to change: {} is set up here", setup.url)?;
+    }
+    setup.print_notes(!changes.is_empty(), out)
+}
+
+/// Makes changes, or only prints them.
+fn carry_out(changes: &[Change], is_plan: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    for change in changes {
+        if !is_plan {
+            change.make()?;
+        }
+        change.print(!is_plan, out)?;
+    }
+    Ok(())
+}
+
+/// What to set up.
+struct Setup {
+    machine: Machine,
+    url: String,
+    host: String,
+    keys: Vec<PublicKey>,
+    token: Option<String>,
+    /// The netrc file that Nix uses now.
+    netrc_in_use: PathBuf,
+}
+
+impl Setup {
+    /// Asks the cache, and the user for confirmation.
+    fn new(
+        matches: &ArgMatches,
+        machine: Machine,
+        mut remote: Remote,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<Self> {
+        let token = token(
+            matches
+                .get_one::<PathBuf>("token-file")
+                .map(PathBuf::as_path),
+        )?;
+        let netrc_in_use = netrc_of_nix();
+        let host = remote.host().to_owned();
+        let authorization = match &token {
+            Some(token) => Some(basic_of(LOGIN.as_bytes(), token.as_bytes())),
+            None => login(
+                &files::read(&netrc_in_use)
+                    .ok()
+                    .flatten()
+                    .unwrap_or_default(),
+                &host,
+            )
+            .map(|login| login.authorization()),
+        };
+        if let Some(authorization) = authorization {
+            remote.authorize(authorization);
+        }
+        let url = remote.url().to_owned();
+        let http = Http::new(remote, Patience::QUERY)?;
+        let info = http.get(INFO_PATH)?;
+        let cache = Cache::with_info(http, info).map_err(|error| match error.downcast_ref() {
+            Some(Private::NoLogin(_)) => error
+                .context("the cache needs a token: give it with --token-file, or in SAMOVAR_TOKEN"),
+            Some(Private::WrongLogin(_)) => error.context("the cache does not accept the login"),
+            None => error,
+        })?;
+        let given = matches.get_many("key").into_iter().flatten().cloned();
+        let is_confirmed = matches.get_flag("yes") || matches.get_flag("print");
+        let keys = keys::trusted(cache.http(), given.collect(), is_confirmed, out)?;
+        Ok(Self {
+            machine,
+            url,
+            host,
+            keys,
+            token,
+            netrc_in_use,
+        })
+    }
+
+    /// Plans the changes of files, in the order in which they are made.
+    fn plan(&self) -> anyhow::Result<Vec<Change>> {
+        let netrc = self.machine.netrc(&self.netrc_in_use);
+        let mut changes = Vec::new();
+        let snippet = self.snippet((netrc != self.netrc_in_use).then_some(&*netrc));
+        let snippet_file = snippet_file(self.machine.dir(), &self.url)?;
+        let summary = settings(&snippet);
+        changes.push(Change::plan(&snippet_file, Some(snippet), PUBLIC, summary)?);
+        if let Some(token) = &self.token {
+            changes.push(self.plan_login(&netrc, token)?);
+        }
+        let nix_conf = self.machine.nix_conf();
+        let text = files::read(&nix_conf)?;
+        let name = snippet_file.file_name().unwrap_or_default().display();
+        let line = format!("!include {name}");
+        let is_there = text.as_deref().and_then(|text| edit::find(text, &self.url));
+        if is_there.is_none() {
+            let after = edit::add(text.as_deref(), &line, &self.url);
+            changes.push(Change::plan(
+                &nix_conf,
+                Some(after),
+                PUBLIC,
+                format!("+ {line}"),
+            )?);
+        }
+        Ok(changes.into_iter().flatten().collect())
+    }
+
+    /// Returns the settings for the cache. `netrc`: value of `netrc-file`, unless it is right.
+    fn snippet(&self, netrc: Option<&Path>) -> String {
+        let (url, keys) = (&self.url, keys::texts(&self.keys));
+        let netrc = match netrc {
+            Some(netrc) if self.token.is_some() => format!("netrc-file = {}\n", netrc.display()),
+            _ => String::new(),
+        };
+        format!(
+            "{}extra-substituters = {url}\nextra-trusted-public-keys = {keys}\n{netrc}",
+            first_line(url)
+        )
+    }
+
+    /// Plans the entry with the token in the netrc file.
+    fn plan_login(&self, netrc: &Path, token: &str) -> anyhow::Result<Option<Change>> {
+        let before = files::read(netrc)?;
+        // A token that was written before is replaced.
+        let rest = match &before {
+            Some(text) if edit::find(text, &self.url).is_some() => edit::remove(text, &self.url),
+            other => other.clone(),
+        };
+        let known = login(rest.as_deref().unwrap_or_default(), &self.host);
+        if let Some(known) = known {
+            ensure!(
+                known.password == token,
+                "{netrc:?} has another login for {} already, and Nix uses the first one: remove \
+                 it, or leave the token out",
+                self.host
+            );
+            return Ok(None);
+        }
+        let entry = |token: &str| format!("machine {} login {LOGIN} password {token}", self.host);
+        let after = edit::add(rest.as_deref(), &entry(token), &self.url);
+        Change::plan(netrc, Some(after), SECRET, format!("+ {}", entry("***")))
+    }
+
+    /// Prints the lines for a configuration in the language of Nix.
+    fn print_nix_code(&self, out: &mut dyn Write) -> io::Result<()> {
+        let nix_conf = self.machine.nix_conf();
+        writeln!(
+            out,
+            "{} is generated by NixOS or home-manager. Nothing was changed. Add this to \
+             configuration.nix, and rebuild:\n",
+            nix_conf.display()
+        )?;
+        let keys = self.keys.iter().map(|key| format!(" \"{key}\""));
+        let keys: String = keys.collect();
+        writeln!(
+            out,
+            "nix.settings = {{\n  extra-substituters = [ \"{}\" ];\n  \
+             extra-trusted-public-keys = [{keys} ];\n}};",
+            self.url
+        )?;
+        if self.token.is_some() {
+            writeln!(
+                out,
+                "\nAdd the login to {}, with the token as the password:\n\nmachine {} login \
+                 {LOGIN} password ***",
+                self.netrc_in_use.display(),
+                self.host
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prints what the changes do not achieve.
+    fn print_notes(&self, has_changed: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        let netrc = self.machine.netrc(&self.netrc_in_use);
+        if self.token.is_some() && netrc != self.netrc_in_use && self.netrc_in_use.exists() {
+            writeln!(
+                out,
+                "note: Nix reads your logins from {} now, and no longer from {}",
+                netrc.display(),
+                self.netrc_in_use.display()
+            )?;
+        }
+        if self.machine.is_root() && has_changed {
+            writeln!(
+                out,
+                "note: if a Nix daemon runs, restart it: systemctl restart nix-daemon"
+            )?;
+        }
+        let Some(user) = self.machine.untrusted_user(&self.url, &self.keys) else {
+            return Ok(Outcome::Complete);
+        };
+        let (url, keys) = (&self.url, keys::texts(&self.keys));
+        let by_key: String = self
+            .keys
+            .iter()
+            .map(|key| format!(" --key {key}"))
+            .collect();
+        let login = match &self.token {
+            Some(_) => " --token-file FILE",
+            None => "",
+        };
+        writeln!(
+            out,
+            "\nThis is not enough: {user} is not a trusted user of this machine's Nix daemon, \
+             which ignores these settings. Ask an administrator of the machine to run\n\n    \
+             sudo samovar use{login}{by_key} {url}\n\nor to add these lines to \
+             /etc/nix/nix.conf, and to restart nix-daemon:\n\n    \
+             extra-trusted-substituters = {url}\n    extra-trusted-public-keys = {keys}"
+        )?;
+        if self.token.is_some() {
+            writeln!(
+                out,
+                "\nThe daemon reads the token from its own netrc file, /etc/nix/netrc."
+            )?;
+        }
+        Ok(Outcome::Incomplete)
+    }
+}
+
+/// Plans the removal of what was added for a cache.
+fn undo(machine: &Machine, url: &str) -> anyhow::Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    let mut netrc_files = vec![netrc_of_nix(), machine.dir().join("netrc")];
+    netrc_files.dedup();
+    let edited = [(machine.nix_conf(), PUBLIC)].into_iter();
+    for (path, mode) in edited.chain(netrc_files.into_iter().map(|path| (path, SECRET))) {
+        let Some(text) = files::read(&path).ok().flatten() else {
+            continue;
+        };
+        if let Some(line) = edit::find(&text, url) {
+            let line = match mode {
+                SECRET => "the login",
+                _ => line,
+            };
+            let after = edit::remove(&text, url);
+            changes.push(Change::plan(&path, after, mode, format!("- {line}"))?);
+        }
+    }
+    let snippet = snippet_file(machine.dir(), url)?;
+    if let Some(text) = files::read(&snippet)? {
+        changes.push(Change::plan(&snippet, None, PUBLIC, settings(&text))?);
+    }
+    Ok(changes.into_iter().flatten().collect())
+}
+
+/// Returns the name of the file with the settings for a cache.
+fn snippet_file(dir: &Path, url: &str) -> anyhow::Result<PathBuf> {
+    let mut name = String::from("samovar");
+    let words = url.split(|char: char| !char.is_ascii_alphanumeric() && char != '.');
+    for word in words.filter(|word| !word.is_empty()) {
+        name.push('-');
+        name.push_str(word);
+    }
+    let file = dir.join(name + ".conf");
+    let text = files::read(&file)?;
+    ensure!(
+        text.is_none_or(|text| text.starts_with(&first_line(url))),
+        "{file:?} is not about {url}: rename it"
+    );
+    Ok(file)
+}
+
+/// Returns the first line of the file with the settings for a cache.
+fn first_line(url: &str) -> String {
+    format!("# Removed by: samovar use --undo {url}\n")
+}
+
+/// Returns the lines of a file that are settings.
+fn settings(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// Reads the token; `None` if none is given.
+fn token(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let text = match file {
+        Some(file) if file == Path::new("-") => {
+            let mut text = String::new();
+            io::stdin().take(TOKEN_LEN_MAX).read_to_string(&mut text)?;
+            text
+        }
+        Some(file) => files::read(file)?.with_context(|| format!("there is no file {file:?}"))?,
+        None => match std::env::var(TOKEN_VARIABLE) {
+            Ok(text) if !text.is_empty() => text,
+            _ => return Ok(None),
+        },
+    };
+    let token = text.lines().next().unwrap_or_default().trim();
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\#".contains(&byte);
+    ensure!(
+        !token.is_empty() && token.bytes().all(is_plain),
+        "expected a token of printable ASCII in the first line"
+    );
+    Ok(Some(token.to_owned()))
+}

@@ -1,0 +1,360 @@
+//! `samovar use` makes Nix substitute from a cache with its signatures checked, and `--undo` leaves
+//! every file as it was before.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::{samovar, sample, sample_store, secret_file, user};
+use support_uploads::{MadePath, Running, Site};
+use testkit::nix::{key_pair, nix};
+use testkit::process::{fails, output};
+
+/// The user `nobody`.
+const NOBODY: u32 = 65534;
+
+/// A machine without settings for any cache.
+struct Home {
+    dir: tempfile::TempDir,
+    /// User and group to change to.
+    uid: Option<u32>,
+    /// The directory with the settings that `samovar use` changes.
+    settings: PathBuf,
+}
+
+impl Home {
+    /// A home as root, and one as another user, as far as the tests can have them.
+    fn both() -> Vec<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        if fs::metadata(dir.path()).unwrap().uid() != 0 {
+            return vec![Self::new(dir, None, "config/nix")];
+        }
+        let root = Self::new(dir, None, "no-conf");
+        let mut probe = samovar();
+        probe.arg("--version").uid(NOBODY).gid(NOBODY);
+        match probe.stdout(Stdio::null()).status() {
+            Ok(status) if status.success() => vec![root, Self::user().unwrap()],
+            _ => vec![root],
+        }
+    }
+
+    /// A home of a user other than root; `None` if the tests cannot have one.
+    fn user() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let is_root = fs::metadata(dir.path()).unwrap().uid() == 0;
+        let home = Self::new(dir, is_root.then_some(NOBODY), "config/nix");
+        let mut probe = home.prepare(samovar());
+        let probe = probe.arg("--version").stdout(Stdio::null()).status();
+        matches!(probe, Ok(status) if status.success()).then_some(home)
+    }
+
+    fn new(dir: tempfile::TempDir, uid: Option<u32>, settings: &str) -> Self {
+        let settings = dir.path().join(settings);
+        fs::create_dir_all(&settings).unwrap();
+        let home = Self { dir, uid, settings };
+        // Without this, Nix would ask the cache of NixOS. The last line has no end.
+        home.write("nix.conf", "substituters =\ntrusted-public-keys =");
+        home.own(&home.settings.join(".."));
+        home.own(&home.settings);
+        home.own(home.dir.path());
+        home
+    }
+
+    fn own(&self, path: &Path) {
+        chown(path, self.uid, self.uid).unwrap();
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.settings.join(name);
+        fs::write(&path, text).unwrap();
+        self.own(&path);
+        path
+    }
+
+    /// Runs a command as the user of this home, with its directories.
+    fn prepare(&self, mut command: Command) -> Command {
+        let of_nix = nix("nix", self.dir.path());
+        for (name, value) in of_nix.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid);
+        }
+        command.current_dir(self.dir.path());
+        command
+    }
+
+    /// `samovar use` with these arguments, without a terminal.
+    fn setup(&self, arguments: &[&str]) -> Command {
+        let mut command = self.prepare(samovar());
+        command.arg("use").args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Substitutes a path into a new store, with the settings of this home alone.
+    fn realise(&self, path: &str) -> Command {
+        let store = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
+        self.own(&store);
+        let mut command = self.prepare(nix("nix-store", self.dir.path()));
+        command.arg("--store").arg(store);
+        command.args(["--realise", path, "--option", "max-jobs", "0"]);
+        command
+    }
+
+    /// The settings: contents and permissions by path.
+    fn files(&self) -> BTreeMap<PathBuf, (u32, String)> {
+        let entries = fs::read_dir(&self.settings).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let file = |path: PathBuf| {
+            let mode = fs::symlink_metadata(&path).unwrap().mode();
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            (path, (mode, text))
+        };
+        paths.map(file).collect()
+    }
+}
+
+/// A server of the sample store.
+fn serve(more: &str) -> (Site, Running) {
+    let site = Site::new();
+    site.configure(&sample_store(), more);
+    let server = site.start();
+    (site, server)
+}
+
+#[test]
+fn nix_substitutes_from_the_cache_until_the_setup_is_undone() {
+    let (site, server) = serve("");
+    let (url, path) = (server.url(), sample("self_reference"));
+    for home in Home::both() {
+        let before = home.files();
+        let text = fails(&mut home.setup(&[&url]));
+        assert!(text.contains("--key KEY, or --yes"), "{text}");
+        let text = output(&mut home.setup(&["--print", &url]));
+        assert!(text.contains("would write"), "{text}");
+        assert!(text.contains(&site.public_key), "{text}");
+        assert!(text.contains("fingerprint SHA256:"), "{text}");
+        let (_, other) = key_pair(site.dir(), "cache-2");
+        let text = fails(&mut home.setup(&["--key", &other, &url]));
+        assert!(text.contains("another public key"), "{text}");
+        assert_eq!(home.files(), before);
+        fails(&mut home.realise(&path));
+
+        let text = output(&mut home.setup(&["--yes", &url]));
+        let line = format!("extra-trusted-public-keys = {}", site.public_key);
+        assert!(text.contains(&line), "{text}");
+        let after = home.files();
+        assert_eq!(after.len(), before.len() + 1);
+        let modes: Vec<u32> = after.values().map(|(mode, _)| mode & 0o777).collect();
+        assert_eq!(modes, [0o644, 0o644]);
+        output(&mut home.realise(&path));
+        let text = output(&mut home.setup(&["--key", &site.public_key, &format!("{url}/")]));
+        assert!(text.contains("nothing to change"), "{text}");
+        assert_eq!(home.files(), after);
+
+        let text = output(&mut home.setup(&["--undo", "--print", &url]));
+        assert!(text.contains("would remove"), "{text}");
+        assert_eq!(home.files(), after);
+        output(&mut home.setup(&["--undo", &url]));
+        assert_eq!(home.files(), before);
+        let text = output(&mut home.setup(&["--undo", &url]));
+        assert!(text.contains("nothing to undo"), "{text}");
+        assert_eq!(home.files(), before);
+    }
+}
+
+#[test]
+fn signatures_are_checked_with_the_trusted_key() {
+    let (site, server) = serve("pages = false\n");
+    let (url, path) = (server.url(), sample("self_reference"));
+    let (_, other) = key_pair(site.dir(), "cache-2");
+    for home in Home::both() {
+        let text = fails(&mut home.setup(&["--yes", &url]));
+        assert!(text.contains("shows no public key"), "{text}");
+        output(&mut home.setup(&["--key", &other, &url]));
+        let text = fails(&mut home.realise(&path));
+        assert!(text.contains("is not signed by any of the keys"), "{text}");
+        // The key is replaced.
+        output(&mut home.setup(&["--key", &site.public_key, &url]));
+        output(&mut home.realise(&path));
+    }
+}
+
+#[test]
+fn a_private_cache_is_used_with_a_token() {
+    let site = Site::new();
+    let users = site.dir().join("users");
+    fs::write(&users, user("ada", "secret")).unwrap();
+    site.configure_empty(&format!("access.users-file = {users:?}\n"));
+    let server = site.start();
+    let path = MadePath::new("private");
+    server.publish(&site.token(&[]), &path);
+    let token = site.token(&["--rights", "read", "--name", "reader"]);
+    let url = server.url();
+    let token_file = secret_file(site.dir(), "token", &format!("{token}\n"));
+    fs::set_permissions(&token_file, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(site.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let token_file = token_file.to_str().unwrap();
+    for home in Home::both() {
+        let before = home.files();
+        let text = fails(&mut home.setup(&["--yes", &url]));
+        assert!(text.contains("--token-file"), "{text}");
+        let with_login = url.replace("://", "://ada:secret@");
+        let text = fails(&mut home.setup(&["--yes", &with_login]));
+        assert!(
+            text.contains("--token-file") && !text.contains("secret"),
+            "{text}"
+        );
+        let wrong = home.write("wrong", "smv1_wrong\n");
+        let arguments = ["--yes", "--token-file", wrong.to_str().unwrap(), &url];
+        let text = fails(&mut home.setup(&arguments));
+        assert!(text.contains("does not accept"), "{text}");
+        fs::remove_file(wrong).unwrap();
+        assert_eq!(home.files(), before);
+
+        let arguments = ["--yes", "--token-file", token_file, &url];
+        let text = output(&mut home.setup(&arguments));
+        assert!(!text.contains("smv1_"), "{text}");
+        let netrc = home.settings.join("netrc");
+        let mode = fs::metadata(&netrc).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        output(&mut home.realise(&path.store_path));
+        // The login is found again without the token.
+        let text = output(&mut home.setup(&["--key", &site.public_key, &url]));
+        assert!(
+            !text.contains("netrc-file") || home.settings.ends_with("nix"),
+            "{text}"
+        );
+        output(&mut home.setup(&["--undo", &url]));
+        assert_eq!(home.files(), before);
+
+        // The entries of other hosts stay.
+        home.write("netrc", "machine other.example.org login a password b");
+        let conf = format!("substituters =\nnetrc-file = {}\n", netrc.display());
+        home.write("nix.conf", &conf);
+        let before = home.files();
+        let mut setup = home.setup(&["--yes", &url]);
+        output(setup.env("SAMOVAR_TOKEN", &token));
+        output(&mut home.realise(&path.store_path));
+        output(&mut home.setup(&["--undo", &url]));
+        assert_eq!(home.files(), before);
+
+        // Another login for the host would win.
+        home.write("netrc", "machine 127.0.0.1 login a password b\n");
+        let before = home.files();
+        let mut setup = home.setup(&["--yes", &url]);
+        let text = fails(setup.env("SAMOVAR_TOKEN", &token));
+        assert!(text.contains("another login"), "{text}");
+        assert_eq!(home.files(), before);
+    }
+}
+
+#[test]
+fn two_caches_are_set_up_and_undone_independently() {
+    let (_site, server) = serve("");
+    let (_other_site, other) = serve("");
+    let (url, other) = (server.url(), other.url());
+    for home in Home::both() {
+        let before = home.files();
+        output(&mut home.setup(&["--yes", &url]));
+        output(&mut home.setup(&["--yes", &other]));
+        output(&mut home.setup(&["--undo", &url]));
+        output(&mut home.realise(&sample("empty")));
+        output(&mut home.setup(&["--undo", &other]));
+        assert_eq!(home.files(), before);
+    }
+}
+
+#[test]
+fn an_untrusted_user_of_a_daemon_is_told_whom_to_ask() {
+    let (site, server) = serve("");
+    let url = server.url();
+    let Some(home) = Home::user() else {
+        return;
+    };
+    let system = home.dir.path().join("no-conf");
+    fs::create_dir(&system).unwrap();
+    let setup = |conf: &str| {
+        fs::write(system.join("nix.conf"), conf).unwrap();
+        let mut setup = home.setup(&["--yes", &url]);
+        let done = setup.env("NIX_REMOTE", "daemon").output().unwrap();
+        let text = String::from_utf8(done.stdout).unwrap();
+        (done.status.code(), text)
+    };
+    for conf in ["", "trusted-users = root @nosuchgroup\n"] {
+        let (code, text) = setup(conf);
+        assert_eq!(code, Some(1), "{text}");
+        let command = format!("sudo samovar use --key {} {url}", site.public_key);
+        assert!(text.contains(&command), "{text}");
+        let lines = format!(
+            "extra-trusted-substituters = {url}\n    extra-trusted-public-keys = {}\n",
+            site.public_key
+        );
+        assert!(text.contains(&lines), "{text}");
+    }
+    let accepted = format!(
+        "extra-trusted-substituters = http://other\nextra-trusted-substituters = {url}\n\
+         extra-trusted-public-keys = {}\n",
+        site.public_key
+    );
+    for conf in [&*accepted, "trusted-users = root *\n"] {
+        let (code, text) = setup(conf);
+        assert_eq!(code, Some(0), "{text}");
+    }
+}
+
+#[test]
+fn generated_settings_are_not_changed() {
+    let (site, server) = serve("");
+    for home in Home::both() {
+        let nix_conf = home.settings.join("nix.conf");
+        fs::remove_file(&nix_conf).unwrap();
+        symlink(
+            "/nix/store/00000000000000000000000000000000-nix.conf",
+            &nix_conf,
+        )
+        .unwrap();
+        let before = home.files();
+        let mut setup = home.setup(&["--yes", &server.url()]);
+        let done = setup.output().unwrap();
+        let text = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{text}");
+        for part in [
+            "configuration.nix",
+            &format!("extra-substituters = [ \"{}\" ];", server.url()),
+            &format!("extra-trusted-public-keys = [ \"{}\" ];", site.public_key),
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(home.files(), before);
+    }
+}
+
+#[test]
+fn a_link_to_the_settings_stays_a_link() {
+    let (_site, server) = serve("");
+    for home in Home::both() {
+        let (link, target) = (
+            home.settings.join("nix.conf"),
+            home.settings.join("dotfiles"),
+        );
+        fs::rename(&link, &target).unwrap();
+        symlink("dotfiles", &link).unwrap();
+        let before = home.files();
+        output(&mut home.setup(&["--yes", &server.url()]));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::read_to_string(&target).unwrap().contains("!include"));
+        output(&mut home.setup(&["--undo", &server.url()]));
+        assert_eq!(home.files(), before);
+    }
+}
