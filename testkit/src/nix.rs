@@ -12,7 +12,74 @@ use crate::{eventually, procfs};
 /// Returns a command for one of Nix's programs, isolated from this machine's configuration and
 /// caches. `home` becomes its home directory.
 pub fn nix(program: &str, home: &Path) -> Command {
-    let mut command = without_variables(program, &["NIX_"]);
+    isolated(without_variables(program, &["NIX_"]), home)
+}
+
+/// A version of Nix that `xtask setup --test` has unpacked.
+#[derive(Debug, Clone)]
+pub struct NewerNix {
+    /// Debian release that has this version.
+    pub release: String,
+    loader: PathBuf,
+    program: PathBuf,
+}
+
+impl NewerNix {
+    /// Returns all versions that are unpacked.
+    pub fn all() -> Vec<Self> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/nix");
+        let mut all: Vec<Self> = entries(&dir)
+            .iter()
+            .filter_map(|dir| Self::of(dir))
+            .collect();
+        all.sort_by(|one, other| one.release.cmp(&other.release));
+        all
+    }
+
+    fn of(dir: &Path) -> Option<Self> {
+        let root = dir.join("root").canonicalize().ok()?;
+        let libraries = entries(&root.join("usr/lib"));
+        let loader = libraries.iter().flat_map(|dir| entries(dir)).find(|file| {
+            let name = file.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with("ld-linux")
+        });
+        Some(Self {
+            release: dir.file_name()?.to_str()?.to_owned(),
+            loader: loader?,
+            program: root.join("usr/bin/nix"),
+        })
+    }
+
+    /// Returns a command like [`nix`], for this version.
+    pub fn command(&self, program: &str, home: &Path) -> Command {
+        let loader = self.loader.to_str().unwrap();
+        let mut command = isolated(without_variables(loader, &["NIX_", "LD_"]), home);
+        command
+            .arg("--library-path")
+            .arg(self.loader.parent().unwrap());
+        command.args(["--argv0", program]).arg(&self.program);
+        command
+    }
+
+    /// Returns the version, such as `2.26.3`.
+    #[track_caller]
+    pub fn version(&self) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let line = output(self.command("nix", dir.path()).arg("--version"));
+        line.trim()
+            .rsplit(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn isolated(mut command: Command, home: &Path) -> Command {
     command
         .env("HOME", home)
         .env("XDG_CACHE_HOME", home.join("cache"))

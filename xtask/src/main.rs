@@ -18,6 +18,7 @@ mod command;
 mod deb;
 mod fuzz;
 mod instructions;
+mod newer_nix;
 mod sample;
 mod serve;
 mod setup;

@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{find, progress, repository, run, succeeds};
+use crate::newer_nix;
 
 /// Task for which programs are installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
         add_rust_components()?;
         install_cargo_deny()?;
         install_axe()?;
+        newer_nix::unpack();
     }
     Ok(())
 }

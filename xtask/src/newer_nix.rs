@@ -1,0 +1,108 @@
+//! Newer versions of Nix than this machine's, for tests: packages of later Debian releases,
+//! unpacked below `.samovar/nix`.
+//!
+//! apt downloads them with lists of its own and checks their signatures with Debian's keys. They
+//! are not installed: tests run them with the dynamic loader and the libraries beside them. Their
+//! versions are those of the releases; a pinned version disappears from Debian's servers with the
+//! next one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{output, progress, repository, run};
+
+/// Debian releases whose Nix tests use.
+const RELEASES: [&str; 2] = ["trixie", "sid"];
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Unpacks the versions that are missing. Without them, the tests report what they do not test, so
+/// a failure is only reported.
+pub(crate) fn unpack() {
+    for release in RELEASES {
+        let dir = repository().join(".samovar/nix").join(release);
+        if dir.join("root/usr/bin/nix").exists() {
+            continue;
+        }
+        progress(&format!(
+            "unpacking the Nix of Debian {release} for tests (half a minute, once)"
+        ));
+        let started = Instant::now();
+        match unpack_release(release, &dir) {
+            Ok(()) => progress(&format!(
+                "unpacked in {:.0} s",
+                started.elapsed().as_secs_f64()
+            )),
+            Err(error) => progress(&format!("tests will not use this version: {error:#}")),
+        }
+    }
+}
+
+fn unpack_release(release: &str, dir: &Path) -> Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    let (downloads, unfinished) = (dir.join("apt"), dir.join("unfinished"));
+    for sub in ["lists/partial", "archives/partial"] {
+        fs::create_dir_all(downloads.join(sub))?;
+    }
+    fs::create_dir_all(&unfinished)?;
+    let source = format!("deb [signed-by={KEYRING}] {} {release} main\n", site()?);
+    fs::write(downloads.join("sources.list"), source)?;
+    // No package is installed, so all dependencies are downloaded.
+    fs::write(downloads.join("status"), "")?;
+    run(apt_get(&downloads).arg("update"))?;
+    run(apt_get(&downloads).args(["--yes", "--download-only", "install", "nix-bin"]))?;
+    for entry in fs::read_dir(downloads.join("archives"))? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|suffix| suffix == "deb") {
+            run(Command::new("dpkg-deb")
+                .arg("-x")
+                .arg(&package)
+                .arg(&unfinished))?;
+        }
+    }
+    ensure!(
+        unfinished.join("usr/bin/nix").exists(),
+        "nix-bin of {release} contains no nix"
+    );
+    fs::remove_dir_all(&downloads)?;
+    Ok(fs::rename(unfinished, dir.join("root"))?)
+}
+
+/// Returns the address of the Debian archive that this machine uses.
+fn site() -> Result<String> {
+    let mut command = Command::new("apt-get");
+    let sites = output(command.args(["indextargets", "--format", "$(SITE)"]))?;
+    let site = sites.lines().find(|site| site.ends_with("/debian"));
+    let site = site.context("apt has no Debian archive in its sources")?;
+    Ok(site.to_owned())
+}
+
+/// Returns `apt-get` with its whole state in `dir`.
+fn apt_get(dir: &Path) -> Command {
+    let option = |name: &str, path: PathBuf| format!("{name}={}", path.display());
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "--no-install-recommends"]);
+    for option in [
+        option("Dir::Etc::SourceList", dir.join("sources.list")),
+        option("Dir::Etc::SourceParts", PathBuf::from("/dev/null")),
+        option("Dir::State", dir.to_owned()),
+        option("Dir::State::Status", dir.join("status")),
+        option("Dir::Cache", dir.to_owned()),
+        // Docker images delete downloaded packages.
+        "Binary::apt-get::APT::Keep-Downloaded-Packages=true".to_owned(),
+        "Acquire::Languages=none".to_owned(),
+        "Acquire::Retries=0".to_owned(),
+        "Acquire::http::Timeout=10".to_owned(),
+        "APT::Sandbox::User=".to_owned(),
+        "Debug::NoLocking=true".to_owned(),
+    ] {
+        command.arg("-o").arg(option);
+    }
+    command
+}
