@@ -1,0 +1,313 @@
+//! Opening a push protects what the client need not send, and pushes expire with their parts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use samovar_nix::nar::Encoder;
+use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_storage::collect::Rules;
+use samovar_storage::metadata::{DAY, Metadata, NewToken, Published, StoredPath};
+use samovar_storage::push::wire::OpenLine;
+use samovar_storage::push::{Answer, PushError, PushId};
+use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::verify::Unlimited;
+use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
+use sha2::{Digest, Sha256};
+
+thread_local! {
+    /// The time of a test, which runs in a thread of its own.
+    static NOW: Cell<i64> = const { Cell::new(1_800_000_000) };
+}
+
+fn clock() -> i64 {
+    NOW.get()
+}
+
+fn pass(seconds: i64) {
+    NOW.set(NOW.get() + seconds);
+}
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    storage: Arc<Storage>,
+    cache: StoredCache,
+    token: Token,
+}
+
+/// A path and its NAR.
+struct Made {
+    path: StorePath,
+    nar: Vec<u8>,
+}
+
+impl Made {
+    fn new(name: &str) -> Self {
+        let digest = Sha256::digest(name);
+        let hash_part = HashPart::from_bytes(digest[..20].try_into().unwrap());
+        let mut nar = Vec::new();
+        let mut encoder = Encoder::new();
+        encoder.begin(&mut nar).unwrap();
+        encoder.file(&mut nar, false, name.len() as u64).unwrap();
+        nar.extend(name.bytes());
+        encoder.end_file(&mut nar).unwrap();
+        encoder.finish().unwrap();
+        Self {
+            path: StorePath::from_base_name(&format!("{hash_part}-{name}")).unwrap(),
+            nar,
+        }
+    }
+
+    fn nar_hash(&self) -> NarHash {
+        NarHash::from_bytes(Sha256::digest(&self.nar).into())
+    }
+
+    fn line(&self) -> OpenLine {
+        OpenLine {
+            hash_part: self.path.hash_part(),
+            nar_hash: self.nar_hash(),
+            nar_size: self.nar.len() as u64,
+        }
+    }
+
+    fn pack(&self) -> Vec<u8> {
+        let hash = samovar_nix::nixbase32::encode(self.nar_hash().as_bytes());
+        let head = format!("nar {hash} none {}\n", self.nar.len());
+        [head.as_bytes(), &self.nar, b"end 1\n"].concat()
+    }
+
+    fn narinfo(&self) -> Vec<u8> {
+        let (path, nar_hash, len) = (&self.path, self.nar_hash(), self.nar.len());
+        let text = format!("StorePath: /nix/store/{path}\nNarHash: {nar_hash}\nNarSize: {len}\n");
+        format!("narinfo {}\n{text}end 1\n", text.len()).into_bytes()
+    }
+}
+
+fn open(dir: &Path) -> (Arc<Storage>, StoredCache) {
+    let rules = Rules::default();
+    let storage = Storage::with_rules(dir, &StoreDir::default(), rules, clock).unwrap();
+    let cache = storage.cache("default", true).unwrap();
+    (storage, cache)
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (storage, cache) = open(dir.path());
+        let new = NewToken {
+            name: "tests".to_owned(),
+            cache: None,
+            rights: Rights {
+                read: true,
+                push: true,
+            },
+            expires_at: None,
+        };
+        let text = b"smv1_a";
+        let database = samovar_storage::open_database(dir.path()).unwrap();
+        let hash = TokenHash::of(text).unwrap();
+        database.add_token(&hash, &new).unwrap();
+        let token = cache.authorize(text, clock()).unwrap().unwrap();
+        Self {
+            dir,
+            storage,
+            cache,
+            token,
+        }
+    }
+
+    fn database(&self) -> samovar_storage::metadata::Sqlite {
+        let path = self.dir.path().join(DATABASE);
+        samovar_storage::metadata::Sqlite::with_clock(&path, clock).unwrap()
+    }
+
+    fn open(&self, made: &Made) -> (PushId, Answer) {
+        let (id, answers) = self.cache.open_push(&self.token, &[made.line()]).unwrap();
+        (id, answers[0])
+    }
+
+    fn send(&self, id: PushId, made: &Made) {
+        let push = self.cache.push(&self.token, id).unwrap();
+        let outcomes = push
+            .put_pack(&mut &made.pack()[..], &mut Unlimited)
+            .unwrap();
+        assert_eq!(outcomes.len(), 1);
+        assert_eq!(outcomes[0].refusal, None);
+    }
+
+    fn publish(&self, id: PushId, made: &Made) {
+        let push = self.cache.push(&self.token, id).unwrap();
+        let mut body = &made.narinfo()[..];
+        let published = push.publish(&mut body, &|_| false, &render).unwrap();
+        assert_eq!(published, [(made.path.clone(), Published::New)]);
+    }
+
+    fn put_part(&self, id: PushId, made: &Made) -> Result<(), PushError> {
+        let (hash, len) = (made.nar_hash(), made.nar.len() as u64);
+        let push = self.cache.push(&self.token, id)?;
+        push.put_part(hash, 1, len, *hash.as_bytes(), &mut &made.nar[..])
+    }
+
+    fn part_count(&self) -> usize {
+        let tmp = fs::read_dir(self.dir.path().join(".samovar/tmp")).unwrap();
+        tmp.count()
+    }
+}
+
+fn render(path: &StoredPath) -> Vec<u8> {
+    let mut text = Vec::new();
+    narinfo(path)
+        .write(&StoreDir::default(), &mut text)
+        .unwrap();
+    text
+}
+
+#[test]
+fn a_path_that_the_client_need_not_send_is_revived() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, answer) = fixture.open(&made);
+    assert_eq!(answer, Answer::Need);
+    fixture.send(id, &made);
+    fixture.publish(id, &made);
+    let database = fixture.database();
+    let path = || database.graph().unwrap().paths[0];
+    pass(40 * DAY);
+    database.condemn_paths(&[path().id], true).unwrap();
+    assert!(database.confirm(10).unwrap() && path().is_condemned);
+    assert_eq!(fixture.open(&made).1, Answer::Have);
+    assert!(!path().is_condemned);
+    assert_eq!(path().used_on, clock() / DAY);
+    // The use of a path that is not condemned is recorded at once as well.
+    pass(DAY);
+    assert_eq!(fixture.open(&made).1, Answer::Have);
+    assert_eq!(path().used_on, clock() / DAY);
+}
+
+#[test]
+fn a_nar_that_the_client_need_not_send_stays_for_a_day() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    fixture.send(id, &made);
+    let collect = || fixture.storage.collect().unwrap().unwrap();
+    for _ in 0..3 {
+        pass(DAY - 60);
+        assert_eq!(collect().condemned_nars, 0);
+        assert_eq!(fixture.open(&made).1, Answer::Link);
+    }
+    pass(DAY + 60);
+    assert_eq!(collect().condemned_nars, 1);
+    // Condemned, it can still be revived.
+    assert_eq!(fixture.open(&made).1, Answer::Link);
+    pass(7200);
+    assert_eq!(collect().deleted_nars, 0);
+    let (id, _) = fixture.open(&made);
+    fixture.publish(id, &made);
+}
+
+#[test]
+fn a_nar_whose_file_is_lost_is_needed_again() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    fixture.send(id, &made);
+    let file = fs::read_dir(fixture.dir.path().join("nar")).unwrap();
+    let file = file.map(|entry| entry.unwrap().path()).next().unwrap();
+    fs::write(&file, b"short").unwrap();
+    assert_eq!(fixture.open(&made).1, Answer::Need);
+    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let refused = push.publish(&mut &made.narinfo()[..], &|_| false, &render);
+    assert!(matches!(refused, Err(PushError::Missing(_))), "{refused:?}");
+    fixture.send(id, &made);
+    assert_eq!(fs::read(&file).unwrap(), made.nar);
+    assert_eq!(fixture.open(&made).1, Answer::Link);
+    fixture.publish(id, &made);
+}
+
+#[test]
+fn pushes_expire_a_day_after_their_last_request() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (used, _) = fixture.open(&made);
+    let (unused, _) = fixture.open(&made);
+    for id in [used, unused] {
+        fixture.put_part(id, &made).unwrap();
+    }
+    // A new push starts with its tolerance; later ones have between that and none.
+    pass(DAY - 1);
+    let push = fixture.cache.push(&fixture.token, used).unwrap();
+    assert_eq!(push.parts(&made.nar_hash()).unwrap().len(), 1);
+    fixture.storage.sweep_pushes().unwrap();
+    assert_eq!(fixture.part_count(), 2);
+    pass(601);
+    let gone = fixture.put_part(unused, &made);
+    assert!(matches!(gone, Err(PushError::NoPush)), "{gone:?}");
+    fixture.storage.sweep_pushes().unwrap();
+    assert_eq!(fixture.part_count(), 1);
+    fixture.put_part(used, &made).unwrap();
+    pass(2 * DAY);
+    fixture.storage.sweep_pushes().unwrap();
+    assert_eq!(fixture.part_count(), 0);
+}
+
+#[test]
+fn parts_survive_a_restart_and_unfinished_files_do_not() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    fixture.put_part(id, &made).unwrap();
+    let Fixture {
+        dir,
+        storage,
+        cache,
+        token,
+    } = fixture;
+    drop((storage, cache));
+    fs::write(dir.path().join(".samovar/tmp/.tmpabc"), b"unfinished").unwrap();
+    let (storage, cache) = open(dir.path());
+    let fixture = Fixture {
+        dir,
+        storage,
+        cache,
+        token,
+    };
+    assert_eq!(fixture.part_count(), 1);
+    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let compression = samovar_nix::narinfo::Compression::None;
+    push.join(made.nar_hash(), 1, compression, &mut Unlimited)
+        .unwrap();
+    assert_eq!(fixture.part_count(), 0);
+    assert_eq!(fixture.open(&made).1, Answer::Link);
+}
+
+#[test]
+fn the_parts_of_a_token_are_limited_in_number() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    fixture.put_part(id, &made).unwrap();
+    let tmp = fixture.dir.path().join(".samovar/tmp");
+    let name = fs::read_dir(&tmp).unwrap().next().unwrap().unwrap();
+    let name = name.file_name().into_string().unwrap();
+    let add = |numbers: std::ops::RangeInclusive<u32>, nar: char| {
+        for number in numbers {
+            let name = name.replacen("-1-", &format!("-{number}-"), 1);
+            let (start, end) = name.split_at("push-".len() + 33);
+            let name = format!("{start}{nar}{}", &end[1..]);
+            fs::write(tmp.join(name), b"").unwrap();
+        }
+    };
+    // One of these names is that of the first part, because NAR hashes begin with 0 or 1.
+    add(1..=10_000, '0');
+    add(1..=6383, '1');
+    let other = Made::new("other");
+    fixture.put_part(id, &other).unwrap();
+    let refused = fixture.put_part(id, &Made::new("third")).unwrap_err();
+    assert!(refused.to_string().contains("16384"), "{refused}");
+    // A part that exists may be sent again.
+    fixture.put_part(id, &made).unwrap();
+}
