@@ -1,5 +1,5 @@
-//! `samovar push` uploads closures to Samovar and to any server that takes PUT, and survives a
-//! restart of the server.
+//! `samovar push` uploads closures as a stock client to servers that do not know the push protocol,
+//! takes the token from each source, and survives a restart of the server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,10 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use support::{sample, sample_root, sample_store, secret_file};
-use support_push::{Pusher, assert_copies_back, closure, count, exits_with, noise};
+use support_push::proxy::without_protocol;
+use support_push::{
+    Pusher, assert_copies_back, closure, count, exits_with, noise, overwrite, words,
+};
 use support_uploads::Site;
 use testkit::eventually;
 use testkit::nix::{OwnStore, key_pair, local};
@@ -28,15 +31,12 @@ fn samples() -> Vec<String> {
     names.map(|name| sample(name)).collect()
 }
 
-fn words(paths: &[String]) -> Vec<&str> {
-    paths.iter().map(String::as_str).collect()
-}
-
 #[test]
 fn a_closure_is_pushed_once_and_copied_back() {
     let site = Site::new();
     let server = site.start();
-    let (url, paths) = (server.url(), samples());
+    let proxy = without_protocol(server.address);
+    let (url, paths) = (proxy.url(), samples());
     let all = closure(&sample_root(), &paths).len();
     let pusher = Pusher::new(&sample_store(), &site.token(&[]));
 
@@ -49,7 +49,7 @@ fn a_closure_is_pushed_once_and_copied_back() {
         (count(&report, "pushed"), count(&report, "present")),
         (all, 0)
     );
-    assert_copies_back(&url, &site.public_key, &sample_root(), &paths);
+    assert_copies_back(&server.url(), &site.public_key, &sample_root(), &paths);
 
     // The second push, to the other form of the URL, sends nothing.
     let files = site.files();
@@ -119,6 +119,7 @@ fn a_wrong_token_is_refused_in_one_sentence() {
 fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
     let site = Site::new();
     let server = site.start();
+    let url = without_protocol(server.address).url();
     let store = OwnStore::new();
     let (good, bad) = (
         store.add_file("good", b"good"),
@@ -127,7 +128,7 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
     overwrite(&store.real(&bad), b"BAD");
     let token = site.token(&[]);
     let pusher = Pusher::new(&local(store.root()), &token);
-    let text = exits_with(&mut pusher.push(&server.url(), &[&good, &bad]), 1);
+    let text = exits_with(&mut pusher.push(&url, &[&good, &bad]), 1);
     assert!(
         text.contains(&format!("failed {bad}: unreadable: its files differ")),
         "{text}"
@@ -148,14 +149,14 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
     // Without its closure, a path is refused unless the cache has the references.
     let pusher = Pusher::new(&sample_store(), &token);
     let path = sample("text");
-    let text = exits_with(&mut pusher.push(&server.url(), &["--no-closure", &path]), 1);
+    let text = exits_with(&mut pusher.push(&url, &["--no-closure", &path]), 1);
     assert!(
         text.contains(&format!("failed {path}: the cache refused it: 409")),
         "{text}"
     );
 
     let absent = "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-absent";
-    let text = exits_with(&mut pusher.push(&server.url(), &[absent]), 3);
+    let text = exits_with(&mut pusher.push(&url, &[absent]), 3);
     assert!(text.contains("is not in the store"), "{text}");
 }
 
@@ -194,14 +195,6 @@ fn excluded_and_signed_paths_are_not_sent() {
         .iter()
         .filter(|line| line.contains("get /nix-cache-info"));
     assert_eq!(of_info.count(), 3);
-}
-
-/// Overwrites a file of a store.
-fn overwrite(file: &Path, content: &[u8]) {
-    let mut permissions = fs::metadata(file).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
-    fs::set_permissions(file, permissions).unwrap();
-    fs::write(file, content).unwrap();
 }
 
 /// A TCP proxy with an address of its own in front of a server that is restarted. It passes on a

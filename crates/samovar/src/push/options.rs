@@ -54,9 +54,10 @@ pub(crate) fn command() -> Command {
              --skip-signed-by leave out are not pushed either, unless another path needs them. \
              Samovar refuses paths that refer to a path that is neither uploaded nor in the \
              server's Nix store; other servers do not check that. Prints a summary line, and a \
-             line for each path that was not pushed, with the reason. Exit code 0: all paths are in the cache; \
-             1: a path was not pushed; 2: the command line is invalid; 3: the cache or the store \
-             is unavailable. With --exec: the exit code of the command if it is not 0.",
+             line for each path that was not pushed, with the reason. Exit code 0: all paths are \
+             in the cache; 1: a path was not pushed; 2: the command line is invalid; 3: the cache \
+             or the store is unavailable. With --exec: the exit code of the command if it is not \
+             0. With --watch, the command runs until it is killed.",
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \

@@ -6,7 +6,10 @@
     reason = "each test file uses a part of this"
 )]
 
+pub(crate) mod proxy;
+
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -116,4 +119,16 @@ pub(crate) fn closure(root: &Path, paths: &[String]) -> BTreeSet<String> {
 /// Bytes that cannot be compressed, different for each seed.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     SplitMix64::new(seed).bytes(len)
+}
+
+pub(crate) fn words(paths: &[String]) -> Vec<&str> {
+    paths.iter().map(String::as_str).collect()
+}
+
+/// Overwrites a file of a store.
+pub(crate) fn overwrite(file: &Path, content: &[u8]) {
+    let mut permissions = fs::metadata(file).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+    fs::set_permissions(file, permissions).unwrap();
+    fs::write(file, content).unwrap();
 }

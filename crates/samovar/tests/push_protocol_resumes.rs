@@ -1,0 +1,84 @@
+//! A push of a large NAR that was interrupted, by the death of the client or of the server, sends
+//! only the parts that the server lacks.
+
+mod support;
+mod support_push;
+mod support_uploads;
+
+use std::process::Stdio;
+
+use support_push::proxy::{Action, Proxy};
+use support_push::{Pusher, assert_copies_back, count, noise};
+use support_uploads::{Running, Site};
+use testkit::eventually;
+use testkit::nix::{OwnStore, local};
+use testkit::process::wait;
+
+/// A store with a path whose NAR file has three parts.
+fn large() -> (OwnStore, String) {
+    let store = OwnStore::new();
+    let path = store.add_file("large", &noise(1, 40 << 20));
+    (store, path)
+}
+
+/// Forwards only the first part.
+fn first_part_only(server: &Running) -> Proxy {
+    Proxy::start(server.address, |line| match line.contains("/part/") {
+        true if !line.contains("/1?") => Action::Hold,
+        _ => Action::Forward,
+    })
+}
+
+/// Waits until the first part is stored and others are in progress.
+fn wait_for_first_part(proxy: &Proxy) {
+    eventually("the first part is stored, the second is sent", || {
+        !proxy.exchanges("/1?").is_empty() && proxy.held_count() > 0
+    });
+}
+
+#[test]
+fn a_killed_client_continues_after_the_stored_parts() {
+    let (site, (store, path)) = (Site::new(), large());
+    let server = site.start();
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let proxy = first_part_only(&server);
+    let mut command = pusher.push(&proxy.url(), &[&path]);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    wait_for_first_part(&proxy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let first = proxy.exchanges("/1?")[0].clone();
+
+    proxy.resume(server.address);
+    let report = pusher.report(&proxy.url(), &[&path]);
+    assert_eq!(count(&report, "pushed"), 1);
+    let parts = proxy.exchanges("PUT");
+    let len: usize = parts.iter().map(|part| part.body_len).sum();
+    assert_eq!(parts.len(), 3, "{parts:?}");
+    assert_eq!(report["sentSize"], len - first.body_len);
+    assert_copies_back(&server.url(), &site.public_key, store.root(), &[path]);
+}
+
+#[test]
+fn a_killed_server_keeps_the_stored_parts() {
+    let (site, (store, path)) = (Site::new(), large());
+    let server = site.start();
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let proxy = first_part_only(&server);
+    let mut command = pusher.push(&proxy.url(), &["--json", &path]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_for_first_part(&proxy);
+    server.process.signal("KILL");
+    drop(server);
+    let server = site.start();
+    proxy.resume(server.address);
+    let done = wait(child, &command);
+    assert!(done.status.success(), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(count(&report, "pushed"), 1);
+    let parts = proxy.exchanges("PUT");
+    assert_eq!(parts.len(), 3, "{parts:?}");
+    assert!(parts.iter().all(|part| part.status == 200), "{parts:?}");
+    assert_copies_back(&server.url(), &site.public_key, store.root(), &[path]);
+}
