@@ -22,7 +22,7 @@
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
-//! | buffers for packs and parts | 5 of 16 MiB | a pack and a part are filled while three are sent |
+//! | buffers for packs and parts | 4 of 16 MiB | one is filled while three are sent |
 //! | NARs in a pack | 2048 | the server can verify several packs at once |
 
 use std::collections::HashMap;
