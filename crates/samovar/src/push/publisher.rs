@@ -4,12 +4,12 @@
 //! A larger one becomes visible batch by batch.
 
 use anyhow::{Context as _, bail, ensure};
-use samovar_nix::{HashPart, StoreDir};
+use samovar_nix::StoreDir;
 use samovar_storage::push::wire::{PUBLISH_COUNT_MAX, PUBLISH_LEN_MAX};
 
 use super::ledger::Ledger;
 use super::session::answer;
-use super::wire::{self, LINE_LEN_MAX};
+use super::wire::{self, LINE_LEN_MAX, Missing};
 use crate::http::{Http, refusal};
 
 /// Length of the NARs that wait for their narinfo, in bytes, from which paths are published before
@@ -183,15 +183,28 @@ impl<'a, 'l> Publisher<'a, 'l> {
         (body, sent)
     }
 
-    fn fail_missing(&mut self, missing: Vec<(HashPart, HashPart)>) -> anyhow::Result<()> {
-        for (reference, referrer) in missing {
-            let path = self.ledger.find(referrer);
+    fn fail_missing(&mut self, missing: Vec<Missing>) -> anyhow::Result<()> {
+        for missing in missing {
+            let (path, reason) = match missing {
+                Missing::Reference {
+                    reference,
+                    referrer,
+                } => {
+                    let found = self.ledger.find(reference);
+                    let info = found.and_then(|found| self.ledger.info(found));
+                    let text = reference.to_string();
+                    let reference = info.map_or(&*text, |info| info.path.base_name());
+                    let reason = format!("its reference {reference} is not in the cache");
+                    (referrer, format!("{reason}: push it, too"))
+                }
+                Missing::Nar(path) => {
+                    let reason =
+                        "its NAR was deleted from the cache meanwhile: run the command again";
+                    (path, reason.to_owned())
+                }
+            };
+            let path = self.ledger.find(path);
             let path = path.context("the cache names an unknown path")?;
-            let found = self.ledger.find(reference);
-            let info = found.and_then(|found| self.ledger.info(found));
-            let text = reference.to_string();
-            let reference = info.map_or(&*text, |info| info.path.base_name());
-            let reason = format!("its reference {reference} is not in the cache: push it, too");
             self.ledger.failed(path, reason);
         }
         Ok(())

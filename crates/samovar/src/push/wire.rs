@@ -161,23 +161,38 @@ pub(super) fn parse_parts(text: &str) -> anyhow::Result<Vec<(u64, u64, String)>>
         .collect()
 }
 
-/// Parses the list of references that were missing at `publish`: hash part of the reference, and of
-/// the path that refers to it.
+/// Why a path cannot be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// A reference of the path does not exist.
+    Reference {
+        reference: HashPart,
+        referrer: HashPart,
+    },
+    /// The server does not have the NAR of the path any more.
+    Nar(HashPart),
+}
+
+/// Parses the response to `publish` that lists what is missing.
 ///
 /// # Errors
 ///
 /// The response is incomplete or malformed.
-pub(super) fn parse_missing(text: &str) -> anyhow::Result<Vec<(HashPart, HashPart)>> {
+pub(super) fn parse_missing(text: &str) -> anyhow::Result<Vec<Missing>> {
     let (lines, end) = lines_and_end(text)?;
     ensure!(end == [lines.len()], "the last line does not match");
     lines
         .iter()
         .map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
-            let ["missing", reference, referrer] = words[..] else {
-                anyhow::bail!("the line {line:?} is malformed");
-            };
-            Ok((reference.parse()?, referrer.parse()?))
+            Ok(match words[..] {
+                ["missing", reference, referrer] => Missing::Reference {
+                    reference: reference.parse()?,
+                    referrer: referrer.parse()?,
+                },
+                ["need", path] => Missing::Nar(path.parse()?),
+                _ => anyhow::bail!("the line {line:?} is malformed"),
+            })
         })
         .collect()
 }
@@ -345,8 +360,15 @@ mod tests {
             assert!(parse_parts(bad).is_err(), "{bad}");
         }
         let hash_part: HashPart = H.parse().unwrap();
-        let text = format!("missing {H} {H}\nend 1\n");
-        assert_eq!(parse_missing(&text).unwrap(), [(hash_part, hash_part)]);
-        assert!(parse_missing("missing a b\nend 1\n").is_err());
+        let text = format!("missing {H} {H}\nneed {H}\nend 2\n");
+        let reference = Missing::Reference {
+            reference: hash_part,
+            referrer: hash_part,
+        };
+        let expected = [reference, Missing::Nar(hash_part)];
+        assert_eq!(parse_missing(&text).unwrap(), expected);
+        for bad in ["missing a b\nend 1\n", "need a\nend 1\n", "end 1\n", ""] {
+            assert!(parse_missing(bad).is_err(), "{bad}");
+        }
     }
 }
