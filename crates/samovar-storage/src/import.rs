@@ -11,7 +11,7 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StorePath};
 
 use crate::error::{PutError, StorageError};
-use crate::metadata::{Metadata as _, NewNar, NewToken, StoredNar};
+use crate::metadata::{NewNar, NewToken, Rows as _, StoredNar};
 use crate::storage::{STORE_ID, Storage, open_database};
 use crate::stored_cache::StoredCache;
 use crate::token::{Rights, Token, TokenHash};

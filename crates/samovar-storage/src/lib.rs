@@ -50,7 +50,7 @@ pub use admission::{Admitted, PATIENCE, Wait};
 pub use counters::CollectorStatistics;
 pub use error::{PutError, StorageError};
 pub use inspect::{Inspection, inspect};
-pub use mirror::narinfo;
+pub use mirror::{cache_info, narinfo};
 pub use objects::Space;
 pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
 pub use size::human as human_size;

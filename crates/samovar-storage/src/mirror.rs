@@ -10,7 +10,8 @@ use crate::metadata::StoredPath;
 pub(crate) const CACHE_INFO: &str = "nix-cache-info";
 
 /// Returns the text of `nix-cache-info`.
-pub(crate) fn cache_info(dir: &StoreDir) -> String {
+#[must_use]
+pub fn cache_info(dir: &StoreDir) -> String {
     format!(
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
         dir.as_str()

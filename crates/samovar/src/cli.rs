@@ -7,7 +7,9 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 
 use crate::trust::keys;
-use crate::{client_setup, fsck, gc, hook, import, pin, push, secrets, serve, status, token};
+use crate::{
+    client_setup, export, fsck, gc, hook, import, pin, push, secrets, serve, status, token,
+};
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -31,6 +33,7 @@ pub fn command() -> Command {
         .subcommand(gc::command())
         .subcommand(fsck::command())
         .subcommand(import::command())
+        .subcommand(export::command())
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")

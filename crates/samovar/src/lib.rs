@@ -18,6 +18,7 @@ pub mod cli;
 mod client_setup;
 mod command;
 mod doctor;
+mod export;
 mod fsck;
 mod gc;
 mod hook;
@@ -106,6 +107,7 @@ pub fn run(
         "doctor" => (doctor::run(one, out), None),
         "fsck" => (fsck::run(one, out), Some(2)),
         "import" => (import::run(one, out), Some(2)),
+        "export" => (export::run(one, out), Some(2)),
         "use" => (client_setup::run(one, out), None),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };

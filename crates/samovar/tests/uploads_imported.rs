@@ -313,3 +313,31 @@ fn a_running_server_serves_imported_paths_after_a_reload() {
     // A push of the same path changes nothing.
     assert_clean(&site);
 }
+
+#[test]
+fn references_come_from_the_next_source() {
+    // As in caches whose clients leave out what cache.nixos.org has.
+    let (site, next) = (Site::new(), Site::new());
+    let lib = MadePath::new("lib").compressed("zstd");
+    let app = MadePath::new("app").referring_to(&lib.store_path);
+    let directory = site.dir().join("other");
+    fs::create_dir_all(directory.join("nar")).unwrap();
+    fs::write(directory.join("nix-cache-info"), "StoreDir: /nix/store\n").unwrap();
+    fs::write(directory.join(&app.target()[1..]), app.narinfo()).unwrap();
+    fs::write(directory.join(app.url()), &app.file).unwrap();
+    let server = next.start();
+    server.publish(&next.token(&[]), &lib);
+    let (first, second) = (directory.to_str().unwrap(), server.url());
+    let text = import_part(&site, &["--from", first, &app.store_path]);
+    assert!(text.contains(&lib.store_path[11..]), "{text}");
+    let text = output(&mut import(
+        &site,
+        &["--from", first, "--from", &second, &app.store_path],
+    ));
+    assert!(text.starts_with("2 paths imported, "), "{text}");
+    server.process.terminate();
+    let server = site.start();
+    server.assert_serves(&lib);
+    server.assert_serves(&app);
+    assert_clean(&site);
+}

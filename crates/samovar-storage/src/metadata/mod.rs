@@ -16,7 +16,7 @@ use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
 
-pub use check::{ListedNar, ListedPath, MirroredCache};
+pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use push::{Need, PushLimits, PushMetadata};
@@ -154,7 +154,7 @@ impl Published {
 /// The database of a storage.
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
-pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
+pub trait Metadata: PushMetadata + Rows + std::fmt::Debug + Send + Sync {
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors
@@ -495,94 +495,6 @@ pub trait Metadata: PushMetadata + std::fmt::Debug + Send + Sync {
     ///
     /// Any [`StorageError`].
     fn remove_expired_pins(&self) -> Result<usize, StorageError>;
-
-    /// Returns the next NARs after row `id`, in the order of their rows.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError>;
-
-    /// Returns the next paths of all caches after row `id`, in the order of their rows: a path
-    /// comes after those to which it refers.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn paths_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedPath>, StorageError>;
-
-    /// Returns the same as [`path`](Self::path), but does not revive the path.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn peek(&self, cache: CacheId, hash_part: HashPart)
-    -> Result<Option<StoredPath>, StorageError>;
-
-    /// Returns the paths that use a NAR.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn paths_of_nar(&self, nar_id: i64) -> Result<Vec<ListedPath>, StorageError>;
-
-    /// Returns the index of a NAR's zstd frames.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn frames(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
-
-    /// Replaces the index of a NAR's zstd frames.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError>;
-
-    /// Records in one transaction that a NAR is lost (`true`) or intact. Does nothing if
-    /// `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
-    /// mirrored cache whose NAR is lost, calls `remove_mirror`. Returns whether it was recorded.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn set_lost(
-        &self,
-        nar_id: i64,
-        is_lost: bool,
-        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
-        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
-    ) -> Result<bool, StorageError>;
-
-    /// Returns the cache whose narinfos are also in the directory.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn mirrored_cache(&self) -> Result<Option<MirroredCache>, StorageError>;
-
-    /// Whether no NAR has this object, and its deletion is not in progress.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError>;
-
-    /// Records the keys that no NAR has as garbage, in one transaction. Returns these keys.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError>;
-
-    /// Checks the database, and returns at most `count_max` faults of its structure and of the
-    /// references between its rows. `deep`: also compares indexes with tables.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn faults(&self, deep: bool, count_max: u32) -> Result<Vec<String>, StorageError>;
 }
 
 /// The properties of a token to add.

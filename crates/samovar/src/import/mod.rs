@@ -47,10 +47,17 @@ pub(crate) fn command() -> Command {
              of the server, for its signing keys: samovar import --config FILE --from \
              https://cache.example.org ./result",
         )
-        .arg(Arg::new("from").long("from").value_name("SOURCE").help(
-            "Cache to read: a directory, file:///DIRECTORY, or the URL of a binary cache \
-                     over HTTP [default: the storage directory]",
-        ))
+        .arg(
+            Arg::new("from")
+                .long("from")
+                .value_name("SOURCE")
+                .action(ArgAction::Append)
+                .help(
+                    "Cache to read: a directory, file:///DIRECTORY, or the URL of a binary cache \
+                     over HTTP; if repeated, a path comes from the first cache that has it \
+                     [default: the storage directory]",
+                ),
+        )
         .arg(
             Arg::new("link")
                 .long("link")
@@ -100,16 +107,16 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let config = serve::configuration(&serve::settings(matches)?)?;
     let root = directory(&config)?;
     let rebuilds = matches.get_flag("rebuild");
-    let from: Option<&String> = matches.get_one("from");
+    let from: Vec<&String> = matches.get_many("from").into_iter().flatten().collect();
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
-    let source = Source::open(from, &root, matches.get_flag("link"))?;
+    let source = Source::open(&from, &root, matches.get_flag("link"))?;
     if rebuilds {
         begin_rebuild(&root).with_context(|| format!("cannot rebuild {root:?}"))?;
     }
     let storage = Storage::open(&root, source.store_dir())
         .with_context(|| format!("cannot use the storage {root:?}"))?;
-    let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_none())?;
+    let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_empty())?;
     let (found, mut failures) = source.find(&paths)?;
     let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
     let keys: Vec<&PublicKey> = keys.into_iter().flatten().flatten().collect();

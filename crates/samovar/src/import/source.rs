@@ -1,10 +1,10 @@
 //! The caches from which paths are imported: directories, and caches over HTTP.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, bail, ensure};
 use samovar_nix::narinfo::NarInfo;
@@ -23,10 +23,12 @@ use crate::walk;
 /// Maximum length of a narinfo, in bytes.
 const NARINFO_LEN_MAX: u64 = 1 << 20;
 
-/// A cache to read.
+/// The caches to read. A path comes from the first one that has it.
 pub(super) struct Source {
-    kind: Kind,
+    caches: Vec<Kind>,
     store_dir: StoreDir,
+    /// Paths that do not come from the first cache, with the index of theirs.
+    origins: Mutex<HashMap<HashPart, usize>>,
     /// Directory for files whose hash is not known yet.
     tmp: PathBuf,
 }
@@ -41,39 +43,26 @@ enum Kind {
 }
 
 impl Source {
-    /// Opens a cache by the text of `--from`; without one, the storage directory itself.
-    pub(super) fn open(from: Option<&String>, storage: &Path, links: bool) -> anyhow::Result<Self> {
-        let tmp = storage.join(".samovar/tmp");
-        let directory = match from {
-            None => storage.to_owned(),
-            Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
-                ensure!(!links, "--link needs a directory, not a URL");
-                let cache = Cache::open(url)?;
-                return Ok(Self {
-                    store_dir: cache.store_dir().clone(),
-                    kind: Kind::Http(cache),
-                    tmp,
-                });
-            }
-            Some(text) => PathBuf::from(text.strip_prefix("file://").unwrap_or(text)),
-        };
-        let info = directory.join("nix-cache-info");
-        let text = fs::read_to_string(&info).with_context(|| {
-            format!("{directory:?} is not a binary cache: cannot read {info:?}")
-        })?;
-        let store_dir = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
-        let store_dir = match store_dir {
-            Some(dir) => StoreDir::new(dir.trim())
-                .with_context(|| format!("the StoreDir in {info:?} is invalid"))?,
-            None => StoreDir::default(),
-        };
+    /// Opens the caches of `--from`; without one, the storage directory itself.
+    pub(super) fn open(from: &[&String], storage: &Path, links: bool) -> anyhow::Result<Self> {
+        let mut opened = Vec::new();
+        for text in from {
+            opened.push(Kind::open(text, links)?);
+        }
+        if opened.is_empty() {
+            opened.push(Kind::directory(storage, true)?);
+        }
+        let (caches, dirs): (Vec<Kind>, Vec<StoreDir>) = opened.into_iter().unzip();
+        let store_dir = dirs.first().cloned().unwrap_or_default();
+        ensure!(
+            dirs.iter().all(|dir| *dir == store_dir),
+            "the caches have paths of different store directories"
+        );
         Ok(Self {
-            kind: Kind::Directory {
-                root: directory,
-                links: links || from.is_none(),
-            },
+            caches,
             store_dir,
-            tmp,
+            origins: Mutex::default(),
+            tmp: storage.join(".samovar/tmp"),
         })
     }
 
@@ -81,7 +70,7 @@ impl Source {
         &self.store_dir
     }
 
-    /// Returns the narinfos of the closures of these paths, or of all paths of a directory if there
+    /// Returns the narinfos of the closures of these paths, or of all paths of directories if there
     /// are none. Each comes after its references.
     pub(super) fn find(&self, paths: &[String]) -> anyhow::Result<(Vec<NarInfo>, Vec<Failure>)> {
         let failures = Mutex::new(Vec::new());
@@ -91,28 +80,37 @@ impl Source {
         };
         let roots = roots::read(paths, &self.store_dir, io::stdin().lock())?;
         let mut named: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
-        let found = match &self.kind {
-            Kind::Http(_) if named.is_empty() => {
-                bail!("a cache over HTTP has no list of its paths: name those to import")
-            }
-            // Bulk queries do not show the uploaded paths of a server.
-            Kind::Http(cache) => {
-                walk::closure(&named, &HashSet::new(), |hash_part| cache.one(hash_part))?
-            }
-            Kind::Directory { root, .. } => {
-                if paths.is_empty() {
-                    named = narinfos_in(root)?;
+        for cache in self.caches.iter().filter(|_| paths.is_empty()) {
+            match cache {
+                Kind::Directory { root, .. } => named.extend(narinfos_in(root)?),
+                Kind::Http(_) => {
+                    bail!("a cache over HTTP has no list of its paths: name those to import")
                 }
-                walk::closure(&named, &HashSet::new(), |hash_part| {
-                    let read = self.narinfo(root, hash_part);
-                    // One narinfo that cannot be used must not end the import.
-                    Ok(read.unwrap_or_else(|error| {
-                        fail(format!("{hash_part}.narinfo"), format!("{error:#}"));
-                        None
-                    }))
-                })?
             }
-        };
+        }
+        let found = walk::closure(&named, &HashSet::new(), |hash_part| {
+            for (at, cache) in self.caches.iter().enumerate() {
+                let info = match cache {
+                    // Bulk queries do not show the uploaded paths of a server.
+                    Kind::Http(cache) => cache.one(hash_part)?,
+                    Kind::Directory { root, .. } => {
+                        let read = read_narinfo(root, hash_part, &self.store_dir);
+                        // One narinfo that cannot be used must not end the import.
+                        read.unwrap_or_else(|error| {
+                            fail(format!("{hash_part}.narinfo"), format!("{error:#}"));
+                            None
+                        })
+                    }
+                };
+                if info.is_some() {
+                    if at > 0 {
+                        self.origins().insert(hash_part, at);
+                    }
+                    return Ok(info);
+                }
+            }
+            Ok(None)
+        })?;
         for root in roots {
             if found.missing.contains(&root.hash_part) {
                 fail(root.text, "the source does not have it".to_owned());
@@ -124,21 +122,8 @@ impl Source {
         Ok((found.narinfos, failures))
     }
 
-    /// Reads a narinfo of a directory; `None` if there is none.
-    fn narinfo(&self, root: &Path, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
-        let file = match File::open(root.join(format!("{hash_part}.narinfo"))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut text = Vec::new();
-        file.take(NARINFO_LEN_MAX).read_to_end(&mut text)?;
-        let info = NarInfo::parse(&self.store_dir, &text).context("the narinfo is malformed")?;
-        let found = &info.store_path;
-        ensure!(
-            found.hash_part() == hash_part,
-            "it is the narinfo of {found}"
-        );
-        Ok(Some(info))
+    fn origins(&self) -> MutexGuard<'_, HashMap<HashPart, usize>> {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Verifies and stores the NAR of a narinfo.
@@ -149,7 +134,8 @@ impl Source {
         info: &NarInfo,
     ) -> anyhow::Result<FileName> {
         let name = file_name(info);
-        match &self.kind {
+        let origin = self.origins().get(&info.store_path.hash_part()).copied();
+        match &self.caches[origin.unwrap_or(0)] {
             Kind::Directory { root, links } => {
                 let file = root.join(relative(&info.url)?);
                 let opened = File::open(&file);
@@ -184,6 +170,55 @@ impl Source {
             }
         }
     }
+}
+
+impl Kind {
+    fn open(text: &str, links: bool) -> anyhow::Result<(Self, StoreDir)> {
+        if !text.starts_with("http://") && !text.starts_with("https://") {
+            return Self::directory(
+                Path::new(text.strip_prefix("file://").unwrap_or(text)),
+                links,
+            );
+        }
+        let cache = Cache::open(text)?;
+        let store_dir = cache.store_dir().clone();
+        Ok((Self::Http(cache), store_dir))
+    }
+
+    fn directory(root: &Path, links: bool) -> anyhow::Result<(Self, StoreDir)> {
+        let info = root.join("nix-cache-info");
+        let text = fs::read_to_string(&info)
+            .with_context(|| format!("{root:?} is not a binary cache: cannot read {info:?}"))?;
+        let store_dir = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
+        let store_dir = match store_dir {
+            Some(dir) => StoreDir::new(dir.trim())
+                .with_context(|| format!("the StoreDir in {info:?} is invalid"))?,
+            None => StoreDir::default(),
+        };
+        let root = root.to_owned();
+        Ok((Self::Directory { root, links }, store_dir))
+    }
+}
+
+/// Reads a narinfo of a directory; `None` if there is none.
+fn read_narinfo(
+    root: &Path,
+    hash_part: HashPart,
+    dir: &StoreDir,
+) -> anyhow::Result<Option<NarInfo>> {
+    let file = match File::open(root.join(format!("{hash_part}.narinfo"))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut text = Vec::new();
+    file.take(NARINFO_LEN_MAX).read_to_end(&mut text)?;
+    let info = NarInfo::parse(dir, &text).context("the narinfo is malformed")?;
+    let found = &info.store_path;
+    ensure!(
+        found.hash_part() == hash_part,
+        "it is the narinfo of {found}"
+    );
+    Ok(Some(info))
 }
 
 /// Returns the hash parts of all narinfos in a directory.

@@ -1,14 +1,81 @@
 //! Statements that list all rows, and those of the check of a storage.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{HashPart, StoreDir};
 
-use super::collect;
 use super::rows::{damaged, nar_columns, nar_of, path_of};
+use super::{Sqlite, collect, paths as stored};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, ListedNar, ListedPath, MirroredCache};
+use crate::metadata::{CacheId, CacheRow, ListedNar, ListedPath, Metadata as _, Rows, StoredPath};
 
-pub(super) fn nars_after(
+impl Rows for Sqlite {
+    fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError> {
+        self.read(|connection| nars_after(connection, id, count_max))
+    }
+
+    fn paths_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedPath>, StorageError> {
+        self.read(|connection| paths_after(connection, id, count_max))
+    }
+
+    fn peek(
+        &self,
+        cache: CacheId,
+        hash_part: HashPart,
+    ) -> Result<Option<StoredPath>, StorageError> {
+        let found = self.read(|connection| stored::stored_path(connection, cache, hash_part))?;
+        Ok(found.map(|(path, _)| path))
+    }
+
+    fn paths_of_nar(&self, nar_id: i64) -> Result<Vec<ListedPath>, StorageError> {
+        self.read(|connection| paths_of_nar(connection, nar_id))
+    }
+
+    fn frames(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
+        self.read(|connection| frames(connection, nar_id))
+    }
+
+    fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError> {
+        set_frames(&self.writer(), nar_id, frames)
+    }
+
+    fn set_lost(
+        &self,
+        nar_id: i64,
+        is_lost: bool,
+        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
+        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+    ) -> Result<bool, StorageError> {
+        self.write(|transaction| {
+            let is_unchanged = is_unchanged()?;
+            if is_unchanged {
+                set_lost(transaction, nar_id, is_lost, remove_mirror, self.now())?;
+            }
+            Ok(is_unchanged)
+        })
+    }
+
+    fn mirrored_cache(&self) -> Result<Option<CacheRow>, StorageError> {
+        self.read(mirrored_cache)
+    }
+
+    fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError> {
+        self.read(|connection| cache(connection, "?1", &[&name]))
+    }
+
+    fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError> {
+        self.read(|connection| is_orphan(connection, object_key))
+    }
+
+    fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError> {
+        self.write(|transaction| discard(transaction, object_keys, self.now()))
+    }
+
+    fn faults(&self, deep: bool, count_max: u32) -> Result<Vec<String>, StorageError> {
+        self.read(|connection| faults(connection, deep, count_max))
+    }
+}
+
+fn nars_after(
     connection: &Connection,
     id: i64,
     count_max: u32,
@@ -29,7 +96,7 @@ pub(super) fn nars_after(
     Ok(nars)
 }
 
-pub(super) fn paths_after(
+fn paths_after(
     connection: &Connection,
     id: i64,
     count_max: u32,
@@ -38,10 +105,7 @@ pub(super) fn paths_after(
     paths(connection, condition, &[id, count_max.into()])
 }
 
-pub(super) fn paths_of_nar(
-    connection: &Connection,
-    nar_id: i64,
-) -> Result<Vec<ListedPath>, StorageError> {
+fn paths_of_nar(connection: &Connection, nar_id: i64) -> Result<Vec<ListedPath>, StorageError> {
     paths(connection, "nar_id = ?1 order by path.id", &[nar_id])
 }
 
@@ -69,16 +133,13 @@ fn paths(
     Ok(paths)
 }
 
-pub(super) fn frames(
-    connection: &Connection,
-    nar_id: i64,
-) -> Result<Option<Vec<u8>>, StorageError> {
+fn frames(connection: &Connection, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
     let mut statement = connection.prepare_cached("select frames from nar where id = ?1")?;
     let frames = statement.query_row([nar_id], |row| row.get(0)).optional()?;
     Ok(frames.flatten())
 }
 
-pub(super) fn set_frames(
+fn set_frames(
     connection: &Connection,
     nar_id: i64,
     frames: Option<&[u8]>,
@@ -88,7 +149,7 @@ pub(super) fn set_frames(
     Ok(())
 }
 
-pub(super) fn set_lost(
+fn set_lost(
     transaction: &Transaction<'_>,
     nar_id: i64,
     is_lost: bool,
@@ -110,29 +171,36 @@ pub(super) fn set_lost(
     Ok(())
 }
 
-pub(super) fn mirrored_cache(
+pub(super) fn mirrored_cache(connection: &Connection) -> Result<Option<CacheRow>, StorageError> {
+    let mirrored = "(select name from cache where id = \
+                    (select cast(value as integer) from meta where key = 'mirrored-cache'))";
+    cache(connection, mirrored, &[])
+}
+
+/// Returns the cache with the name to which the expression evaluates.
+fn cache(
     connection: &Connection,
-) -> Result<Option<MirroredCache>, StorageError> {
+    name: &str,
+    parameters: &[&dyn ToSql],
+) -> Result<Option<CacheRow>, StorageError> {
+    let query = format!("select id, name, store_dir from cache where name = {name}");
     let found: Option<(i64, String, String)> = connection
-        .query_row(
-            "select id, name, store_dir from cache where id = \
-             (select cast(value as integer) from meta where key = 'mirrored-cache')",
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )
+        .query_row(&query, parameters, |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
     let Some((id, name, dir)) = found else {
         return Ok(None);
     };
-    let dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
-    Ok(Some(MirroredCache {
+    let store_dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
+    Ok(Some(CacheRow {
         id: CacheId(id),
         name,
-        store_dir: dir,
+        store_dir,
     }))
 }
 
-pub(super) fn is_orphan(connection: &Connection, key: &str) -> Result<bool, StorageError> {
+fn is_orphan(connection: &Connection, key: &str) -> Result<bool, StorageError> {
     let mut statement = connection.prepare_cached(
         "select not exists (select 1 from nar where object_key = ?1) \
          and not exists (select 1 from garbage where object_key = ?1 and done_at is null)",
@@ -140,7 +208,7 @@ pub(super) fn is_orphan(connection: &Connection, key: &str) -> Result<bool, Stor
     Ok(statement.query_row([key], |row| row.get(0))?)
 }
 
-pub(super) fn discard(
+fn discard(
     transaction: &Transaction<'_>,
     keys: &[String],
     now: i64,
@@ -155,7 +223,7 @@ pub(super) fn discard(
     Ok(discarded)
 }
 
-pub(super) fn faults(
+fn faults(
     connection: &Connection,
     deep: bool,
     count_max: u32,

@@ -29,9 +29,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use samovar_nix::{HashPart, StorePath};
 
 use super::{
-    CacheId, Clock, Graph, ListedNar, ListedPath, Metadata, MirroredCache, NewNar, NewPath, NewPin,
-    NewRealisation, NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation,
-    Totals, Uses,
+    CacheId, Clock, Graph, Metadata, NewNar, NewPath, NewPin, NewRealisation, NewToken, Pin,
+    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Totals, Uses,
 };
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
@@ -363,66 +362,5 @@ impl Metadata for Sqlite {
 
     fn remove_expired_pins(&self) -> Result<usize, StorageError> {
         pins::remove_expired(&self.writer(), self.now())
-    }
-
-    fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError> {
-        self.read(|connection| check::nars_after(connection, id, count_max))
-    }
-
-    fn paths_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedPath>, StorageError> {
-        self.read(|connection| check::paths_after(connection, id, count_max))
-    }
-
-    fn peek(
-        &self,
-        cache: CacheId,
-        hash_part: HashPart,
-    ) -> Result<Option<StoredPath>, StorageError> {
-        let found = self.read(|connection| paths::stored_path(connection, cache, hash_part))?;
-        Ok(found.map(|(path, _)| path))
-    }
-
-    fn paths_of_nar(&self, nar_id: i64) -> Result<Vec<ListedPath>, StorageError> {
-        self.read(|connection| check::paths_of_nar(connection, nar_id))
-    }
-
-    fn frames(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
-        self.read(|connection| check::frames(connection, nar_id))
-    }
-
-    fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError> {
-        check::set_frames(&self.writer(), nar_id, frames)
-    }
-
-    fn set_lost(
-        &self,
-        nar_id: i64,
-        is_lost: bool,
-        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
-        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
-    ) -> Result<bool, StorageError> {
-        self.write(|transaction| {
-            let is_unchanged = is_unchanged()?;
-            if is_unchanged {
-                check::set_lost(transaction, nar_id, is_lost, remove_mirror, self.now())?;
-            }
-            Ok(is_unchanged)
-        })
-    }
-
-    fn mirrored_cache(&self) -> Result<Option<MirroredCache>, StorageError> {
-        self.read(check::mirrored_cache)
-    }
-
-    fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError> {
-        self.read(|connection| check::is_orphan(connection, object_key))
-    }
-
-    fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError> {
-        self.write(|transaction| check::discard(transaction, object_keys, self.now()))
-    }
-
-    fn faults(&self, deep: bool, count_max: u32) -> Result<Vec<String>, StorageError> {
-        self.read(|connection| check::faults(connection, deep, count_max))
     }
 }

@@ -1,0 +1,300 @@
+//! `samovar export`: writes the uploaded paths of a cache into a directory that any Nix can read.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_storage::cache_info;
+use samovar_storage::metadata::{CacheId, Metadata, StoredPath};
+use samovar_storage::objects::{Directory, Objects as _};
+use tempfile::NamedTempFile;
+
+use crate::outcome::Outcome;
+use crate::roots;
+use crate::serve;
+use crate::size::human;
+use crate::storage::{copy, directory, renderer, signing};
+use crate::token::open;
+
+/// Number of rows that are read at a time.
+const BATCH_COUNT: u32 = 500;
+
+/// Defines the command.
+pub(crate) fn command() -> Command {
+    let command = Command::new("export")
+        .about(
+            "Writes uploaded paths into a directory, as a binary cache for file:// or any server",
+        )
+        .after_help(
+            "Writes the NARs, the narinfos with the signatures that the server sends, and \
+             nix-cache-info. Files that the directory has are skipped. Hashes of files are \
+             checked. Prints a line for each path that cannot be exported, or that refers to a \
+             path of the server's Nix store, which is not exported. Exit code 0: all paths were \
+             exported; 1: a path was not, or misses a reference; 2: the command line is invalid, \
+             or the storage or the directory cannot be used. The server may run. Give its \
+             configuration, for the signing keys: samovar export --config FILE --to DIRECTORY",
+        )
+        .arg(
+            Arg::new("to")
+                .long("to")
+                .value_name("DIRECTORY")
+                .required(true)
+                .value_parser(value_parser!(PathBuf))
+                .help("Directory to write to; it is created if it does not exist"),
+        )
+        .arg(
+            Arg::new("link")
+                .long("link")
+                .action(ArgAction::SetTrue)
+                .help("Link the files on the same file system, do not copy them"),
+        )
+        .arg(
+            Arg::new("cache")
+                .long("cache")
+                .value_name("NAME")
+                .help("Cache to export [default: the first one of the configuration]"),
+        )
+        .arg(
+            Arg::new("paths")
+                .value_name("PATH")
+                .num_args(0..)
+                .help("Paths to export, with their closures [default: all paths of the cache]"),
+        );
+    serve::with_options(command, "")
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// The configuration is invalid, or the storage or the directory cannot be used.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let config = serve::configuration(&serve::settings(matches)?)?;
+    let root = directory(&config)?;
+    let metadata: &dyn Metadata = &open(&root, false)?;
+    let first = config.caches.first().context("a server has a cache")?;
+    let named: Option<&String> = matches.get_one("cache");
+    let name = named.map_or(first.storage_name(), String::as_str);
+    let settings = config
+        .caches
+        .iter()
+        .find(|cache| cache.storage_name() == name);
+    let cache = metadata.find_cache(name)?;
+    let cache = cache.with_context(|| format!("the storage has no cache {name:?}"))?;
+    let signing = signing(settings.unwrap_or(first))?;
+    let render = renderer(&signing, cache.store_dir.clone());
+    let to: &PathBuf = matches.get_one("to").context("a directory is missing")?;
+    let export = Export {
+        metadata,
+        objects: &Directory::open(&root)?,
+        root: &root,
+        cache: cache.id,
+        to,
+        links: matches.get_flag("link"),
+    };
+    export.begin(&cache.store_dir)?;
+    let paths = matches.get_many("paths").into_iter().flatten();
+    let paths: Vec<String> = paths.cloned().collect();
+    let wanted = export.closure(&paths, &cache.store_dir)?;
+    let counts = export.all(wanted.as_ref(), &render, out)?;
+    let (exported, bytes, faults) = (counts.exported, human(counts.bytes), counts.faults);
+    writeln!(
+        out,
+        "{exported} paths exported, {bytes} written, {faults} faults"
+    )?;
+    Ok(match faults {
+        0 => Outcome::Complete,
+        _ => Outcome::Incomplete,
+    })
+}
+
+#[derive(Default)]
+struct Counts {
+    exported: u64,
+    /// Total length of the files written.
+    bytes: u64,
+    /// Paths that were not exported, and references that are missing.
+    faults: u64,
+}
+
+/// An export of one cache.
+struct Export<'a> {
+    metadata: &'a dyn Metadata,
+    objects: &'a Directory,
+    /// The storage directory.
+    root: &'a Path,
+    cache: CacheId,
+    to: &'a Path,
+    links: bool,
+}
+
+impl Export<'_> {
+    /// Makes the directory, or checks that it has paths of the same store directory.
+    fn begin(&self, store_dir: &StoreDir) -> anyhow::Result<()> {
+        let failed = || format!("cannot write to {:?}", self.to);
+        fs::create_dir_all(self.to.join("nar")).with_context(failed)?;
+        let storage = fs::canonicalize(self.root)?;
+        ensure!(
+            !fs::canonicalize(self.to)?.starts_with(storage),
+            "{:?} is the storage itself: export to another directory",
+            self.to
+        );
+        let (info, text) = (self.to.join("nix-cache-info"), cache_info(store_dir));
+        let line = format!("StoreDir: {store_dir}\n");
+        match fs::read_to_string(&info) {
+            Ok(found) => {
+                ensure!(
+                    found.contains(&line),
+                    "{info:?} has paths of another store directory"
+                );
+                Ok(())
+            }
+            Err(_) => self
+                .write("nix-cache-info", text.as_bytes())
+                .with_context(failed),
+        }
+    }
+
+    /// Returns the hash parts of the closures of these paths; `None` if there are no paths.
+    fn closure(
+        &self,
+        paths: &[String],
+        dir: &StoreDir,
+    ) -> anyhow::Result<Option<HashSet<HashPart>>> {
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let roots = roots::read(paths, dir, io::stdin().lock())?;
+        let mut open = Vec::new();
+        for root in roots {
+            let is_known = self.metadata.has_path(self.cache, root.hash_part)?;
+            ensure!(is_known, "the cache does not have {}", root.text);
+            open.push(root.hash_part);
+        }
+        let mut closure = HashSet::new();
+        while let Some(hash_part) = open.pop() {
+            if closure.insert(hash_part)
+                && let Some(path) = self.metadata.peek(self.cache, hash_part)?
+            {
+                open.extend(path.references.iter().map(StorePath::hash_part));
+            }
+        }
+        Ok(Some(closure))
+    }
+
+    /// Exports the wanted paths of the cache, or all if `wanted` is `None`.
+    fn all(
+        &self,
+        wanted: Option<&HashSet<HashPart>>,
+        render: &dyn Fn(&StoredPath) -> Vec<u8>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<Counts> {
+        let mut counts = Counts::default();
+        let mut after = 0;
+        // References come before their referrers.
+        loop {
+            let mut batch = self.metadata.paths_after(after, BATCH_COUNT)?;
+            let Some(last) = batch.last() else {
+                return Ok(counts);
+            };
+            after = last.id;
+            batch.retain(|listed| {
+                let is_wanted = |wanted: &HashSet<_>| wanted.contains(&listed.path.hash_part());
+                listed.cache == self.cache && wanted.is_none_or(is_wanted)
+            });
+            for listed in batch {
+                let path = listed.path.base_name();
+                match self.one(&listed.path, render) {
+                    Ok((bytes, missing)) => {
+                        counts.exported += 1;
+                        counts.bytes += bytes;
+                        counts.faults += missing.len() as u64;
+                        for reference in missing {
+                            let reference = reference.base_name();
+                            writeln!(
+                                out,
+                                "incomplete {path}: the cache does not have {reference}"
+                            )?;
+                        }
+                    }
+                    Err(error) => {
+                        counts.faults += 1;
+                        writeln!(out, "not exported {path}: {error:#}")?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Exports a path. Returns the number of bytes written, and the references that the cache does
+    /// not have.
+    fn one(
+        &self,
+        path: &StorePath,
+        render: &dyn Fn(&StoredPath) -> Vec<u8>,
+    ) -> anyhow::Result<(u64, Vec<StorePath>)> {
+        // A use, so that the collector does not delete the file before it is copied.
+        let stored = self.metadata.path(self.cache, path.hash_part())?;
+        let stored = stored.context("its file is lost")?;
+        let key = &stored.nar.object_key;
+        let is_there = fs::metadata(self.to.join(key))
+            .is_ok_and(|metadata| metadata.len() == stored.nar.file_size);
+        let written = if is_there { 0 } else { stored.nar.file_size };
+        if !is_there {
+            self.nar(&stored)
+                .with_context(|| format!("cannot export {key}"))?;
+        }
+        self.write(&format!("{}.narinfo", path.hash_part()), &render(&stored))?;
+        let mut missing = Vec::new();
+        for reference in stored.references {
+            if !self.metadata.has_path(self.cache, reference.hash_part())? {
+                missing.push(reference);
+            }
+        }
+        Ok((written, missing))
+    }
+
+    /// Exports the file of a NAR, and checks its hash.
+    fn nar(&self, stored: &StoredPath) -> anyhow::Result<()> {
+        let key = &stored.nar.object_key;
+        let mut file = self.objects.open(key)?.context("the file is missing")?;
+        let to = self.to.join(key);
+        let parent = to.parent().unwrap_or(self.to);
+        fs::create_dir_all(parent)?;
+        let check = |found: [u8; 32]| {
+            ensure!(
+                found == stored.nar.file_hash,
+                "the file is damaged: run samovar fsck --deep"
+            );
+            Ok(())
+        };
+        if self.links {
+            check(copy(&mut file, &mut io::sink())?)?;
+            fs::remove_file(&to).ok();
+            return Ok(fs::hard_link(self.root.join(key), &to)?);
+        }
+        let mut new = temporary(parent)?;
+        check(copy(&mut file, &mut new)?)?;
+        new.persist(&to)?;
+        Ok(())
+    }
+
+    /// Writes a file of the directory.
+    fn write(&self, name: &str, text: &[u8]) -> anyhow::Result<()> {
+        let mut file = temporary(self.to)?;
+        file.write_all(text)?;
+        file.persist(self.to.join(name))?;
+        Ok(())
+    }
+}
+
+/// Makes a file that everybody may read once it has its name.
+fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(directory)
+}
