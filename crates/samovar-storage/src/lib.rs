@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod browse;
 pub mod collect;
 mod commit_queue;
 mod content_address;

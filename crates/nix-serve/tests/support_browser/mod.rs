@@ -14,7 +14,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::eventually;
+use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::process::Process;
 

@@ -36,6 +36,9 @@ impl View<'_> {
                 }
                 div { dt { "Priority" } dd { (self.cache.priority) } }
                 div { dt { "Store" } dd { code { (store.store_dir()) } } }
+                @if self.cache.stored.is_some() {
+                    div { dt { "Uploads" } dd { a href=(self.base.to("uploads")) { "Recent" } } }
+                }
             }
             (keys_section(&keys))
             (self.use_section(&keys))

@@ -23,12 +23,15 @@ mod path;
 mod status;
 mod status_storage;
 mod text;
+mod uploaded;
+mod uploads;
 mod url;
 
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, StorePath};
+use samovar_storage::StoredCache;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
@@ -70,6 +73,8 @@ pub(crate) struct PagedCache<'a> {
     pub(crate) config: &'a PagesConfig,
     pub(crate) path_prefix: &'a [u8],
     pub(crate) priority: u32,
+    /// The uploaded paths; `None` if the cache takes no uploads.
+    pub(crate) stored: Option<&'a StoredCache>,
 }
 
 /// Whether a request that is not part of the cache protocol is answered with a page. `path`:
@@ -107,6 +112,7 @@ impl View<'_> {
             Some(PageRoute::Landing) => Ok(self.landing()),
             Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
             Some(PageRoute::Search) => self.search(head),
+            Some(PageRoute::Uploads) => Ok(self.uploads()),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Serve {
                 hash_part,
@@ -174,7 +180,9 @@ impl View<'_> {
                 .page("Search", "message", main)
                 .response(Status::NOT_FOUND));
         };
-        self.reader().servable(hash_part)?;
+        if self.uploaded(hash_part)?.is_none() {
+            self.reader().servable(hash_part)?;
+        }
         Ok(redirect(&self.base.to_path(hash_part)))
     }
 

@@ -36,7 +36,14 @@ enum ClosureSize {
 impl View<'_> {
     /// Renders the page of a path.
     pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        let registration = self.reader().servable(hash_part)?;
+        let uploaded = self.uploaded(hash_part)?;
+        let registration = match (self.reader().servable(hash_part), &uploaded) {
+            (Ok(registration), _) => registration,
+            (Err(refusal), Some(uploaded)) if refusal.is_absence() => {
+                return self.uploaded_page(uploaded);
+            }
+            (Err(refusal), _) => return Err(refusal),
+        };
         let info = &registration.info;
         let others: Vec<&StorePath> = info
             .references
@@ -55,6 +62,7 @@ impl View<'_> {
             (self.actions(info)?)
             (self.facts(info)?)
             (self.references(&references))
+            @if let Some(uploaded) = &uploaded { (self.upload_section(uploaded)?) }
         };
         Ok(self
             .page(info.path.name(), "path-page", main)
@@ -130,7 +138,7 @@ impl View<'_> {
         })
     }
 
-    fn references(&self, references: &[(&StorePath, bool)]) -> Markup {
+    pub(super) fn references(&self, references: &[(&StorePath, bool)]) -> Markup {
         html! {
             @if !references.is_empty() {
                 section aria-labelledby="references" {
@@ -148,7 +156,7 @@ impl View<'_> {
     }
 
     /// Renders the name of a path, with a link to its page if it may be read.
-    fn path_name(&self, path: &StorePath, is_linked: bool) -> Markup {
+    pub(super) fn path_name(&self, path: &StorePath, is_linked: bool) -> Markup {
         html! {
             @if is_linked {
                 @let url = self.base.to_path(path.hash_part());

@@ -124,6 +124,22 @@ impl Render for Date {
     }
 }
 
+/// A number of days since 1970, shown as a date.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Day(pub(crate) i64);
+
+impl Render for Day {
+    fn render(&self) -> Markup {
+        let time = OffsetDateTime::from_unix_timestamp(self.0.saturating_mul(86_400));
+        let time = time.ok().filter(|time| time.year() >= 0);
+        let (year, month, day) = time
+            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+            .to_calendar_date();
+        let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
+        html! { time datetime=(date) { (date) } }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

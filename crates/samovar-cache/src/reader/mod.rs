@@ -9,6 +9,7 @@ pub(crate) mod policy;
 use std::sync::Arc;
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_storage::metadata::StoredPath;
 use samovar_store::{Store, StoreError};
 
 use crate::known::registration::Registration;
@@ -104,6 +105,12 @@ impl Reader {
         Ok(registration)
     }
 
+    /// Whether a deny rule of the policy matches an uploaded path. Allow rules apply only to paths
+    /// of the Nix store; a client with a token has chosen to upload the others.
+    pub(crate) fn denies_uploaded(&self, path: &StoredPath) -> bool {
+        !self.policy.is_open() && matches!(self.decide(&uploaded_info(path)), Decision::Denied)
+    }
+
     /// Whether exactly this path may be read. The error is returned if that cannot be decided now.
     pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
         match self.readable(path.hash_part()) {
@@ -111,5 +118,21 @@ impl Reader {
             Err(refusal) if refusal.is_absence() => Ok(false),
             Err(refusal) => Err(refusal),
         }
+    }
+}
+
+/// Converts an uploaded path into a row as in the Nix store.
+pub(crate) fn uploaded_info(path: &StoredPath) -> PathInfo {
+    PathInfo {
+        path: path.path.clone(),
+        nar_hash: path.nar.nar_hash,
+        nar_size: path.nar.nar_size,
+        references: path.references.clone(),
+        deriver: path.deriver.clone(),
+        signatures: path.signatures.clone(),
+        content_address: path.content_address,
+        registration_time: path.registered_at,
+        ultimate: false,
+        registration: None,
     }
 }

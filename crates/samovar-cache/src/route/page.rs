@@ -14,6 +14,8 @@ pub(crate) enum PageRoute {
     Version,
     /// `/search`
     Search,
+    /// `/uploads`
+    Uploads,
     /// `/path/<hash part>`
     Path(HashPart),
     /// `/serve/<hash part>/…`
@@ -37,6 +39,7 @@ impl PageRoute {
             b"/" => return Some(Self::Landing),
             b"/version" => return Some(Self::Version),
             b"/search" => return Some(Self::Search),
+            b"/uploads" => return Some(Self::Uploads),
             _ => {}
         }
         if let Some(rest) = path.strip_prefix(b"/path/") {
@@ -100,6 +103,7 @@ mod tests {
         check("/", Some(PageRoute::Landing));
         check("/version", Some(PageRoute::Version));
         check("/search", Some(PageRoute::Search));
+        check("/uploads", Some(PageRoute::Uploads));
         check("/path/{H}", Some(PageRoute::Path(h())));
         check("/path/{H}/", Some(PageRoute::NoPath));
         check("/path/x", Some(PageRoute::NoPath));

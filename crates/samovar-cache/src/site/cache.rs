@@ -159,6 +159,7 @@ impl Cache {
             config: self.pages.as_ref()?,
             path_prefix: &self.path_prefix,
             priority: self.priority,
+            stored: self.uploads.as_ref().map(|uploads| &uploads.stored),
         })
     }
 

@@ -40,7 +40,7 @@ use std::io::{self, Read};
 use samovar_http::http::{Method, Status, Version};
 use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
-use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
+use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{PREFIX, Token, now};
 use samovar_storage::verify::{FileName, decoded};
@@ -51,7 +51,7 @@ use crate::answer::nar::Part;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::rendered;
 use crate::narinfo::signing::Signing;
-use crate::reader::policy::Decision;
+use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, TEXT};
 
 use self::body::{SharedBody, encoding_of};
@@ -446,11 +446,9 @@ impl Uploads {
     }
 }
 
-/// Whether a deny rule of the cache's policy matches an uploaded path. Allow rules apply only to
-/// paths of the Nix store; a client with a token has chosen to upload the others.
+/// Whether the policy hides an uploaded path.
 fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
-    let reader = &context.narinfos.reader;
-    !reader.policy.is_open() && matches!(reader.decide(&info_of(path)), Decision::Denied)
+    context.narinfos.reader.denies_uploaded(path)
 }
 
 /// Makes the response for storage that cannot be read. The cause is in the log.
@@ -491,7 +489,7 @@ fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
 #[must_use]
 pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> Vec<u8> {
     let mut narinfo = samovar_storage::narinfo(path);
-    narinfo.signatures = signing.beside_uploaded(&info_of(path), dir);
+    narinfo.signatures = signing.beside_uploaded(&uploaded_info(path), dir);
     let mut text = Vec::new();
     let written = narinfo.write(dir, &mut text);
     debug_assert!(
@@ -499,22 +497,6 @@ pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> 
         "published narinfos were parsed: {written:?}"
     );
     text
-}
-
-/// Converts an uploaded path into a row as in the Nix store.
-fn info_of(path: &StoredPath) -> PathInfo {
-    PathInfo {
-        path: path.path.clone(),
-        nar_hash: path.nar.nar_hash,
-        nar_size: path.nar.nar_size,
-        references: path.references.clone(),
-        deriver: path.deriver.clone(),
-        signatures: path.signatures.clone(),
-        content_address: path.content_address,
-        registration_time: path.registered_at,
-        ultimate: false,
-        registration: None,
-    }
 }
 
 /// Calls `look_up` with the token of the request; returns `None` if there is no token.

@@ -13,7 +13,8 @@ use samovar_store::{Realisation, RealisationId};
 use serde_json::{Map, Value};
 
 use super::target::{Kind, Target};
-use super::{Context, Uploads, info_of, is_denied, ok, report, unavailable};
+use super::{Context, Uploads, is_denied, ok, report, unavailable};
+use crate::reader::uploaded_info;
 use crate::refusal::Fixed;
 
 /// Maximum number of signatures of a realisation.
@@ -115,7 +116,7 @@ impl Uploads {
         let info = if is_of_cache {
             // This revives the output if it is condemned.
             match self.stored.lookup(out_path.hash_part())? {
-                Some(path) if !is_denied(context, &path) => Some(info_of(&path)),
+                Some(path) if !is_denied(context, &path) => Some(uploaded_info(&path)),
                 _ => return Ok(None),
             }
         } else {

@@ -6,6 +6,7 @@
 mod check;
 mod collect;
 mod extra;
+mod overview;
 mod push;
 mod sqlite;
 mod totals;
@@ -19,6 +20,9 @@ use crate::token::{Rights, Token, TokenHash};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
+pub use overview::{
+    CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath,
+};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
 pub(crate) use sqlite::{SCHEMA, all_tokens};
@@ -154,7 +158,7 @@ impl Published {
 /// The database of a storage.
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
-pub trait Metadata: PushMetadata + Rows + std::fmt::Debug + Send + Sync {
+pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sync {
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors
@@ -457,13 +461,6 @@ pub trait Metadata: PushMetadata + Rows + std::fmt::Debug + Send + Sync {
     ///
     /// Any [`StorageError`].
     fn set_collected(&self) -> Result<(), StorageError>;
-
-    /// Returns totals of the database at one moment. Scans the table of NARs.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn totals(&self) -> Result<Totals, StorageError>;
 
     /// Pins a path of a cache, and revives it if it is condemned. Returns the pin; `None` if the
     /// cache has no such path.

@@ -10,6 +10,7 @@
 mod check;
 mod collect;
 mod extra;
+mod overview;
 mod paths;
 mod pins;
 mod push;
@@ -30,7 +31,7 @@ use samovar_nix::{HashPart, StorePath};
 
 use super::{
     CacheId, Clock, Graph, Metadata, NewNar, NewPath, NewPin, NewRealisation, NewToken, Pin,
-    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Totals, Uses,
+    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
@@ -342,10 +343,6 @@ impl Metadata for Sqlite {
 
     fn set_collected(&self) -> Result<(), StorageError> {
         totals::set_collected(&self.writer(), self.now())
-    }
-
-    fn totals(&self) -> Result<Totals, StorageError> {
-        self.read(totals::read)
     }
 
     fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError> {

@@ -1,0 +1,163 @@
+//! The page of an uploaded path, and the section about uploads on the page of a path.
+
+use maud::{Markup, html};
+use samovar_http::Response;
+use samovar_http::http::Status;
+use samovar_metrics::Event;
+use samovar_nix::{HashPart, StorePath};
+use samovar_storage::StorageError;
+use samovar_storage::metadata::{CLOSURE_COUNT_MAX, Details, REFERRER_COUNT_MAX};
+
+use super::View;
+use super::landing::snippet;
+use super::text::{Count, Date, Day, Name, Size};
+use crate::reader::uploaded_info;
+use crate::refusal::Refusal;
+
+impl View<'_> {
+    /// Returns the details of an uploaded path, unless the policy denies it.
+    pub(super) fn uploaded(&self, hash_part: HashPart) -> Result<Option<Details>, Refusal> {
+        let Some(stored) = self.cache.stored else {
+            return Ok(None);
+        };
+        let details = stored.details(hash_part);
+        let details = details.map_err(|error| self.failed(&error))?;
+        Ok(details.filter(|details| !self.reader().denies_uploaded(&details.path)))
+    }
+
+    /// Reports an error of the storage, and makes the refusal.
+    pub(super) fn failed(&self, error: &StorageError) -> Refusal {
+        let observer = &self.reader().shared.observer;
+        observer.event(&Event::StorageFailed(error));
+        Refusal::Unreadable
+    }
+
+    /// Renders the page of a path that only the storage has.
+    pub(super) fn uploaded_page(&self, details: &Details) -> Result<Response, Refusal> {
+        let path = &details.path;
+        let dir = self.reader().store().store_dir();
+        let others = path.references.iter().filter(|other| **other != path.path);
+        let mut references = Vec::new();
+        for other in others {
+            references.push((other, self.has_page(other)?));
+        }
+        let main = html! {
+            p.crumbs { "Store path" }
+            h1 { (path.path.name()) }
+            (snippet("Store path", &html! { (path.path.full(dir)) }))
+            (self.downloads(details))
+            (self.upload_facts(details))
+            (self.references(&references))
+            (self.upload_section(details)?)
+        };
+        Ok(self
+            .page(path.path.name(), "path-page", main)
+            .response(Status::OK))
+    }
+
+    fn downloads(&self, details: &Details) -> Markup {
+        let (hash_part, nar) = (details.path.path.hash_part(), &details.path.nar);
+        html! {
+            ul.actions {
+                li.first {
+                    a href=(self.base.to(&nar.object_key)) {
+                        "Download NAR, " (Size(nar.file_size).brief())
+                    }
+                }
+                li { a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "narinfo" } }
+                li { a href=(self.base.to(&format!("{hash_part}.ls"))) { "Listing" } }
+            }
+        }
+    }
+
+    fn upload_facts(&self, details: &Details) -> Markup {
+        let (path, nar) = (&details.path, &details.path.nar);
+        let dir = self.reader().store().store_dir();
+        let signing = &self.cache.narinfos.signing;
+        let signatures = signing.beside_uploaded(&uploaded_info(path), dir);
+        html! {
+            dl.table-of-facts {
+                div { dt { "NAR size" } dd { (Size(nar.nar_size)) } }
+                div { dt { "File" } dd { (Size(nar.file_size)) ", " (nar.compression.name()) } }
+                div { dt { "NAR hash" } dd { code { (nar.nar_hash.to_string()) } } }
+                @if let Some(deriver) = &path.deriver {
+                    div { dt { "Deriver" } dd { (self.path_name(deriver, false)) } }
+                }
+                @if let Some(address) = &path.content_address {
+                    div { dt { "Content address" } dd { code { (address.to_string()) } } }
+                }
+                div { dt { "Signatures" } dd {
+                    @if signatures.is_empty() { span.soft { "none" } }
+                    @else { ul { @for signature in signatures {
+                        li { code { (signature.key_name()) } }
+                    } } }
+                } }
+            }
+        }
+    }
+
+    /// Renders the token with which a path was uploaded, its pins, closure and referrers.
+    pub(super) fn upload_section(&self, details: &Details) -> Result<Markup, Refusal> {
+        let mut referrers = Vec::new();
+        for referrer in &details.referrers {
+            if self.has_page(referrer)? {
+                referrers.push(referrer);
+            }
+        }
+        Ok(html! {
+            section aria-labelledby="upload" {
+                h2 id="upload" { "Upload" }
+                dl.table-of-facts {
+                    div { dt { "Uploaded" } dd {
+                        (Date(details.path.registered_at))
+                        @if let Some(token) = &details.token {
+                            " with the token " strong { (Name(token.as_bytes())) }
+                        }
+                    } }
+                    div { dt { "Last use" } dd {
+                        (Day(details.path.used_on))
+                        @if details.is_condemned { ", " strong { "will be deleted unless used" } }
+                    } }
+                    div { dt { "Uploaded closure" } dd {
+                        @match details.closure {
+                            Some(size) => {
+                                (Size(size.nar_size)) " in " (Count(size.path_count)) " paths"
+                            },
+                            None => { "more than " (Count(CLOSURE_COUNT_MAX.into())) " paths" },
+                        }
+                    } }
+                    div { dt { "Pins" } dd {
+                        @if details.pins.is_empty() { span.soft { "none" } }
+                        @else { ul { @for (name, generation) in &details.pins {
+                            li { (Name(name.as_bytes())) ", generation " (generation) }
+                        } } }
+                    } }
+                    div { dt { "Referrers" } dd { (self.referrers(&referrers, details)) } }
+                }
+            }
+        })
+    }
+
+    fn referrers(&self, shown: &[&StorePath], details: &Details) -> Markup {
+        let is_cut = details.referrers.len() >= REFERRER_COUNT_MAX as usize;
+        html! {
+            @if shown.is_empty() { span.soft { "none" } }
+            @else { ul.paths {
+                @for path in shown { li { (self.path_name(path, true)) } }
+            } }
+            @if is_cut { span.soft { "Only the first " (REFERRER_COUNT_MAX) " were read." } }
+        }
+    }
+
+    /// Whether the page of a path may be shown: of an uploaded one, or of one in the Nix store.
+    pub(super) fn has_page(&self, path: &StorePath) -> Result<bool, Refusal> {
+        let hash_part = path.hash_part();
+        let stored = self.cache.stored;
+        let may_be_uploaded = stored.is_some_and(|stored| stored.may_contain(hash_part));
+        match self.reader().policy.is_open() {
+            true if may_be_uploaded => Ok(true),
+            false if may_be_uploaded && self.uploaded(hash_part)?.is_some() => Ok(true),
+            _ => self.is_there(path),
+        }
+    }
+}

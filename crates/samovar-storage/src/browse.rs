@@ -1,0 +1,50 @@
+//! Queries of one cache for its web interface. They record no use and revive nothing.
+
+use samovar_nix::HashPart;
+
+use crate::error::StorageError;
+use crate::metadata::{Details, Pin, RecentPath};
+use crate::stored_cache::StoredCache;
+
+impl StoredCache {
+    /// Returns the paths that were published last, newest first, at most `count_max`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn recent(&self, count_max: u32) -> Result<Vec<RecentPath>, StorageError> {
+        self.storage.metadata.recent(self.id, count_max)
+    }
+
+    /// Returns the details of an uploaded path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn details(&self, hash_part: HashPart) -> Result<Option<Details>, StorageError> {
+        match self.may_contain(hash_part) {
+            true => self.storage.metadata.details(self.id, hash_part),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the pins of this cache by name, the newest generation first.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn pins(&self) -> Result<Vec<Pin>, StorageError> {
+        let mut pins = self.storage.metadata.pins()?;
+        pins.retain(|pin| pin.cache == self.name);
+        Ok(pins)
+    }
+
+    /// Returns the total length of the files that the paths of the cache use, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn file_bytes(&self) -> Result<u64, StorageError> {
+        self.storage.metadata.file_bytes(self.id)
+    }
+}

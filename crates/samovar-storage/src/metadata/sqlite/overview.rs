@@ -1,0 +1,124 @@
+//! Queries for metrics and for the web interface.
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+use samovar_nix::{HashPart, StorePath};
+
+use super::rows::{path_of, unsigned};
+use super::{Sqlite, paths, totals};
+use crate::error::StorageError;
+use crate::metadata::{
+    CLOSURE_COUNT_MAX, CacheId, ClosureSize, Details, Metadata as _, Overview, REFERRER_COUNT_MAX,
+    RecentPath, Totals,
+};
+
+/// Number of the newest paths of all caches among which those of one cache are looked for.
+const SCAN_COUNT_MAX: u32 = 10_000;
+
+impl Overview for Sqlite {
+    fn totals(&self) -> Result<Totals, StorageError> {
+        self.read(totals::read)
+    }
+
+    fn recent(&self, cache: CacheId, count_max: u32) -> Result<Vec<RecentPath>, StorageError> {
+        self.read(|connection| recent(connection, cache, count_max))
+    }
+
+    fn details(
+        &self,
+        cache: CacheId,
+        hash_part: HashPart,
+    ) -> Result<Option<Details>, StorageError> {
+        self.read(|connection| details(connection, cache, hash_part, self.now()))
+    }
+}
+
+fn recent(
+    connection: &Connection,
+    cache: CacheId,
+    count_max: u32,
+) -> Result<Vec<RecentPath>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select hash_part, path.name, registered_at, nar_size, file_size, token.name \
+         from (select * from path order by id desc limit ?3) as path \
+         join nar on nar.id = nar_id left join token on token.id = token_id \
+         where cache_id = ?1 and state <> 3 order by path.id desc limit ?2",
+    )?;
+    let mut rows = statement.query(params![cache.0, count_max, SCAN_COUNT_MAX])?;
+    let mut recent = Vec::new();
+    while let Some(row) = rows.next()? {
+        let hash_part = HashPart::from_bytes(row.get(0)?);
+        recent.push(RecentPath {
+            path: path_of(hash_part, &row.get::<_, String>(1)?)?,
+            registered_at: row.get(2)?,
+            nar_size: unsigned(row.get(3)?)?,
+            file_size: unsigned(row.get(4)?)?,
+            token: row.get(5)?,
+        });
+    }
+    Ok(recent)
+}
+
+fn details(
+    connection: &Connection,
+    cache: CacheId,
+    hash_part: HashPart,
+    now: i64,
+) -> Result<Option<Details>, StorageError> {
+    // All queries see the same moment.
+    let transaction = connection.unchecked_transaction()?;
+    let Some((path, is_condemned)) = paths::stored_path(&transaction, cache, hash_part)? else {
+        return Ok(None);
+    };
+    let token = transaction
+        .prepare_cached(
+            "select token.name from path join token on token.id = token_id where path.id = ?1",
+        )?
+        .query_row([path.id], |row| row.get(0))
+        .optional()?;
+    let pins = transaction
+        .prepare_cached(
+            "select name, generation from pin \
+             where path_id = ?1 and (expires_at is null or expires_at > ?2) \
+             order by name, generation desc",
+        )?
+        .query_map([path.id, now], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    Ok(Some(Details {
+        token,
+        is_condemned,
+        pins,
+        referrers: referrers(&transaction, path.id)?,
+        closure: closure(&transaction, path.id)?,
+        path,
+    }))
+}
+
+fn referrers(connection: &Connection, path: i64) -> Result<Vec<StorePath>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select hash_part, name from reference join path on path.id = referrer \
+         where reference = ?1 limit ?2",
+    )?;
+    let mut rows = statement.query(params![path, REFERRER_COUNT_MAX])?;
+    let mut referrers = Vec::new();
+    while let Some(row) = rows.next()? {
+        let hash_part = HashPart::from_bytes(row.get(0)?);
+        referrers.push(path_of(hash_part, &row.get::<_, String>(1)?)?);
+    }
+    Ok(referrers)
+}
+
+fn closure(connection: &Connection, path: i64) -> Result<Option<ClosureSize>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "with recursive member (id) as (values (?1) union \
+         select reference from reference join member on referrer = member.id limit ?2 + 1) \
+         select count(*), sum(nar_size) \
+         from member join path on path.id = member.id join nar on nar.id = nar_id",
+    )?;
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let (path_count, nar_size) = statement.query_row(params![path, CLOSURE_COUNT_MAX], row)?;
+    let size = ClosureSize {
+        path_count: unsigned(path_count)?,
+        nar_size: unsigned(nar_size)?,
+    };
+    Ok((size.path_count <= CLOSURE_COUNT_MAX.into()).then_some(size))
+}

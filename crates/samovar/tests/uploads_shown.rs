@@ -1,0 +1,163 @@
+//! The web interface shows uploads, pins and quota, to clients that may read the cache, and its
+//! pages are accessible.
+
+#[path = "../../nix-serve/tests/support_browser/mod.rs"]
+mod support_browser;
+
+mod support;
+mod support_uploads;
+
+use std::process::Command;
+
+use support::samovar;
+use support_browser::{Browser, LOOKS};
+use support_uploads::{MadePath, Running, Site};
+use testkit::process::output;
+
+/// A server with three uploaded paths, of which `app` refers to `lib` and is pinned.
+struct Scene {
+    server: Running,
+    lib: MadePath,
+    app: MadePath,
+    secret: MadePath,
+}
+
+impl Scene {
+    fn new(site: &Site) -> Self {
+        let lib = MadePath::new("lib");
+        let app = MadePath::new("app").referring_to(&lib.store_path);
+        let secret = MadePath::new("secret");
+        let server = site.start();
+        let token = site.token(&["--name", "builder-7"]);
+        for path in [&lib, &app, &secret] {
+            server.publish(&token, path);
+        }
+        let mut pin = samovar();
+        pin.args(["pin", "add", "release", &app.store_path]);
+        pin.args(["--expires", "30d", "--storage"]);
+        output(pin.arg(site.storage()));
+        Self {
+            server,
+            lib,
+            app,
+            secret,
+        }
+    }
+
+    fn page(&self, target: &str) -> String {
+        let page = self.server.get(target);
+        assert_eq!(page.status, 200, "{target}");
+        page.text()
+    }
+
+    fn page_of(&self, path: &MadePath) -> String {
+        self.page(&format!("/path/{}", path.hash_part()))
+    }
+}
+
+#[track_caller]
+fn assert_shows(page: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
+fn recent_uploads_pins_and_quota_are_shown() {
+    let site = Site::new();
+    site.configure_empty("uploads.quota = \"1 GiB\"\n");
+    let scene = Scene::new(&site);
+    assert_shows(&scene.page("/"), &["href=\"./uploads\""]);
+    let uploads = scene.page("/uploads");
+    let link = |path: &MadePath| format!("href=\"./path/{}\"", path.hash_part());
+    let parts = [
+        "builder-7",
+        "1.0 GiB",
+        &*link(&scene.lib),
+        &*link(&scene.app),
+        "release",
+    ];
+    assert_shows(&uploads, &parts);
+    let lib = scene.page_of(&scene.lib);
+    let referrer = format!("href=\"./../path/{}\"", scene.app.hash_part());
+    let file = format!("href=\"./..{}\"", scene.lib.file_target());
+    assert_shows(&lib, &["builder-7", "in 1 paths", &referrer, &file]);
+    let app = scene.page_of(&scene.app);
+    assert_shows(&app, &["release", ", generation 1", "in 2 paths"]);
+    let found = scene
+        .server
+        .get(&format!("/search?q={}", scene.app.store_path));
+    assert_eq!(found.status, 302);
+    let absent = scene.server.get("/path/00000000000000000000000000000000");
+    assert_eq!(absent.status, 404);
+}
+
+#[test]
+fn a_deny_rule_hides_a_path_from_all_pages() {
+    let site = Site::new();
+    site.configure_empty("[policy]\ndeny = [{ names = [\"secret\"] }]\n");
+    let scene = Scene::new(&site);
+    let name = &scene.secret.store_path[11..];
+    assert!(!scene.page("/uploads").contains(name));
+    assert_shows(&scene.page("/uploads"), &["release"]);
+    let hash_part = scene.secret.hash_part();
+    for target in [
+        format!("/path/{hash_part}"),
+        format!("/search?q={hash_part}"),
+    ] {
+        assert_eq!(scene.server.get(&target).status, 404, "{target}");
+    }
+}
+
+#[test]
+fn a_private_cache_shows_nothing_to_others() {
+    let site = Site::new();
+    site.configure_empty("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
+    let scene = Scene::new(&site);
+    let path = format!("/path/{}", scene.app.hash_part());
+    let reader = site.token(&["--name", "reader", "--rights", "read"]);
+    let pusher = site.token(&["--name", "pusher", "--rights", "push"]);
+    for target in ["/uploads", &path] {
+        assert_eq!(scene.server.request("GET", target, &reader).status, 200);
+        for token in ["", &pusher] {
+            let refused = scene.server.request("GET", target, token);
+            assert!(matches!(refused.status, 401 | 403), "{}", refused.status);
+            assert!(!refused.text().contains("builder-7"));
+        }
+    }
+}
+
+/// Viewing a page is no use of a path: only downloads keep it.
+#[test]
+fn a_page_does_not_keep_a_path() {
+    let site = Site::new();
+    let scene = Scene::new(&site);
+    let database = site.storage().join(samovar_storage::DATABASE);
+    let sqlite = |statement: &str| {
+        let statement = format!("pragma busy_timeout = 10000; {statement}");
+        output(Command::new("sqlite3").arg(&database).arg(statement))
+    };
+    sqlite("update path set condemned_at = 1 where name = 'lib'");
+    assert_shows(&scene.page_of(&scene.lib), &["will be deleted unless used"]);
+    let condemned = sqlite("select count(*) from path where condemned_at = 1");
+    assert!(condemned.ends_with("1\n"), "{condemned}");
+}
+
+#[test]
+fn pages_are_accessible_in_every_mode() {
+    let site = Site::new();
+    site.configure_empty("uploads.quota = \"1 GiB\"\n");
+    let scene = Scene::new(&site);
+    let browser = Browser::start();
+    let path = format!("/path/{}", scene.app.hash_part());
+    for (name, target) in [("uploads", "/uploads"), ("uploaded-path", &path)] {
+        browser.open(&format!("{}{target}", scene.server.url()));
+        for look in LOOKS {
+            browser.look(look);
+            let name = format!("{name}-{}", look.name);
+            browser.picture(&name);
+            browser.assert_accessible(&name);
+        }
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
