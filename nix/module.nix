@@ -25,6 +25,17 @@ let
     cfg.settings
     // optionalAttrs (credentials != [ ]) {
       secret-key-files = map (credential: "credential:${credential.name}") credentials;
+    }
+    // optionalAttrs cfg.uploads.enable {
+      # Below the StateDirectory: the rest of the file system is read-only to the service.
+      storage = "/var/lib/samovar/storage";
+      uploads =
+        (cfg.settings.uploads or { })
+        // optionalAttrs (cfg.uploads.retention != null) { inherit (cfg.uploads) retention; }
+        // optionalAttrs (cfg.uploads.retentionSize != null) {
+          retention-size = cfg.uploads.retentionSize;
+        }
+        // optionalAttrs (cfg.uploads.quota != null) { inherit (cfg.uploads) quota; };
     };
 
   file = (pkgs.formats.toml { }).generate "samovar.toml" settings;
@@ -70,6 +81,39 @@ in
         are handed over as credentials, so they may be for root alone, and are never copied into the
         store.
       '';
+    };
+
+    uploads = {
+      enable = mkOption {
+        type = types.bool;
+        default = false;
+        description = ''
+          Whether clients with a token may upload paths, into `/var/lib/samovar/storage`. Create a
+          token as root: `samovar token create --storage /var/lib/samovar/storage --name NAME`,
+          after the service has started for the first time.
+        '';
+      };
+
+      retention = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        example = "90d";
+        description = "Time since the last use after which uploaded paths are deleted; never if null.";
+      };
+
+      retentionSize = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        example = "500 GiB";
+        description = "Total size above which the paths are deleted that were unused the longest.";
+      };
+
+      quota = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        example = "600 GiB";
+        description = "Total size above which uploads are refused.";
+      };
     };
 
     settings = mkOption {
@@ -145,7 +189,17 @@ in
           proxy_set_header Host $host;
           proxy_set_header X-Forwarded-For $remote_addr;
           proxy_buffering off;
-        '';
+        ''
+        + (
+          # Uploads have no limit of their own here, and nginx writes no copy of them to disk.
+          if cfg.uploads.enable then
+            ''
+              client_max_body_size 0;
+              proxy_request_buffering off;
+            ''
+          else
+            ""
+        );
       };
     };
   };

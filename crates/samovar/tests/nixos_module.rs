@@ -116,6 +116,39 @@ fn units_and_configuration_are_valid() {
 }
 
 #[test]
+fn uploads_are_configured_below_the_state_directory() {
+    let home = Home::new();
+    let given = r#"{
+        enable = true;
+        uploads = { enable = true; retention = "90d"; quota = "600 GiB"; };
+        nginx.hostName = "cache.example.org";
+    }"#;
+    let made = evaluate(&home, "module.nix", given).unwrap();
+    let proxied = &made["nginx"]["virtualHosts"]["cache.example.org"]["locations"]["/"];
+    let extra = proxied["extraConfig"].as_str().unwrap();
+    assert!(extra.contains("proxy_request_buffering off;"), "{extra}");
+    assert_eq!(value(&made["service"], "StateDirectory"), "samovar");
+    let start = value(&made["service"], "ExecStart");
+    let (_, file) = start.split_once(" serve --config ").unwrap();
+    // The check opens the store.
+    let made = home.command("nix-store").arg("--init").output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut check = home.command(env!("CARGO_BIN_EXE_samovar"));
+    check.args(["serve", "--check-config", "--config"]);
+    let checked = check.arg(home.real(file)).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    let text = String::from_utf8(checked.stdout).unwrap();
+    for line in [
+        "storage = \"/var/lib/samovar/storage\"",
+        "uploads.retention = ",
+        "uploads.quota = ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("uploads.retention-size = \""), "{text}");
+}
+
+#[test]
 fn optional_parts_are_off_and_invalid_values_refused() {
     let home = Home::new();
     assert_eq!(evaluate(&home, "module.nix", "{ }").unwrap(), Value::Null);
