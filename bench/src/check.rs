@@ -115,7 +115,10 @@ pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> R
             .entry(path.clone())
             .or_insert_with(|| signature.to_owned());
         if known != signature {
-            bail!("{}: {path} has another signature", server.name);
+            bail!(
+                "{}: the signature of {path} differs from that of the other servers",
+                server.name
+            );
         }
     }
     Ok(())

@@ -53,9 +53,9 @@ pub(crate) fn render(results: &Results) -> String {
     }
     let worst = ratios.iter().map(|ratio| ratio.value).fold(0.0, f64::max);
     let mut text = format!(
-        "### {name} beside the best peer of each row\n\nBelow 1 {name} is ahead. *Cost* is server \
-         CPU; for memory and system calls it is those. *Speed* is rate or time. The worst ratio \
-         is bold.\n\n| | cost: {name} | best peer | ÷ peer | ÷ nginx | speed ÷ peer | p50 ÷ peer \
+        "### {name} beside the best peer of each row\n\nA ratio below 1 means that {name} \
+         is better. *Cost* is server CPU time; in the rows of memory and system calls, it is the \
+         memory or the number of calls. *Speed* is the rate or the time. The worst ratio is bold.\n\n| | cost: {name} | best peer | ÷ peer | ÷ nginx | speed ÷ peer | p50 ÷ peer \
          | p99 ÷ peer |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
     );
     for line in &lines {

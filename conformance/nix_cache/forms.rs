@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "forms.wrong-hash",
-        "a URL with another NAR hash is not 200",
+        "a URL with the wrong NAR hash is not 200",
         wrong_hash,
     ),
     case(

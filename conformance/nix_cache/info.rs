@@ -16,7 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "info.priority",
-        "Priority, if there, is a number",
+        "Priority, if present, is a number",
         priority,
     ),
     case(
@@ -34,7 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "info.head",
-        "HEAD has the status of GET, and the connection goes on",
+        "HEAD has the status of GET, and the connection can be reused",
         head,
     ),
     case(

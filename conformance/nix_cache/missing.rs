@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "missing.head",
-        "HEAD of it is 404, and the connection goes on",
+        "HEAD of an unknown narinfo is 404, and the connection can be reused",
         head,
     ),
     case(
@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Should,
         "missing.alphabet",
-        "a hash part with other letters is 404",
+        "a hash part with letters outside base 32 is 404",
         alphabet,
     ),
     case(

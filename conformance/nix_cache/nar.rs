@@ -16,14 +16,14 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "nar.file",
-        "the file has FileHash and FileSize, if they are there",
+        "the file has the FileHash and FileSize of the narinfo, if present",
         file,
     ),
-    case(Should, "nar.length", "the length is announced", length),
+    case(Should, "nar.length", "Content-Length is present", length),
     case(
         Must,
         "nar.head",
-        "HEAD has the status of GET, and the connection goes on",
+        "HEAD has the status of GET, and the connection can be reused",
         head,
     ),
     case(
@@ -35,7 +35,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Should,
         "nar.accept-ranges",
-        "Accept-Ranges is bytes",
+        "Accept-Ranges is `bytes`",
         accept_ranges,
     ),
     case(
@@ -59,26 +59,31 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Should,
         "nar.range-beyond",
-        "a range behind the end is 416 with the size",
+        "a range beyond the end is 416 with the size",
         beyond,
     ),
     case(
         Must,
         "nar.range-unknown",
-        "a unit that is not bytes is ignored",
+        "a range in another unit than bytes is ignored",
         unknown_unit,
     ),
     case(
         Must,
         "nar.coding",
-        "a client that accepts no coding gets none",
+        "a client that accepts no content coding gets the plain bytes",
         no_coding,
     ),
-    case(May, "nar.zstd", "a client that accepts zstd gets it", zstd),
+    case(
+        May,
+        "nar.zstd",
+        "a client that accepts zstd gets zstd",
+        zstd,
+    ),
     case(
         Must,
         "nar.zstd-bytes",
-        "what is coded with zstd decodes to the same file",
+        "the zstd response decodes to the same file",
         zstd_bytes,
     ),
 ];
@@ -127,7 +132,7 @@ fn file(cache: &Cache) -> Outcome {
     let narinfo = cache.narinfo(cache.path())?;
     let (hash, size) = (narinfo.get("FileHash"), narinfo.get("FileSize"));
     if hash.is_none() && size.is_none() {
-        return Err(skipped("neither is there"));
+        return Err(skipped("the narinfo has neither field"));
     }
     let file = cache.found(&narinfo.url()?)?.body;
     let len = file.len().to_string();
@@ -246,7 +251,7 @@ fn zstd_bytes(cache: &Cache) -> Outcome {
     let (coding, bytes) = coded(cache)?;
     let bytes = match coding.as_deref() {
         Some("zstd") => zstd::decode_all(&*bytes)?,
-        _ => return Err(skipped("nothing is coded")),
+        _ => return Err(skipped("the response has no content coding")),
     };
     ensure(bytes == cache.found(&url(cache)?)?.body, "other bytes")
 }

@@ -17,11 +17,16 @@ pub(crate) const CASES: &[Case] = &[
         "each line is `Name: value` and ends with a line feed",
         lines,
     ),
-    case(Must, "narinfo.once", "each field but Sig stands once", once),
+    case(
+        Must,
+        "narinfo.once",
+        "each field except Sig occurs once",
+        once,
+    ),
     case(
         Must,
         "narinfo.store-path",
-        "StorePath is the path that was asked for",
+        "StorePath is the requested path",
         store_path,
     ),
     case(Must, "narinfo.url", "URL is relative and not empty", url),
@@ -47,7 +52,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "narinfo.file",
-        "FileHash and FileSize, if there, are a hash and a number",
+        "FileHash and FileSize, if present, are a hash and a number",
         file,
     ),
     case(
@@ -71,7 +76,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         Must,
         "narinfo.deriver",
-        "Deriver, if there, is a derivation's base name",
+        "Deriver, if present, is the base name of a derivation",
         deriver,
     ),
     case(
@@ -80,11 +85,11 @@ pub(crate) const CASES: &[Case] = &[
         "each Sig is a name and 64 bytes in base 64",
         signatures,
     ),
-    case(May, "narinfo.signed", "there is a signature", signed),
+    case(May, "narinfo.signed", "a signature is present", signed),
     case(
         Must,
         "narinfo.ca",
-        "CA, if there, is a content address",
+        "CA, if present, is a content address",
         content_address,
     ),
     case(
@@ -93,11 +98,16 @@ pub(crate) const CASES: &[Case] = &[
         "the media type is text/x-nix-narinfo",
         media_type,
     ),
-    case(Should, "narinfo.length", "the length is announced", length),
+    case(
+        Should,
+        "narinfo.length",
+        "Content-Length is present",
+        length,
+    ),
     case(
         Must,
         "narinfo.head",
-        "HEAD has the status of GET, and the connection goes on",
+        "HEAD has the status of GET, and the connection can be reused",
         head,
     ),
     case(
@@ -299,7 +309,7 @@ fn content_address(cache: &Cache) -> Outcome {
     if is_there {
         Ok(())
     } else {
-        Err(skipped("no path has one"))
+        Err(skipped("no path has this field"))
     }
 }
 

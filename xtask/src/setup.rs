@@ -114,7 +114,7 @@ fn install_packages(packages: &[&str]) -> Result<()> {
 fn apt_get(subcommand: &str) -> Result<Command> {
     let is_root = Path::new("/proc/self")
         .metadata()
-        .context("cannot see who I am")?
+        .context("cannot read /proc/self")?
         .uid()
         == 0;
     let mut command = Command::new(if is_root { "env" } else { "sudo" });
@@ -171,7 +171,7 @@ fn install_cargo_deny() -> Result<()> {
     if folder.join("bin/cargo-deny").exists() || find("cargo-deny").is_some() {
         return Ok(());
     }
-    progress("building cargo-deny, which checks what is built in (two minutes, only once)");
+    progress("building cargo-deny, which checks dependencies (two minutes, only once)");
     run(Command::new("cargo")
         .args([
             "install",

@@ -61,7 +61,7 @@ pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
         };
         let Some(results) = results_of(name, address)? else {
             progress(&format!(
-                "{name} is not here, so it is not run; see conformance/README.md"
+                "skipping {name}, which is not installed; see conformance/README.md"
             ));
             continue;
         };

@@ -91,7 +91,7 @@ pub(crate) fn run(
         match random.weighted(&[20, 25, 15, 10, 12, 10, 15, 12]) {
             0 => {
                 world.note("HUP");
-                server.told(Signal::HUP, RELOADED)?;
+                server.signal_and_wait(Signal::HUP, RELOADED)?;
                 world.count("HUP");
             }
             1 => {
@@ -104,7 +104,7 @@ pub(crate) fn run(
             }
             3 => {
                 world.note("USR1");
-                server.told(Signal::USR1, "counted since the start")?;
+                server.signal_and_wait(Signal::USR1, "counted since the start")?;
                 world.count("USR1");
             }
             4 => {
@@ -131,12 +131,12 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
     if bad_first {
         put(&server.setup.key(), b"no key", 0o600)?;
         // Wait for the last line of this reload, so that the next wait cannot match it.
-        server.told(Signal::HUP, "nothing was changed")?;
+        server.signal_and_wait(Signal::HUP, "nothing was changed")?;
         lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
     }
     pair.install(&server.setup)?;
-    server.told(Signal::HUP, RELOADED)?;
+    server.signal_and_wait(Signal::HUP, RELOADED)?;
     lock(&world.keys).end(world.now(), pair.public.clone());
     world.note(format_args!("key {} in use", pair.text));
     world.count("key");
@@ -148,7 +148,7 @@ fn renew(world: &World, server: &Shared, authority: &Authority, serial: u64) -> 
     let der = Arc::new(authority.install(&server.setup, serial)?);
     lock(&world.certificates).begin(world.now(), Arc::clone(&der));
     world.note(format_args!("certificate {serial}"));
-    server.told(Signal::HUP, RELOADED)?;
+    server.signal_and_wait(Signal::HUP, RELOADED)?;
     lock(&world.certificates).end(world.now(), der);
     world.note(format_args!("certificate {serial} in use"));
     world.count("certificate");

@@ -25,9 +25,9 @@ use testkit::procfs;
 use testkit::random::SplitMix64;
 
 /// Minimum lease time given to the server, in seconds.
-pub(crate) const HOLD_SECONDS: &str = "1";
-/// [`HOLD_SECONDS`] in microseconds, less a margin for a loaded machine.
-const HOLD_TIME: Moment = 900_000;
+pub(crate) const LEASE_SECONDS: &str = "1";
+/// [`LEASE_SECONDS`] in microseconds, less a margin for a loaded machine.
+const LEASE_TIME: Moment = 900_000;
 
 /// Causes that excuse a lost or unobtainable lease.
 const EXCUSES: [Cause; 6] = [
@@ -53,7 +53,7 @@ impl Present {
     }
 
     /// Returns whether a worker process has `store_path` among its temporary roots.
-    fn holds(&self, store: &Store, store_path: &str) -> bool {
+    fn has_root(&self, store: &Store, store_path: &str) -> bool {
         let folder = store.root.join("nix/var/nix/temproots");
         self.children().into_iter().any(|pid| {
             let roots = fs::read(folder.join(pid.as_raw_nonzero().to_string())).unwrap_or_default();
@@ -130,13 +130,13 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
         }
         1 => {
             // A stopped worker process keeps its temporary roots, so a stop excuses no lost lease.
-            world.note("the daemon's processes stand still");
+            world.note("the daemon's processes are stopped");
             let stopped = present.signal_children(Signal::STOP);
             world.pause(random.between(50, 700));
             for child in stopped {
                 kill_process(child, Signal::CONT).ok();
             }
-            world.note("the daemon's processes go on");
+            world.note("the daemon's processes continue");
             world.count("daemon's processes stopped");
         }
         _ => {}
@@ -183,9 +183,9 @@ fn rely(
     if narinfo.status != 200 || narinfo.end != End::Whole {
         return Ok(());
     }
-    let held_at = world.now();
-    if !present.holds(store, &facts.store_path) {
-        world.count("announced and not held");
+    let leased_at = world.now();
+    if !present.has_root(store, &facts.store_path) {
+        world.count("narinfo sent, path not leased");
         return Ok(());
     }
     world.pause(random.between(0, 600));
@@ -198,30 +198,30 @@ fn rely(
         ..Manner::default()
     };
     let nar = connection.exchange(world, &ask, manner).0;
-    judge(world, facts, narinfo.sent, held_at, &nar);
+    judge(world, facts, narinfo.sent, leased_at, &nar);
     Ok(())
 }
 
 /// Checks that a leased path is sent completely, even if it is deleted meanwhile.
-fn judge(world: &World, facts: &Facts, announced: Moment, held_at: Moment, nar: &Outcome) {
-    let is_late = nar.sent.saturating_sub(announced) > HOLD_TIME
-        || nar.head_at.saturating_sub(announced) > HOLD_TIME;
+fn judge(world: &World, facts: &Facts, announced: Moment, leased_at: Moment, nar: &Outcome) {
+    let is_late = nar.sent.saturating_sub(announced) > LEASE_TIME
+        || nar.head_at.saturating_sub(announced) > LEASE_TIME;
     if is_late {
-        world.count("held, and asked for too late");
+        world.count("leased, requested too late");
         return;
     }
     // The observed lease proves that earlier faults were over, hence no slack for them. An upgrade
     // keeps its slack: the lease may belong to the predecessor process.
-    let was_harmed = world.had_within(&EXCUSES, held_at, nar.end_at, 0)
-        || world.had(&[Cause::Upgrading], held_at, nar.end_at);
+    let was_harmed = world.had_within(&EXCUSES, leased_at, nar.end_at, 0)
+        || world.had(&[Cause::Upgrading], leased_at, nar.end_at);
     if was_harmed || world.may_be_unsure() {
-        world.count("held, and harm was done");
+        world.count("leased, disturbed by a fault");
         return;
     }
     if nar.status != 200 || nar.end != End::Whole {
         world.finding(format_args!(
-            "what was held from {:.6} on was not sent to its end: {} {:?}, sent {:.6}, end {:.6}{}",
-            seconds(held_at),
+            "a path leased from {:.6} on was not sent completely: {} {:?}, sent {:.6}, end {:.6}{}",
+            seconds(leased_at),
             nar.status,
             nar.end,
             seconds(nar.sent),
@@ -229,8 +229,8 @@ fn judge(world: &World, facts: &Facts, announced: Moment, held_at: Moment, nar: 
             facts.history()
         ));
     }
-    world.count("held and sent to its end");
-    if lock(&facts.registered).change_count(held_at, nar.end_at) > 0 {
-        world.count("held, sent to its end, and meant to be deleted meanwhile");
+    world.count("leased, sent completely");
+    if lock(&facts.registered).change_count(leased_at, nar.end_at) > 0 {
+        world.count("leased, sent completely during a deletion");
     }
 }

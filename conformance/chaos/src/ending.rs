@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::ask::{Ask, End, What};
 use crate::changes::Stock;
 use crate::client::connection::{Connection, Manner};
-use crate::server::{Holdings, STOP_TIME, Server, Shared};
+use crate::server::{STOP_TIME, Server, Shared, Usage};
 use crate::world::{World, lock};
 
 /// Resources that a server may use after chaos beyond a fresh server that has answered the same
@@ -35,7 +35,7 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
     let fresh = server.setup.start()?;
     let addresses = std::mem::replace(&mut *lock(&world.addresses), fresh.addresses);
     sweep(world, stock)?;
-    let expected = fresh.holdings()?;
+    let expected = fresh.usage()?;
     drop(fresh);
     *lock(&world.addresses) = addresses;
     let found = rest(&held, expected)?;
@@ -45,7 +45,7 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
         || found.anonymous_kib > expected.anonymous_kib + MORE_KIB;
     if is_more {
         world.finding(format_args!(
-            "something is left: {found:?}, and a fresh server holds {expected:?}"
+            "resources are left: {found:?}; a fresh server uses {expected:?}"
         ));
     }
     held.wait_for_those_before()?;
@@ -61,10 +61,10 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
 }
 
 /// Waits until connections are closed.
-fn rest(server: &Server, expected: Holdings) -> Result<Holdings> {
+fn rest(server: &Server, expected: Usage) -> Result<Usage> {
     let started = Instant::now();
     loop {
-        let found = server.holdings()?;
+        let found = server.usage()?;
         let is_rest = found.descriptors <= expected.descriptors + MORE_DESCRIPTORS;
         if is_rest || started.elapsed() > REST_TIME {
             return Ok(found);

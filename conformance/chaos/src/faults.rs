@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 use crate::changes::{Stock, forget};
 use crate::content::{Node, Shape, Version, random_tree};
-use crate::server::{Shared, holdings};
+use crate::server::{Shared, usage};
 use crate::store::{Store, any_file, output, remove};
 use crate::world::{Cause, SLACK, World, lock};
 use testkit::random::SplitMix64;
@@ -59,9 +59,9 @@ fn locked(world: &World, store: &Store, time: u64) -> Result<()> {
     };
     world.count("database locked");
     if store.has_wal {
-        world.note("a writer holds the database");
+        world.note("a writer locks the database");
         hold()?;
-        world.note("the writer lets go");
+        world.note("the writer has released its lock");
         return Ok(());
     }
     world.cause(Cause::Unreadable, hold)
@@ -141,14 +141,14 @@ pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<(
         if random.percent(50) {
             replace(&version.node, &real)?;
         } else {
-            mend(&version.node, &real)?;
+            repair(&version.node, &real)?;
         }
         if is_hidden {
             lock(&facts.hidden).end(world.now());
         }
         lock(&facts.damage).end(world.now());
         drop(links);
-        world.note(format_args!("mended {}", facts.base_name()));
+        world.note(format_args!("repaired {}", facts.base_name()));
         world.count(what);
     }
     Ok(())
@@ -242,12 +242,12 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
         // The path may have been garbage-collected.
         match facts.latest() {
             Some(_) if is_replaced => replace(&version.node, &real)?,
-            Some(_) => mend(&version.node, &real)?,
+            Some(_) => repair(&version.node, &real)?,
             None => {}
         }
         lock(&facts.damage).end(world.now());
         drop((gate, links));
-        world.note(format_args!("mended {}", facts.base_name()));
+        world.note(format_args!("repaired {}", facts.base_name()));
         world.count("registered damaged");
         world.pause(random.between(100, 1500));
     }
@@ -259,7 +259,7 @@ fn replace(node: &Node, real: &Path) -> Result<()> {
     if real.symlink_metadata().is_ok() {
         // Nix may have hard-linked these files by their original content, and would link the files
         // of the next tree to them: repair them first.
-        mend(node, real)?;
+        repair(node, real)?;
         remove(real)?;
     }
     node.write_tree(real)?;
@@ -267,7 +267,7 @@ fn replace(node: &Node, real: &Path) -> Result<()> {
 }
 
 /// Restores file contents in place.
-fn mend(node: &Node, real: &Path) -> Result<()> {
+fn repair(node: &Node, real: &Path) -> Result<()> {
     match node {
         Node::File { content, .. } => match fs::File::options().write(true).open(real) {
             Ok(file) => {
@@ -278,7 +278,7 @@ fn mend(node: &Node, real: &Path) -> Result<()> {
         },
         Node::Dir(entries) => {
             for (name, node) in entries {
-                mend(node, &real.join(OsStr::from_bytes(name)))?;
+                repair(node, &real.join(OsStr::from_bytes(name)))?;
             }
         }
         Node::Link(_) => {}
@@ -306,7 +306,7 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
     let held = lock(&server.server);
     let pid = held.pid();
     let before = getrlimit(Resource::Nofile);
-    let used = holdings(pid)?.descriptors as u64;
+    let used = usage(pid)?.descriptors as u64;
     let limit = |current| Rlimit {
         current,
         maximum: before.maximum,
@@ -326,14 +326,14 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
 fn full_disk(world: &World, server: &Shared, time: u64) {
     // The lock prevents other actors from starting a server, which would refuse to start now.
     let held = lock(&server.server);
-    let file = server.setup.kept.join("full");
-    world.note("the disk of kept NARs is full");
+    let file = server.setup.nar_cache.join("full");
+    world.note("the disk of the NAR cache is full");
     world.count("disk full");
     // Fills the disk as far as possible; the error is intended. If the folder is not on a disk of
     // its own, this only writes a few megabytes.
     fs::write(&file, vec![b'x'; 24 << 20]).ok();
     world.pause(time);
     fs::remove_file(&file).ok();
-    world.note("the disk of kept NARs has room");
+    world.note("the disk of the NAR cache has space again");
     drop(held);
 }

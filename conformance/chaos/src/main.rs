@@ -168,22 +168,22 @@ impl Scene {
             },
             store: scratch.path().join("store"),
             folder: arguments.out.clone(),
-            kept: scratch.path().join("kept"),
+            nar_cache: scratch.path().join("nar-cache"),
         };
         fs::create_dir_all(&setup.folder)?;
         fs::remove_file(setup.log()).ok();
         fs::remove_file(setup.folder.join("access")).ok();
-        fs::create_dir(&setup.kept)?;
-        let disk = SmallDisk::mount(&setup.kept);
+        fs::create_dir(&setup.nar_cache)?;
+        let disk = SmallDisk::mount(&setup.nar_cache);
         println!(
             "{:?} for {:?} with seed {seed}, {}, {}",
             arguments.kind,
             arguments.time,
             if has_wal { "WAL" } else { "rollback journal" },
             if disk.is_mounted {
-                "a disk of 16 MB for kept NARs"
+                "a disk of 16 MB for the NAR cache"
             } else {
-                "no disk of their own for kept NARs (only root can mount one)"
+                "no separate disk for the NAR cache (only root can mount one)"
             }
         );
         let store = Store::new(setup.store.clone(), has_wal)?;
@@ -388,7 +388,7 @@ fn report(world: &World, server: &Shared) -> bool {
         println!("\nFOUND with seed {}: {finding}", world.seed);
     }
     println!(
-        "chaos: {answers} answers checked, {} findings, seed {}; the server's log: {}",
+        "chaos: {answers} responses checked, {} findings, seed {}; the server's log: {}",
         findings.len(),
         world.seed,
         server.setup.log().display()

@@ -77,7 +77,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         let was_idle = had(&[Cause::Upgrading]) && outcome.via != "connect";
         return need(
             had(&GONE) || had(&[Cause::FewDescriptors]) || was_idle,
-            &format!("no answer without a cause: {how}"),
+            &format!("no response without a cause: {how}"),
         );
     }
     let time = u64::try_from(ANSWER_TIME.as_micros()).unwrap_or(Moment::MAX);
@@ -88,7 +88,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         Cause::Slowed,
     ];
     if outcome.head_at - outcome.sent > time && !had(&delays) && !had(&GONE) {
-        return Err("the answer took too long".to_owned());
+        return Err("the response took too long".to_owned());
     }
     if outcome.status == 503 {
         need(
@@ -125,7 +125,10 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             if is_whole {
                 narinfo(world, facts, &outcome.body, from, outcome.end_at)
             } else {
-                need(some(facts, from, until).next().is_some(), "there was none")
+                need(
+                    some(facts, from, until).next().is_some(),
+                    "200 for a path that was not registered",
+                )
             }
         }
         (What::Nar(facts, hash), 200) => whole_nar(world, facts, hash.as_deref(), ask, outcome),
@@ -133,7 +136,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         (What::Nar(facts, _), 416) => {
             let first = ask.range.map_or(0, |(first, _)| first);
             let beyond = some(facts, from, until).any(|version| first >= version.nar.len() as u64);
-            need(beyond, "416 of a range that there was")
+            need(beyond, "416 for a satisfiable range")
         }
         (What::Listing(facts), 200) => listing(facts, outcome, is_whole),
         (What::Closure(facts), 200) if is_whole => closure(world, facts, outcome),
@@ -144,7 +147,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             let is_other = hash.as_deref().is_some_and(other);
             match text(outcome) {
                 "Incorrect NAR hash. Maybe the path has been recreated.\n" => {
-                    need(is_other, "another NAR hash was never registered")
+                    need(is_other, "the only registered NAR hash was refused")
                 }
                 // A response to HEAD has no body that distinguishes both kinds of 404.
                 "" if ask.is_head && is_other => Ok(()),
@@ -154,7 +157,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         (What::Narinfo(facts) | What::Listing(facts) | What::Closure(facts), 404) => {
             absent(facts, outcome, is_whole)
         }
-        (_, status) => Err(format!("status {status} is none of this thing's")),
+        (_, status) => Err(format!("status {status} is never correct for this URL")),
     }
 }
 
@@ -201,7 +204,7 @@ fn text(outcome: &Outcome) -> &str {
 fn fixed(outcome: &Outcome, is_whole: bool, expected: &str) -> Judgement {
     need(
         !is_whole || text(outcome) == expected,
-        "not the text of this URL",
+        "not the body expected for this URL",
     )
 }
 
@@ -211,7 +214,7 @@ fn absent(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     let is_possible = facts.possible(from, until).iter().any(Option::is_none);
     need(
         is_possible || facts.is_damaged(from, until),
-        "404 of a path that was valid all the time",
+        "404 for a path that was valid all the time",
     )?;
     if facts.is_damaged(from, until) {
         return Ok(());
@@ -243,7 +246,7 @@ fn narinfo(world: &World, facts: &Facts, body: &[u8], from: Moment, until: Momen
     };
     let version = some(facts, from, until).find(|one| unsigned(facts, one) == facts_said);
     let Some(version) = version else {
-        return Err("a narinfo of what was not registered at that time".to_owned());
+        return Err("a narinfo of content that was not registered at that time".to_owned());
     };
     let fingerprint = format!(
         "1;{};sha256:{};{};{}",
@@ -272,7 +275,10 @@ fn whole_nar(
     outcome: &Outcome,
 ) -> Judgement {
     let versions = candidates(facts, hash, outcome);
-    need(!versions.is_empty(), "a NAR of what was not registered")?;
+    need(
+        !versions.is_empty(),
+        "a NAR of content that was not registered",
+    )?;
     if let Some(len) = outcome.field("content-length") {
         let is_right = versions.iter().any(|one| one.nar.len().to_string() == len);
         need(is_right, "a NAR of another length than registered")?;
@@ -291,7 +297,10 @@ fn whole_nar(
         let is_still = still.any(|one| one == *version)
             // An unavailable store is no reason for the server to abort the response.
             || world.had(&UNAVAILABLE, half_at, outcome.end_at);
-        need(is_still, "a long NAR of what was no longer registered")?;
+        need(
+            is_still,
+            "a long NAR of content that was no longer registered",
+        )?;
     }
     let is_unchecked = outcome.body.len() > CHECKED_LEN;
     need(
@@ -323,7 +332,7 @@ fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     let mut versions = some(facts, outcome.sent, outcome.end_at).peekable();
     need(
         versions.peek().is_some(),
-        "a listing of what was not registered",
+        "a listing of a path that was not registered",
     )?;
     if !is_whole {
         return Ok(());
@@ -415,19 +424,19 @@ fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement
     let records = records(&outcome.body)?;
     need(
         records.len() == asked.len(),
-        "not as many as were asked for",
+        "another number of records than requested",
     )?;
     for (record, facts) in records.iter().zip(asked) {
         need(
             record.hash_part == facts.hash_part(),
-            "records in another order than asked",
+            "records in another order than requested",
         )?;
         let judged = match record.said {
             Said::Narinfo(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at),
             Said::Absent => absent(facts, outcome, false),
             Said::Failed => need(
                 facts.is_damaged(outcome.sent, outcome.end_at),
-                "failed, and nothing was wrong with it",
+                "a record `failed` for an undamaged path",
             ),
         };
         judged.map_err(|wrong| wrong + &facts.history())?;
@@ -457,7 +466,7 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
     let mut seen = BTreeSet::new();
     for record in &records {
         let facts = world.facts(record.hash_part);
-        let facts = facts.ok_or("a member that nobody knows")?;
+        let facts = facts.ok_or("a member that is not a path of the store")?;
         let judged = match record.said {
             Said::Narinfo(text) => narinfo(world, &facts, text, from, until),
             Said::Failed if facts.is_damaged(from, until) => Ok(()),
@@ -468,7 +477,7 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
             let mut references = version.references.iter();
             references.all(|path| seen.contains(path) || *path == facts.store_path)
         });
-        need(has_all, "a member before what it needs")?;
+        need(has_all, "a member before its references")?;
         seen.insert(facts.store_path.clone());
     }
     need(
@@ -476,5 +485,8 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
         "not the members of the closure",
     )?;
     let last = records.last().map(|record| record.hash_part);
-    need(last == Some(asked.hash_part()), "the path is not the last")
+    need(
+        last == Some(asked.hash_part()),
+        "the requested path is not the last record",
+    )
 }

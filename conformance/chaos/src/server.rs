@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use testkit::process::without_variables;
 use testkit::procfs;
 
-use crate::daemon::HOLD_SECONDS;
+use crate::daemon::LEASE_SECONDS;
 use crate::world::{Addresses, Cause, World, lock};
 
 /// Time limit of a start, or of an idle server's exit, on a loaded machine.
@@ -40,7 +40,7 @@ pub(crate) struct Setup {
     /// Folder of the signing key, the certificate with its key, and the logs.
     pub(crate) folder: PathBuf,
     /// Folder of the NAR cache.
-    pub(crate) kept: PathBuf,
+    pub(crate) nar_cache: PathBuf,
 }
 
 /// A running server; killed when dropped.
@@ -57,7 +57,7 @@ pub(crate) struct Server {
 
 /// Resources in use by a process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Holdings {
+pub(crate) struct Usage {
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
     pub(crate) anonymous_kib: u64,
@@ -98,8 +98,8 @@ impl Setup {
             .arg("--access-log")
             .arg(self.folder.join("access"))
             .arg("--nar-cache")
-            .arg(&self.kept)
-            .args(["--gc-lease", HOLD_SECONDS])
+            .arg(&self.nar_cache)
+            .args(["--gc-lease", LEASE_SECONDS])
             .env("NIX_SECRET_KEY_FILE", self.key())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -208,8 +208,8 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn holdings(&self) -> Result<Holdings> {
-        holdings(self.pid)
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        usage(self.pid)
     }
 }
 
@@ -251,10 +251,10 @@ fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().unsigned_abs()
 }
 
-pub(crate) fn holdings(pid: Pid) -> Result<Holdings> {
+pub(crate) fn usage(pid: Pid) -> Result<Usage> {
     let id = number(pid);
     let anonymous = procfs::memory(id, "status", "RssAnon").context("no RssAnon")?;
-    Ok(Holdings {
+    Ok(Usage {
         descriptors: procfs::descriptor_count(id).context("no descriptors")?,
         threads: procfs::threads(id).len(),
         anonymous_kib: anonymous / 1024,
@@ -358,7 +358,7 @@ impl Shared {
     }
 
     /// Sends a signal and waits for the log line that confirms its effect.
-    pub(crate) fn told(&self, signal: Signal, line: &str) -> Result<()> {
+    pub(crate) fn signal_and_wait(&self, signal: Signal, line: &str) -> Result<()> {
         let server = lock(&self.server);
         server.skip_lines();
         server.signal(signal)?;

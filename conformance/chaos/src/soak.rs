@@ -19,7 +19,7 @@ use crate::ask::{Ask, What};
 use crate::changes::Stock;
 use crate::client::http1::connect;
 use crate::content::Version;
-use crate::server::{Holdings, Shared};
+use crate::server::{Shared, Usage};
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
@@ -31,7 +31,7 @@ const BATCH: usize = 32;
 pub(crate) struct Sample {
     seconds: f64,
     requests: u64,
-    held: Holdings,
+    held: Usage,
 }
 
 /// Name, value, and the maximum rise of the regression line over the second half of the run.
@@ -143,7 +143,7 @@ fn ask(random: &mut SplitMix64, stock: &Stock, small: &[Arc<Facts>], large: &[Ar
 pub(crate) fn reload(world: &World, server: &Shared, progress: &Progress) -> Result<()> {
     while world.goes_on() && !progress.is_over() {
         world.pause(2000);
-        server.told(Signal::HUP, "the certificate was reloaded")?;
+        server.signal_and_wait(Signal::HUP, "the certificate was reloaded")?;
         world.count("HUP");
     }
     Ok(())
@@ -156,7 +156,7 @@ pub(crate) fn watch(world: &World, server: &Shared, progress: &Progress) -> Resu
     let mut said = 0;
     while world.goes_on() && !progress.is_over() {
         std::thread::sleep(Duration::from_secs(1));
-        let held = lock(&server.server).holdings()?;
+        let held = lock(&server.server).usage()?;
         let sample = Sample {
             seconds: started.elapsed().as_secs_f64(),
             requests: progress.done.load(Ordering::Relaxed),
@@ -240,7 +240,7 @@ mod tests {
                 .map(|index| Sample {
                     seconds: 0.0,
                     requests: index * 1000,
-                    held: Holdings {
+                    held: Usage {
                         descriptors: 9,
                         threads: 9,
                         anonymous_kib: 5000 + index * step + index % 7,

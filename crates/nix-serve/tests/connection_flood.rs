@@ -16,7 +16,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use burden::{connect_from, cpu_time, descriptor_count, has_news, percentile_99, with_descriptors};
+use burden::{
+    connect_from, cpu_time, descriptor_count, is_readable, percentile_99, with_descriptors,
+};
 use support::{ServerProcess, eventually, hash_part, local, sample, sample_root};
 
 /// Descriptor limit of the server; half of it is for connections.
@@ -70,7 +72,7 @@ fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
     println!("{what}: p99 {alone:?} alone, {beside:?} beside");
     assert!(beside <= alone * FACTOR + SLACK, "{beside:?} {what}");
     // The server has evicted some connections, but no more than needed.
-    let closed = held.iter().filter(|stream| has_news(stream)).count();
+    let closed = held.iter().filter(|stream| is_readable(stream)).count();
     assert!(
         (1..=2 * ASKED).contains(&closed),
         "{closed} were closed, {what}"

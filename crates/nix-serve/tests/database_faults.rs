@@ -15,10 +15,10 @@ use support_process::{PublicBinary, Shell, is_root, set_mode, sqlite};
 fn locked_by_another_process() {
     let mut subject = Subject::start("delete");
     let holder = Shell::open(&subject.database(), "begin exclusive;");
-    subject.suffers();
+    subject.assert_unavailable();
     drop(holder);
-    subject.recovers("locked by another process");
-    subject.goes_on();
+    subject.assert_recovered("locked by another process");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -28,10 +28,10 @@ fn replaced_by_garbage() {
     replace(&database, &aside, |path| {
         fs::write(path, "garbage ".repeat(4096)).unwrap();
     });
-    subject.suffers();
+    subject.assert_unavailable();
     fs::rename(&aside, &database).unwrap();
-    subject.recovers("malformed");
-    subject.goes_on();
+    subject.assert_recovered("malformed");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn truncated_in_place() {
     let file = fs::File::options().write(true).open(&database).unwrap();
     file.set_len(0).unwrap();
     drop(file);
-    subject.suffers();
+    subject.assert_unavailable();
     cp(&aside, &database);
-    subject.recovers("damaged");
-    subject.goes_on();
+    subject.assert_recovered("damaged");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -56,10 +56,10 @@ fn cut_in_the_middle() {
     let file = fs::File::options().write(true).open(&database).unwrap();
     file.set_len(5000).unwrap();
     drop(file);
-    subject.suffers();
+    subject.assert_unavailable();
     cp(&aside, &database);
-    subject.recovers("damaged");
-    subject.goes_on();
+    subject.assert_recovered("damaged");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn removed() {
     let mut subject = Subject::start("wal");
     let (database, aside) = (subject.database(), subject.beside());
     fs::rename(&database, &aside).unwrap();
-    subject.suffers();
+    subject.assert_unavailable();
     fs::rename(&aside, &database).unwrap();
-    subject.recovers("does not exist");
-    subject.goes_on();
+    subject.assert_recovered("does not exist");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -79,10 +79,10 @@ fn with_all_of_its_directory() {
     let directory = subject.database().parent().unwrap().to_owned();
     let aside = directory.with_extension("aside");
     fs::rename(&directory, &aside).unwrap();
-    subject.suffers();
+    subject.assert_unavailable();
     fs::rename(&aside, &directory).unwrap();
-    subject.recovers("does not exist");
-    subject.goes_on();
+    subject.assert_recovered("does not exist");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn of_another_schema() {
     replace(&database, &aside, |path| {
         sqlite(path, "create table ValidPaths (something text)");
     });
-    subject.suffers();
+    subject.assert_unavailable();
     fs::rename(&aside, &database).unwrap();
-    subject.recovers("the column ValidPaths.id is missing");
-    subject.goes_on();
+    subject.assert_recovered("the column ValidPaths.id is missing");
+    subject.assert_serves_new_paths();
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn made_unreadable() {
     let mut subject = Subject::start_as("delete", binary.as_nobody());
     let directory = subject.database().parent().unwrap().to_owned();
     set_mode(&directory, 0o700);
-    subject.suffers();
+    subject.assert_unavailable();
     set_mode(&directory, 0o755);
-    subject.recovers("not readable for this user");
+    subject.assert_recovered("not readable for this user");
 }
 
 /// A malformed row affects only its own path, and does not make it look absent.

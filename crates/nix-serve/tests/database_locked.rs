@@ -36,10 +36,10 @@ fn in_rollback_mode() {
             let mut subject = Subject::start(journal_mode);
             let holder = Shell::open(&subject.database(), lock);
             tells_what_it_knows(&subject);
-            subject.suffers();
+            subject.assert_unavailable();
             tells_what_it_knows(&subject);
             drop(holder);
-            subject.recovers("locked by another process");
+            subject.assert_recovered("locked by another process");
         }
     }
 }
@@ -52,10 +52,10 @@ fn as_nobody() {
     let binary = PublicBinary::new();
     let mut subject = Subject::start_as("truncate", binary.as_nobody());
     let holder = Shell::open(&subject.database(), "begin exclusive;");
-    subject.suffers();
+    subject.assert_unavailable();
     tells_what_it_knows(&subject);
     drop(holder);
-    subject.recovers("locked by another process");
+    subject.assert_recovered("locked by another process");
 }
 
 /// A process that has the lock commits: cached responses are stale afterwards.

@@ -95,7 +95,7 @@ fn a_migration_while_it_runs() {
     let absent = format!("/{}.narinfo", "z".repeat(32));
     assert_eq!(status(&absent), 503);
     rename("size", "narSize");
-    subject.recovers("the column ValidPaths.narSize is missing; upgrade Samovar");
+    subject.assert_recovered("the column ValidPaths.narSize is missing; upgrade Samovar");
     assert_eq!(subject.server.count(REMARK), 1);
 }
 

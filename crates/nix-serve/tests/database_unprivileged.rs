@@ -72,13 +72,13 @@ fn the_wal_index_goes_missing() {
                 assert_eq!(subject.server.count(FAILED), 0);
                 continue;
             }
-            subject.suffers();
+            subject.assert_unavailable();
             let said = "WAL index is missing and may not be created; start nix-daemon";
             eventually("it is said", || subject.server.count(said) == 1);
             let _holder = Shell::open(&subject.database(), "begin; select count(*) from Refs;");
             make_public(subject.store.root());
-            subject.recovers("WAL index is missing");
-            subject.goes_on();
+            subject.assert_recovered("WAL index is missing");
+            subject.assert_serves_new_paths();
         }
     }
 }
@@ -115,10 +115,10 @@ fn the_daemon_is_not_asked_where_the_database_is_gone() {
         let directory = subject.database().parent().unwrap().to_owned();
         let aside = directory.with_extension("aside");
         fs::rename(&directory, &aside).unwrap();
-        subject.suffers();
+        subject.assert_unavailable();
         assert!(!directory.exists());
         fs::rename(&aside, &directory).unwrap();
-        subject.recovers("does not exist; restore it");
+        subject.assert_recovered("does not exist; restore it");
         serves_all(&subject);
     }
 }
@@ -130,10 +130,10 @@ fn a_commit_broke_off() {
     for who in everybody() {
         let mut subject = Subject::start_as("truncate", command(&who));
         break_off(&subject.database());
-        subject.suffers();
+        subject.assert_unavailable();
         // Roll back with SQLite, because Nix would also change the journal mode.
         sqlite(&subject.database(), "select count(*) from ValidPaths");
-        subject.recovers("has to be rolled back; any Nix command");
+        subject.assert_recovered("has to be rolled back; any Nix command");
     }
 }
 

@@ -25,11 +25,11 @@ const CLOCKED: [(&str, u64); 3] = [("clock_gettime", 50), ("epoll_pwait", 25), (
 const CALL_TOLERANCE: u64 = 1;
 
 const HEADER: &str = "\
-# What a request may cost; `xtask instructions` fails if it costs more. First the instructions of
-# the I/O thread, without those of the kernel; then its system calls for a hundred requests. The
-# clock is no system call outside of valgrind.
+# Budgets: `xtask instructions` fails if a request costs more. Each line has the name of a kind of
+# request, the instructions of the I/O thread per request without those of the kernel, and the
+# system calls of that thread per hundred requests. clock_gettime is one under valgrind only.
 #
-# After a change that makes it cheaper, or one that is worth its cost, and for another compiler:
+# After a change of the costs that is intended, and for another compiler:
 #
 #     cargo run -p xtask -- instructions --renew
 #
@@ -153,7 +153,8 @@ impl Verdict {
             let clocked = CLOCKED.iter().find(|(clocked, _)| clocked == name);
             let tolerance = clocked.map_or(CALL_TOLERANCE, |&(_, tolerance)| tolerance);
             if count > allowed + tolerance {
-                let reason = format!("{count} calls of {name} for 100 requests, not {allowed}");
+                let reason =
+                    format!("{count} calls of {name} per 100 requests, at most {allowed} allowed");
                 return Self::Above(reason);
             }
             has_fewer_calls |= count + tolerance < allowed;
@@ -175,11 +176,10 @@ impl fmt::Display for Verdict {
             Self::Within => write!(f, "ok"),
             Self::Below(budget) => write!(
                 f,
-                "ok, and so much less than {budget} that it should be written down: \
-                 xtask instructions --renew"
+                "ok, far below the budget {budget}: record it with `xtask instructions --renew`"
             ),
-            Self::Above(reason) => write!(f, "TOO MUCH, {reason}"),
-            Self::New => write!(f, "written down"),
+            Self::Above(reason) => write!(f, "ABOVE THE BUDGET: {reason}"),
+            Self::New => write!(f, "recorded"),
         }
     }
 }

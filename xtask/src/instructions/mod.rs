@@ -1,4 +1,4 @@
-//! `instructions`: cost of requests, counted in instructions instead of time.
+//! `instructions`: measures the cost of requests in instructions, which vary less than times.
 //!
 //! nix-serve runs under callgrind on one core, and hence with one I/O thread, and serves one
 //! connection. A figure is the cost of 2 N requests less the cost of N, which excludes one-time
@@ -66,8 +66,8 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     let tolerance_percent = budgets.tolerance_percent(&here);
     if !renews && budgets.environment != here {
         println!(
-            "instructions: written down with {}, counted with {here}: {tolerance_percent} % more \
-             are let pass",
+            "instructions: budgets were recorded with {}, this run is with {here}: \
+             {tolerance_percent} % above the budget are tolerated",
             budgets.environment
         );
     }
@@ -96,10 +96,10 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
         fs::write(&file, budget::render(&here, &costs))?;
     } else if !above.is_empty() {
         bail!(
-            "{}: more than {} allows. If that is no accident, say in the commit what it buys, and \
-             write it down with `cargo run -p xtask -- instructions --renew`; otherwise \
-             `valgrind --tool=callgrind --separate-threads=yes` and callgrind_annotate say where \
-             it comes from",
+            "{}: above the budget in {}. If the cost is intended, record it with \
+             `cargo run -p xtask -- instructions --renew` and give the reason in the commit; \
+             otherwise find its origin with `valgrind --tool=callgrind --separate-threads=yes` and \
+             callgrind_annotate",
             above.join(", "),
             file.display()
         );

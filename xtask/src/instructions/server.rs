@@ -103,7 +103,7 @@ impl Server {
                 return Ok(());
             }
             if started.elapsed() > REST_WAIT_MAX {
-                bail!("its threads do not come to rest: {instructions} instructions in {REST:?}");
+                bail!("the server does not become idle: {instructions} instructions in {REST:?}");
             }
         }
     }
@@ -132,10 +132,12 @@ impl Server {
             [of("sendto"), of("sendmsg"), of("writev"), of("sendfile")].concat();
         sending.dedup();
         let [io] = *sending else {
-            bail!("answers are sent by threads {sending:?}, and not by one I/O thread");
+            bail!("responses are sent by threads {sending:?} instead of one I/O thread");
         };
         if !waiting.contains(&io) {
-            bail!("answers are sent by thread {io}, and not by the I/O thread of {waiting:?}");
+            bail!(
+                "responses are sent by thread {io}, which is none of the I/O threads {waiting:?}"
+            );
         }
         let of_io = calls.into_iter().filter(|((thread, _), _)| *thread == io);
         Ok(Counts {

@@ -1,5 +1,5 @@
-//! The store for tests. It contains every feature of real stores, including those that have broken
-//! servers.
+//! The sample store for tests. It contains every feature of real stores, including those that have
+//! caused failures of servers.
 
 use std::io::Write;
 
@@ -46,7 +46,7 @@ const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 pub(crate) fn fill(store: &Store) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     add_sources(store, &mut manifest)?;
-    progress("  331 paths that need each other");
+    progress("  331 paths that refer to each other");
     let packages = graph::register(store, &graph::layers("lib", 33, 10))?;
     describe_graph(store, &packages, &mut manifest)?;
     progress("  builds, signatures and logs");

@@ -36,18 +36,18 @@ pub(super) fn check(document: &str, built: &BTreeSet<Arrow>) -> Vec<Finding> {
     let Some(drawn) = drawn(document) else {
         let message = format!(
             "has no block {FENCE} with a line `a -> b` for each dependency between crates; \
-             without a picture nobody notices a new one"
+             the block makes new dependencies visible in reviews"
         );
         return vec![Finding::new(FILE, 0, message)];
     };
     let new = built.difference(&drawn).map(|(from, to)| {
         format!(
-            "does not show `{from} -> {to}`: a new arrow reaches everything behind it, so it is \
-             decided in docs/decisions/ and drawn first"
+            "does not show `{from} -> {to}`: a new dependency between crates needs a decision in \
+             docs/decisions/ first"
         )
     });
     let gone = drawn.difference(built).map(|(from, to)| {
-        format!("shows `{from} -> {to}`, which is not built: a picture that is wrong misleads")
+        format!("shows `{from} -> {to}`, which is no dependency: remove the arrow")
     });
     new.chain(gone)
         .map(|message| Finding::new(FILE, 0, message))

@@ -28,8 +28,8 @@ fn unexplained(path: &str, manifest: &str) -> Vec<Finding> {
             && !line.contains(" # ")
         {
             let message = format!(
-                "`{name}` has no comment above it: what it saves and what it drags in must be \
-                 known before the next one is added"
+                "`{name}` has no comment above it: state what the dependency saves and what it \
+                 brings with it"
             );
             findings.push(Finding::new(path, index + 1, message));
         }

@@ -66,8 +66,8 @@ fn unfinished(path: &str, lines: &[Line]) -> Vec<Finding> {
         .filter(|(_, line)| anonymous(&line.comment));
     found
         .map(|(index, _)| {
-            let message = "a remark on unfinished work needs a link or, in parentheses, a name: \
-                           otherwise it stays for ever";
+            let message = "a remark on unfinished work needs a link, or an owner in parentheses: \
+                           otherwise it is forgotten";
             Finding::new(path, index + 1, message)
         })
         .collect()
@@ -79,7 +79,8 @@ fn unsafe_code(path: &str, lines: &[Line]) -> Vec<Finding> {
     lines
         .filter(|(_, line)| !path.starts_with(UNSAFE) && has_word(&line.code, "unsafe"))
         .map(|(index, _)| {
-            let message = format!("`unsafe` outside {UNSAFE}: all of it must be read at once");
+            let message =
+                format!("`unsafe` outside {UNSAFE}: unsafe code is reviewed in one place");
             Finding::new(path, index + 1, message)
         })
         .collect()
@@ -94,7 +95,7 @@ fn has_word(code: &str, word: &str) -> bool {
 /// Checks the length of a file: a long one tends to grow further.
 fn size(path: &str, count: usize) -> Option<Finding> {
     (count > LINES_MAX).then(|| {
-        let message = format!("{count} lines, more than {LINES_MAX}: split it by its nouns");
+        let message = format!("{count} lines, more than {LINES_MAX}: split it by topic");
         Finding::new(path, 0, message)
     })
 }

@@ -111,7 +111,7 @@ impl Connection {
             }
         }
         if !self.connection.unused().is_empty() {
-            world.finding("more answers than requests");
+            world.finding("more responses than requests");
         }
         true
     }

@@ -109,12 +109,12 @@ pub fn slow_readers(addr: SocketAddr, count: usize, path: &str) -> Vec<TcpStream
 #[track_caller]
 pub fn wait_for_all(streams: &[TcpStream]) {
     for stream in streams {
-        eventually("an answer begins", || has_news(stream));
+        eventually("an answer begins", || is_readable(stream));
     }
 }
 
 /// Returns whether the stream has data or an end of file to read.
-pub fn has_news(stream: &TcpStream) -> bool {
+pub fn is_readable(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);
     stream.set_nonblocking(false).unwrap();

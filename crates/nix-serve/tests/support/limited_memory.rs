@@ -29,7 +29,7 @@ struct Files {
     events: &'static str,
 }
 
-const FIRST: Files = Files {
+const VERSION_1: Files = Files {
     root: "/sys/fs/cgroup/memory",
     sign: "memory.limit_in_bytes",
     limit: "memory.limit_in_bytes",
@@ -39,7 +39,7 @@ const FIRST: Files = Files {
     events: "memory.oom_control",
 };
 
-const SECOND: Files = Files {
+const VERSION_2: Files = Files {
     root: "/sys/fs/cgroup",
     sign: "cgroup.controllers",
     limit: "memory.max",
@@ -54,7 +54,7 @@ impl LimitedMemory {
     /// is impossible.
     pub(crate) fn new(len_max: u64) -> Option<Self> {
         let mut reasons = Vec::new();
-        for files in [&FIRST, &SECOND] {
+        for files in [&VERSION_1, &VERSION_2] {
             match Self::make(files, len_max) {
                 Ok(group) => return Some(group),
                 Err(error) => reasons.push(format!("{}: {error}", files.root)),

@@ -43,11 +43,11 @@ enum Health {
     Broken,
 }
 
-/// A failure of the disk. Dropping it ends the failure, so that a failing test does not hang.
+/// A fault of the disk. Dropping it ends the fault, so that a failing test does not hang.
 #[must_use]
-pub(crate) struct Trouble<'a>(&'a SlowDisk);
+pub(crate) struct Fault<'a>(&'a SlowDisk);
 
-impl Drop for Trouble<'_> {
+impl Drop for Fault<'_> {
     fn drop(&mut self) {
         self.0.recover();
     }
@@ -96,23 +96,23 @@ impl SlowDisk {
     }
 
     /// Makes every operation hang from now on.
-    pub(crate) fn hang(&self) -> Trouble<'_> {
-        self.fall_ill(Health::Hung)
+    pub(crate) fn hang(&self) -> Fault<'_> {
+        self.set_health(Health::Hung)
     }
 
     /// Makes every operation fail from now on, as on a worn-out disk.
-    pub(crate) fn fail(&self) -> Trouble<'_> {
-        self.fall_ill(Health::Broken)
+    pub(crate) fn fail(&self) -> Fault<'_> {
+        self.set_health(Health::Broken)
     }
 
     /// Makes every operation take `time` from now on.
-    pub(crate) fn slow_down(&self, time: Duration) -> Trouble<'_> {
-        self.fall_ill(Health::Slow(time))
+    pub(crate) fn slow_down(&self, time: Duration) -> Fault<'_> {
+        self.set_health(Health::Slow(time))
     }
 
-    fn fall_ill(&self, health: Health) -> Trouble<'_> {
+    fn set_health(&self, health: Health) -> Fault<'_> {
         self.disk.0.health.lock().unwrap().0 = health;
-        Trouble(self)
+        Fault(self)
     }
 
     /// Returns the number of hanging operations.

@@ -127,7 +127,7 @@ impl Subject {
     /// As no commit is possible meanwhile, cached responses may be sent: the prefetched narinfo of
     /// a path, and 404 for a path that is certainly absent.
     #[track_caller]
-    pub fn suffers(&mut self) {
+    pub fn assert_unavailable(&mut self) {
         let mut connection = Connection::connect(self.addr);
         eventually("it notices", || {
             let reply = connection.get(&nar(&self.unasked));
@@ -161,7 +161,7 @@ impl Subject {
     /// Checks that everything is served once the cause has gone, and that failure and recovery were
     /// logged once each.
     #[track_caller]
-    pub fn recovers(&mut self, fault: &str) {
+    pub fn assert_recovered(&mut self, fault: &str) {
         let start = Instant::now();
         let url = nar(&self.unasked);
         let is_back = holds_within(BACK_WITHIN, || {
@@ -199,7 +199,7 @@ impl Subject {
 
     /// Checks that paths added from now on are served.
     #[track_caller]
-    pub fn goes_on(&self) {
+    pub fn assert_serves_new_paths(&self) {
         let later = self.store.add_file("later", b"later");
         assert_eq!(self.ask(&self.narinfo(&later)).status, 200);
     }
