@@ -104,14 +104,14 @@ impl Contender {
         match setting {
             Setting::Plain => any().zip(Some(self.places.store.as_path())),
             Setting::Signing if self.part == Part::Anchor => {
-                return Err(no("signs nothing: its files are ready"));
+                return Err(no("does not sign: it serves prepared files"));
             }
             Setting::Signing => self
                 .signing
                 .as_deref()
                 .zip(Some(self.places.store.as_path())),
             Setting::Big if self.part == Part::Anchor => {
-                return Err(no("has ready files of the small store only"));
+                return Err(no("has prepared files of the small store only"));
             }
             Setting::Big => {
                 let store = self.places.big_store.as_deref();

@@ -40,8 +40,8 @@ pub(crate) enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the title for tables, the name for use in a sentence, and the unit, to be appended to
-    /// a value.
+    /// Returns the title for tables, the name for use in a sentence, and the unit, to be appended
+    /// to a value.
     pub(crate) fn texts(self) -> [&'static str; 3] {
         match self {
             Self::ServerCpuUs => ["Server CPU per response, µs", "server CPU", " µs"],

@@ -33,7 +33,7 @@ fn row(name: &str, server_count: usize) -> Row {
 /// Performs a measurement with a server that has the required ability.
 fn attempt<T>(kind: Kind, ability: Ability, measure: impl FnOnce() -> Result<T>) -> Result<T, Gap> {
     if !kind.can(ability) {
-        return Err(Gap::NotAsked("no part of this row".into()));
+        return Err(Gap::NotAsked("not part of this row".into()));
     }
     let outcome = failed(measure());
     if let Err(Gap::Failed(why)) = &outcome {

@@ -94,7 +94,7 @@ fn say(fleet: &mut Fleet, message: &[u8], answer_len: usize, buffer: &mut [u8]) 
     while left_count > 0 {
         let keys = fleet.wait(MESSAGE_SECONDS_MAX)?;
         if keys.is_empty() {
-            let text = format!("{left_count} sockets have not heard it");
+            let text = format!("{left_count} sockets have not received the message");
             return Err(io::Error::new(ErrorKind::TimedOut, text));
         }
         for key in keys {

@@ -120,7 +120,7 @@ impl App {
 
     fn login(&self, request: &mut Request) -> Result<Response, Error> {
         json::login(request.body()).map_err(wrong)?;
-        let device = self.names.new_name()?;
+        let device = self.names.issue()?;
         let answer = format!("{{\"username\":\"{device}\"}}");
         let done = Response::json(Status::OK, answer);
         Ok(self.when_durable(Work::Login(device), done))
@@ -147,7 +147,7 @@ impl App {
     fn command_of(&self, device: DeviceId, head: Head<'_>) -> Option<Command> {
         match head.method() {
             Method::Head => self.commands.due_now(device, Time::now()),
-            _ => self.commands.tell(device, Time::now()),
+            _ => self.commands.deliver(device, Time::now()),
         }
     }
 
@@ -180,7 +180,7 @@ impl App {
         };
         let measurements =
             json::measurements(request.body(), device, self.window()).map_err(wrong)?;
-        if !measurements.iter().all(|it| self.names.is_good(it.device)) {
+        if !measurements.iter().all(|it| self.names.is_valid(it.device)) {
             return Ok(Stranger::BadId.answer());
         }
         let answer = format!("{{\"stored\":{}}}", measurements.len());
@@ -195,11 +195,11 @@ impl App {
 
     fn statistics(&self, _: &mut Request) -> Response {
         let ingest = Arc::clone(&self.ingest);
-        let told = move || Response::json(Status::OK, ingest.totals().to_json());
+        let respond = move || Response::json(Status::OK, ingest.totals().to_json());
         if self.is_shared {
-            self.durable_then(Work::Look, told)
+            self.durable_then(Work::Look, respond)
         } else {
-            told()
+            respond()
         }
     }
 
@@ -236,18 +236,18 @@ impl App {
         Ok(self.durable_then(Work::Command(command), move || {
             // The kettle gets the command before the client gets the response.
             if let Some(socket) = socket {
-                crate::socket::tell_news(&commands, device, &socket);
+                crate::socket::send_unsent_command(&commands, device, &socket);
             }
             done
         }))
     }
 
     /// Sends commands that have become due to connected kettles.
-    pub fn tell_due(&self) {
+    pub fn send_due_commands(&self) {
         for device in self.commands.take_due(Time::now()) {
             let socket = self.sockets().get(&device).cloned();
             if let Some(socket) = socket {
-                crate::socket::tell_news(&self.commands, device, &socket);
+                crate::socket::send_unsent_command(&self.commands, device, &socket);
             }
         }
     }
@@ -280,8 +280,8 @@ impl App {
     /// Returns the device of a request if its ID is valid.
     fn device(&self, head: Head<'_>) -> Result<DeviceId, Stranger> {
         let device = device(head)?;
-        let is_good = self.names.is_good(device);
-        is_good.then_some(device).ok_or(Stranger::BadId)
+        let is_valid = self.names.is_valid(device);
+        is_valid.then_some(device).ok_or(Stranger::BadId)
     }
 
     /// Returns the device of a request if its ID is valid, or else the response that refuses the

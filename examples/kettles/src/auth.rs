@@ -49,7 +49,7 @@ impl Names {
     /// # Errors
     ///
     /// If the kernel has no random numbers.
-    pub fn new_name(&self) -> std::io::Result<DeviceId> {
+    pub fn issue(&self) -> std::io::Result<DeviceId> {
         let mut name = DeviceId::random()?;
         if let Some(mac) = &self.0 {
             name.0[6] = name.0[6] & 0x0f | 0x80;
@@ -61,7 +61,7 @@ impl Names {
     }
 
     /// Returns whether `name` is a valid ID.
-    pub fn is_good(&self, name: DeviceId) -> bool {
+    pub fn is_valid(&self, name: DeviceId) -> bool {
         let (random, code) = name.0.split_at(MAC_START);
         // Verifies in constant time.
         let is_ours = |mac: &Hmac<Sha256>| {
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn only_names_issued_with_the_same_secret_are_accepted() {
         let ours = names("a secret of some length\n").unwrap();
-        let name = ours.new_name().unwrap();
-        assert!(names("a secret of some length").unwrap().is_good(name));
-        assert!(!names("a secret of another length").unwrap().is_good(name));
+        let name = ours.issue().unwrap();
+        assert!(names("a secret of some length").unwrap().is_valid(name));
+        assert!(!names("a secret of another length").unwrap().is_valid(name));
         for bit in 0..128 {
             let mut other = name;
             other.0[bit / 8] ^= 1 << (bit % 8);
-            assert!(!ours.is_good(other), "bit {bit}");
+            assert!(!ours.is_valid(other), "bit {bit}");
         }
         let text = name.to_string();
         assert_eq!(text.as_bytes()[14], b'8');
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn without_a_secret_every_name_is_accepted() {
-        let name = Names::default().new_name().unwrap();
+        let name = Names::default().issue().unwrap();
         assert_eq!(name.to_string().as_bytes()[14], b'4');
-        assert!(Names::default().is_good(DeviceId([7; 16])));
+        assert!(Names::default().is_valid(DeviceId([7; 16])));
     }
 
     #[test]

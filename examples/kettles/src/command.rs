@@ -61,7 +61,7 @@ pub struct Commands {
 struct Open {
     command: Command,
     /// Whether the command was sent to the kettle.
-    is_told: AtomicBool,
+    is_sent: AtomicBool,
 }
 
 impl Commands {
@@ -72,7 +72,7 @@ impl Commands {
         commands.retain(|other| other.command.time != command.time);
         commands.push(Open {
             command,
-            is_told: AtomicBool::new(false),
+            is_sent: AtomicBool::new(false),
         });
         self.device_count.store(open.len(), Ordering::Release);
         self.due().insert((command.time, command.device));
@@ -93,7 +93,7 @@ impl Commands {
             }
             let known = known.unwrap_or(Open {
                 command,
-                is_told: AtomicBool::new(false),
+                is_sent: AtomicBool::new(false),
             });
             open.entry(command.device).or_default().push(known);
         }
@@ -118,9 +118,11 @@ impl Commands {
     }
 
     /// Returns the newest due command if it was not sent to the kettle yet, and marks it as sent.
-    pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
+    pub fn take_unsent(&self, device: DeviceId, now: Time) -> Option<Command> {
         let newest = self.due_now(device, now)?;
-        self.told(device, now).contains(&newest).then_some(newest)
+        self.mark_sent(device, now)
+            .contains(&newest)
+            .then_some(newest)
     }
 
     /// Returns the newest due command.
@@ -129,24 +131,24 @@ impl Commands {
     }
 
     /// Returns the newest due command and marks it as sent.
-    pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
+    pub fn deliver(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.due_now(device, now)
-            .inspect(|_| drop(self.told(device, now)))
+            .inspect(|_| drop(self.mark_sent(device, now)))
     }
 
     /// Marks all due commands as sent; returns those that were not sent before.
-    fn told(&self, device: DeviceId, now: Time) -> Vec<Command> {
+    fn mark_sent(&self, device: DeviceId, now: Time) -> Vec<Command> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let commands = open.get(&device).into_iter().flatten();
         let due = commands.filter(|open| open.command.time <= now);
-        let news = due.filter(|open| !open.is_told.swap(true, Ordering::AcqRel));
-        news.map(|open| open.command).collect()
+        let unsent = due.filter(|open| !open.is_sent.swap(true, Ordering::AcqRel));
+        unsent.map(|open| open.command).collect()
     }
 
     /// Returns the time of the newest sent command that `measurement` confirms.
     pub fn confirmed_by(&self, measurement: &Measurement) -> Option<Time> {
-        let is_told = |open: &Open| open.is_told.load(Ordering::Acquire);
-        let newest = self.newest(measurement.device, is_told)?;
+        let is_sent = |open: &Open| open.is_sent.load(Ordering::Acquire);
+        let newest = self.newest(measurement.device, is_sent)?;
         Some(newest.time)
     }
 
@@ -227,17 +229,17 @@ mod tests {
             commands.add(command(seconds));
         }
         assert_eq!(commands.confirmed_by(&measurement()), None);
-        assert_eq!(commands.tell(DeviceId([8; 16]), now), None);
+        assert_eq!(commands.deliver(DeviceId([8; 16]), now), None);
         for _ in 0..2 {
-            assert_eq!(commands.tell(device, now), Some(command(20)));
+            assert_eq!(commands.deliver(device, now), Some(command(20)));
         }
         let confirmed = commands.confirmed_by(&measurement()).unwrap();
         assert_eq!(confirmed, Time::from_seconds(20));
         commands.done(device, confirmed);
-        assert_eq!(commands.tell(device, now), None);
+        assert_eq!(commands.deliver(device, now), None);
         // Commands that become due later are kept.
         let later = Time::from_seconds(30);
-        assert_eq!(commands.tell(device, later), Some(command(30)));
+        assert_eq!(commands.deliver(device, later), Some(command(30)));
         commands.done(device, later);
         assert_eq!(commands.device_count.load(Ordering::Relaxed), 0);
     }
@@ -252,11 +254,11 @@ mod tests {
         assert_eq!(commands.take_due(at(9)), []);
         assert_eq!(commands.take_due(at(20)), [device, device]);
         assert_eq!(commands.take_due(at(20)), []);
-        assert_eq!(commands.news(device, at(20)), Some(command(20)));
-        assert_eq!(commands.news(device, at(20)), None);
+        assert_eq!(commands.take_unsent(device, at(20)), Some(command(20)));
+        assert_eq!(commands.take_unsent(device, at(20)), None);
         assert_eq!(commands.take_due(at(30)), [device]);
-        assert_eq!(commands.tell(device, at(30)), Some(command(30)));
-        assert_eq!(commands.news(device, at(30)), None);
+        assert_eq!(commands.deliver(device, at(30)), Some(command(30)));
+        assert_eq!(commands.take_unsent(device, at(30)), None);
     }
 
     #[test]
@@ -265,17 +267,17 @@ mod tests {
         let (device, now) = (DeviceId([7; 16]), Time::from_seconds(25));
         commands.add(command(10));
         assert_eq!(commands.take_due(now), [device]);
-        assert_eq!(commands.news(device, now), Some(command(10)));
+        assert_eq!(commands.take_unsent(device, now), Some(command(10)));
         commands.replace(vec![command(20), command(10)]);
         assert_eq!(commands.take_due(now), [device]);
-        assert_eq!(commands.news(device, now), Some(command(20)));
+        assert_eq!(commands.take_unsent(device, now), Some(command(20)));
         // A command that was sent stays marked as sent.
         commands.replace(vec![command(10)]);
         assert_eq!(commands.take_due(now), []);
-        assert_eq!(commands.news(device, now), None);
+        assert_eq!(commands.take_unsent(device, now), None);
         let confirmed = commands.confirmed_by(&measurement());
         assert_eq!(confirmed, Some(Time::from_seconds(10)));
         commands.replace(Vec::new());
-        assert_eq!(commands.tell(device, now), None);
+        assert_eq!(commands.deliver(device, now), None);
     }
 }

@@ -91,14 +91,14 @@ impl Handler for Watcher {
 
 /// Sends the changes of all metrics since its last message to all clients.
 #[derive(Debug)]
-pub struct Teller {
+pub struct Broadcaster {
     pulse: Pulse,
     process: Process,
     told: Instant,
 }
 
-impl Teller {
-    /// Creates a teller whose first message covers the time from now on.
+impl Broadcaster {
+    /// Creates a broadcaster whose first message covers the time from now on.
     pub fn new(app: &App) -> Self {
         Self {
             pulse: app.metrics.pulse(),
@@ -108,7 +108,7 @@ impl Teller {
     }
 
     /// Sends a message to all clients.
-    pub fn tell(&mut self, app: &App) {
+    pub fn send(&mut self, app: &App) {
         let (pulse, process) = (app.metrics.pulse(), Process::now());
         let seconds = self.told.elapsed().as_secs_f64().max(1e-3);
         let per_second = |now: u64, then: u64| {

@@ -550,8 +550,8 @@ impl Observer for Counting {
             | Incident::SocketHandlerPanicked { .. } => {
                 crate::log::say(&format!("kettles: {incident}"))
             }
-            // Clients can cause the other events at any rate, so they are only counted: logging them
-            // could fill a disk.
+            // Clients can cause the other events at any rate, so they are only counted: logging
+            // them could fill a disk.
             _ => {}
         }
     }

@@ -110,8 +110,8 @@ impl Held {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &addr)?;
-            // SO_REUSEADDR was needed to bind despite old connections in TIME_WAIT. It is turned off
-            // now, so that other programs cannot bind the address.
+            // SO_REUSEADDR was needed to bind despite old connections in TIME_WAIT. It is turned
+            // off now, so that other programs cannot bind the address.
             sockopt::set_socket_reuseaddr(&socket, false)?;
             rustix::io::Result::Ok(socket)
         };

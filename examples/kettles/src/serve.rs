@@ -16,7 +16,7 @@ use crate::api::App;
 use crate::auth::Names;
 use crate::command::Commands;
 use crate::ingest::{COALESCING_MS, Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, WAIT_MAX_MS};
-use crate::live::Teller;
+use crate::live::Broadcaster;
 use crate::metrics::Metrics;
 use crate::process::{is_ignored, raise_descriptors};
 use crate::store::{self, Store};
@@ -201,10 +201,10 @@ impl Running {
     ///
     /// If the writer ends first.
     pub fn run_until(self, is_ended: &AtomicBool) -> Result<()> {
-        let mut teller = Teller::new(&self.app);
+        let mut broadcaster = Broadcaster::new(&self.app);
         let mut next = Instant::now() + TICK;
         while !is_ended.load(Ordering::Acquire) && !self.is_over.load(Ordering::Acquire) {
-            self.app.tell_due();
+            self.app.send_due_commands();
             let rest = next.saturating_duration_since(Instant::now());
             if !rest.is_zero() {
                 std::thread::park_timeout(rest.min(Duration::from_millis(100)));
@@ -215,7 +215,7 @@ impl Running {
             self.server.answers_within(TICK);
             let lag = asked.elapsed();
             self.app.metrics.engine(self.server.load(), lag);
-            teller.tell(&self.app);
+            broadcaster.send(&self.app);
         }
         self.end()
     }

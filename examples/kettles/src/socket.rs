@@ -45,8 +45,8 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
 }
 
 /// Sends a kettle its newest command, unless that was already sent.
-pub fn tell_news(commands: &Commands, device: DeviceId, socket: &Socket) {
-    if let Some(command) = commands.news(device, Time::now()) {
+pub fn send_unsent_command(commands: &Commands, device: DeviceId, socket: &Socket) {
+    if let Some(command) = commands.take_unsent(device, Time::now()) {
         send(socket, command);
     }
 }
@@ -64,7 +64,7 @@ impl Handler for Kettle {
     fn open(&mut self, socket: &Socket) {
         self.app.sockets().insert(self.device, socket.clone());
         // Sends the command again, because it may have been lost on an earlier WebSocket.
-        if let Some(command) = self.app.commands.tell(self.device, Time::now()) {
+        if let Some(command) = self.app.commands.deliver(self.device, Time::now()) {
             send(socket, command);
         }
     }

@@ -11,9 +11,9 @@
 //! stored measurements of the same devices. So it assumes that the cache is right and runs one
 //! statement, a transaction of its own, on the condition that the newest measurements in the
 //! database have the cached times. If they do not, or a row is a duplicate, the statement fails and
-//! changes nothing. In that case, and for devices that are not cached, the writer locks the devices,
-//! reads their newest measurements, and stores the batch in the same transaction. The totals are
-//! exact because:
+//! changes nothing. In that case, and for devices that are not cached, the writer locks the
+//! devices, reads their newest measurements, and stores the batch in the same transaction. The
+//! totals are exact because:
 //!
 //! * The time of a device's newest measurement only grows, and a device has one measurement per
 //!   time. So if the time in the database equals the cached one, the cached measurement is still
