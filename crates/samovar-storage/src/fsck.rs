@@ -215,12 +215,18 @@ impl<'a> Fsck<'a> {
         self.summary.objects += 1;
         loop {
             let key = listed.nar.object_key.clone();
-            let checked = objects
-                .state(&key)
-                .map(|state| (state, self.fault(&listed, state)));
+            let checked = objects.state(&key).and_then(|state| {
+                let fault = self.fault(&listed, state)?;
+                Ok((state, fault))
+            });
             let (state, fault) = match checked {
-                Ok((state, fault)) => (state, fault?),
-                Err(error) => (None, Some(Fault::new(Kind::Unreadable, error.to_string()))),
+                Ok(checked) => checked,
+                // One file that cannot be read must not end the check.
+                Err(error @ StorageError::File { .. }) => {
+                    let state = objects.state(&key).unwrap_or_default();
+                    (state, Some(Fault::new(Kind::Unreadable, error.to_string())))
+                }
+                Err(error) => return Err(error),
             };
             if fault.is_none() && !listed.is_lost {
                 return Ok(());
