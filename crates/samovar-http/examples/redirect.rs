@@ -1,9 +1,8 @@
-//! Redirects by handlers, and redirects of trailing slashes.
+//! Permanent redirects, and redirects after a POST.
 //!
 //! ```text
 //! cargo run --example redirect
 //! curl -i http://127.0.0.1:8080/old
-//! curl -iL http://127.0.0.1:8080/new/
 //! curl -i -d 'title=Tea' http://127.0.0.1:8080/notes
 //! ```
 
@@ -20,6 +19,5 @@ fn main() -> std::io::Result<()> {
         })
         // The client fetches the result with GET, so reloading the page does not repeat the POST.
         .post("/notes", |_| Response::redirect(Status::SEE_OTHER, "/new"))
-        .redirect_slashes()
         .serve(addr)
 }

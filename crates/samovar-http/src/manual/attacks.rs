@@ -88,8 +88,6 @@
 //!
 //! A path is split first and decoded segment by segment, so an encoded slash never separates
 //! segments. [`param_path`](crate::Request::param_path) refuses paths that lead out of a directory.
-//! Redirects for trailing slashes never lead to another host: a path such as `//evil.example/` is
-//! not redirected.
 //!
 //! # Code
 //!

@@ -39,10 +39,7 @@ impl Hit<'_, '_> {
 impl Router {
     /// Finds the route of a request.
     pub(super) fn find<'r, 'h>(&'r self, head: Head<'h>) -> Option<Hit<'r, 'h>> {
-        self.find_path(Path::new(head.path()).ok()?, head)
-    }
-
-    fn find_path<'r, 'h>(&'r self, path: Path<'h>, head: Head<'h>) -> Option<Hit<'r, 'h>> {
+        let path = Path::new(head.path()).ok()?;
         let (index, captures) = self.trie.find(&path, |places| choose(places, head))?;
         let entry = self.routes.get(index)?;
         Some(Hit {
@@ -66,35 +63,9 @@ impl Router {
         });
         debug_assert!(none.is_none(), "nothing was accepted");
         if allowed.is_empty() {
-            return self.elsewhere(head).map_or(Miss::NotFound, Miss::Elsewhere);
+            return Miss::NotFound;
         }
         Miss::Methods(allow(&allowed))
-    }
-
-    /// Returns the path with its trailing slash added or removed, if that path has a route.
-    fn elsewhere(&self, head: Head<'_>) -> Option<String> {
-        if !self.redirects_slashes {
-            return None;
-        }
-        let path = std::str::from_utf8(head.path()).ok()?;
-        let changed = match path.strip_suffix('/') {
-            Some(shorter) => shorter.to_owned(),
-            None => format!("{path}/"),
-        };
-        // A browser interprets `//` or `/\` at the start as a host, so such a redirect would be an
-        // open redirect.
-        let is_local = changed.starts_with('/') && !changed[1..].starts_with(['/', '\\']);
-        if !is_local {
-            return None;
-        }
-        self.find_path(Path::new(changed.as_bytes()).ok()?, head)?;
-        let query = head
-            .query()
-            .and_then(|query| std::str::from_utf8(query).ok());
-        Some(match query {
-            Some(query) => format!("{changed}?{query}"),
-            None => changed,
-        })
     }
 }
 

@@ -86,7 +86,6 @@ pub struct Router {
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) on_refusal: Option<RefusalHandler>,
-    pub(super) redirects_slashes: bool,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// Whether any route has an inline handler.
     pub(super) has_inline: bool,
@@ -107,9 +106,6 @@ pub(super) enum Miss {
     NotFound,
     /// The path only has routes for other methods. Contains the value of `Allow`.
     Methods(String),
-    /// The path has no route, but would have one with its trailing slash added or removed. Contains
-    /// that path.
-    Elsewhere(String),
 }
 
 macro_rules! methods {
@@ -140,7 +136,6 @@ impl Router {
             wraps: Vec::new(),
             on_error: None,
             on_refusal: None,
-            redirects_slashes: false,
             observer: None,
             has_inline: false,
         }
@@ -278,14 +273,6 @@ impl Router {
         handler: impl Fn(&Error) -> Response + Send + Sync + 'static,
     ) -> Self {
         self.on_refusal = Some(Box::new(handler));
-        self
-    }
-
-    /// Redirects with 308 to the path with its trailing slash added or removed, if only that path
-    /// has a route. The redirect preserves the query.
-    #[must_use]
-    pub fn redirect_slashes(mut self) -> Self {
-        self.redirects_slashes = true;
         self
     }
 

@@ -99,9 +99,6 @@ impl Router {
             Err(Miss::BadPath) => Err(Error::new(Status::BAD_REQUEST, "malformed path")),
             Err(Miss::NotFound) => Err(Status::NOT_FOUND.into()),
             Err(Miss::Methods(_)) => Err(Status::METHOD_NOT_ALLOWED.into()),
-            Err(Miss::Elsewhere(location)) => {
-                Ok(Response::redirect(Status::PERMANENT_REDIRECT, location))
-            }
         };
         let response = answer.unwrap_or_else(|error| self.answer_error(&error, request));
         match target {
