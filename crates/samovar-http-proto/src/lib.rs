@@ -5,7 +5,7 @@
 //! through every part, split the input at any byte, and fuzz it.
 //!
 //! * [`h1`]: HTTP/1.1 and 1.0. [`h1::conn::Conn`] holds the state of a connection.
-//! * `h2` (feature `http2`): HTTP/2. `h2::Session` holds the streams of a connection.
+//! * [`h2`]: HTTP/2. `h2::Session` holds the streams of a connection.
 //! * [`ws`]: WebSocket handshakes, frames, messages and permessage-deflate (feature `compression`).
 //! * [`http`]: methods, status codes and header values, shared by the protocols and by handlers.
 //!
@@ -31,7 +31,6 @@
 #![forbid(unsafe_code)]
 
 pub mod h1;
-#[cfg(feature = "http2")]
 pub mod h2;
 pub mod http;
 pub mod ws;

@@ -23,7 +23,6 @@ impl Budget {
     }
 
     /// Reserves one unit; returns `None` if the budget is exhausted.
-    #[cfg(any(feature = "compression", feature = "tls"))]
     pub(crate) fn take_one(self: &Arc<Self>) -> Option<Held> {
         let mut held = Held::new(self);
         held.grow(1).then_some(held)

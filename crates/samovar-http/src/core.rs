@@ -5,14 +5,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-#[cfg(feature = "http2")]
 use crate::body::Blocks;
 use crate::body::BufferPool;
 use crate::budget::Budget;
 use crate::exec::Queue;
 use crate::io::inbox::{Inbox, Message};
 use crate::io::key::Key;
-#[cfg(feature = "http2")]
 use crate::io::stream::{StreamNews, StreamRef};
 use crate::io::wake::{Host, Waker};
 use crate::limits::Limits;
@@ -35,7 +33,6 @@ impl<S> Deref for Shared<S> {
 /// The engine's shared state, which does not depend on the application.
 pub(crate) struct Core {
     pub(crate) limits: Limits,
-    #[cfg(feature = "http2")]
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
@@ -49,7 +46,6 @@ pub(crate) struct Core {
     /// are then aborted.
     pub(crate) is_cut_off: AtomicBool,
     /// Number of TLS handshakes in progress.
-    #[cfg(feature = "tls")]
     pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
     pub(crate) compressed_streams: Option<Arc<Budget>>,
@@ -66,7 +62,6 @@ impl Core {
         Waker::new(Arc::clone(self) as Arc<dyn Host>, home, key, 0)
     }
 
-    #[cfg(feature = "http2")]
     pub(crate) fn stream_waker(self: &Arc<Self>, stream: StreamRef) -> Waker {
         let host = Arc::clone(self) as Arc<dyn Host>;
         Waker::new(host, stream.home, stream.key, stream.stream)
@@ -74,7 +69,6 @@ impl Core {
 
     /// Sends an update of a stream to the stream's I/O thread. Ignored if that thread has ended,
     /// because its streams have ended too.
-    #[cfg(feature = "http2")]
     pub(crate) fn send_news(&self, stream: StreamRef, news: StreamNews) {
         let message = Message::Stream(stream.key, stream.stream, news);
         drop(self.send_home(stream.home, message));
@@ -91,7 +85,6 @@ impl Host for Core {
         &self.buffers
     }
 
-    #[cfg(feature = "http2")]
     fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }

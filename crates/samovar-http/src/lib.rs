@@ -68,7 +68,7 @@
 //! both directions can have any size within configured limits, with back-pressure. For logs and
 //! metrics, the server reports events to an [`Observer`].
 //!
-//! The Cargo features `compression`, `http2` and `tls` are on by default; each adds dependencies.
+//! The Cargo feature `compression` is on by default; it adds dependencies.
 //! The crate has no client, HTTP/3, templates, JSON, sessions or database access.
 
 #![forbid(unsafe_code)]
@@ -103,12 +103,10 @@ mod route;
 mod server;
 mod service;
 mod sync;
-#[cfg(feature = "tls")]
 pub mod tls;
 mod upload;
 pub mod ws;
 
-#[cfg(feature = "http2")]
 use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
@@ -128,7 +126,6 @@ pub use response::{Body, Response};
 pub use route::{Next, Params, Route, Router, with};
 pub use samovar_http_proto::h1::Refusal;
 pub use samovar_http_proto::h1::head::HeadLimits;
-#[cfg(feature = "http2")]
 pub use samovar_http_proto::h2::Abuse;
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};

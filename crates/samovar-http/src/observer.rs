@@ -113,7 +113,6 @@ pub enum Incident<'a> {
         failure: Failure,
     },
     /// An HTTP/2 client violated the protocol or exceeded a rate limit; its connection is closed.
-    #[cfg(feature = "http2")]
     Abused {
         /// The client whose connection is closed.
         peer: Peer,
@@ -179,7 +178,6 @@ impl fmt::Display for Incident<'_> {
             Self::SocketFailed { peer, failure } => {
                 write!(f, "WebSocket of {peer} failed: {failure}")
             }
-            #[cfg(feature = "http2")]
             Self::Abused { peer, abuse } => write!(f, "closed connection of {peer}: {abuse}"),
             Self::GaveWay { peer } => {
                 write!(

@@ -97,7 +97,6 @@ impl Request {
     }
 
     /// Returns whether the handler may have to wait for the rest of the body.
-    #[cfg(feature = "http2")]
     pub(crate) fn is_streamed(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_streamed())
     }

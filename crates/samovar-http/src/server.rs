@@ -154,10 +154,8 @@ impl<S: Service> Builder<S> {
                 queue,
                 buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
                 request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
-                #[cfg(feature = "tls")]
                 handshakes: Arc::new(Budget::new(self.limits.handshakes_max)),
                 limits: self.limits,
-                #[cfg(feature = "http2")]
                 blocks: Arc::default(),
                 inboxes,
                 connection_count: AtomicUsize::new(0),
@@ -307,10 +305,7 @@ impl<S: Service> Server<S> {
             connection_count: self.connection_count(),
             connection_count_max: self.shared.limits.connections_max,
             accepted_count: self.shared.accepted_count.load(Ordering::Relaxed),
-            #[cfg(feature = "tls")]
             handshake_count: self.shared.handshakes.used(),
-            #[cfg(not(feature = "tls"))]
-            handshake_count: 0,
             worker_count: self.shared.queue.slots_max,
             worker_count_max: self.shared.queue.threads_max,
             queued_count: workers.queued_count,

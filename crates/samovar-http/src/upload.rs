@@ -18,7 +18,6 @@ pub(crate) trait RequestLink: fmt::Debug + Send {
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()>;
 
     /// Returns whether the handler may have to wait for the rest of the body.
-    #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool;
 
     /// Converts the link, for the worker that takes the connection out of the request.

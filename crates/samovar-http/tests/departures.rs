@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
-#[cfg(feature = "tls")]
 mod support_tls;
 
 use std::io::{Read, Write};
@@ -272,7 +271,6 @@ fn a_response_during_a_drain_has_connection_close() {
     drain.join().unwrap();
 }
 
-#[cfg(feature = "tls")]
 #[test]
 fn a_close_notify_is_detected_while_the_response_waits() {
     let authority = support_tls::Authority::new("departures");

@@ -1,5 +1,4 @@
 //! Handlers and bodies behave the same over HTTP/2 as over HTTP/1.1.
-#![cfg(feature = "http2")]
 
 mod support;
 

@@ -1,6 +1,5 @@
 //! A client that attacks the server with HTTP/2 frames loses its connection, and other clients are
 //! not affected.
-#![cfg(feature = "http2")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

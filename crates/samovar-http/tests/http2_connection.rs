@@ -1,5 +1,4 @@
 //! HTTP/2 connections start, end and refuse requests as RFC 9113 requires.
-#![cfg(feature = "http2")]
 
 mod support;
 

@@ -1,6 +1,5 @@
 //! Dropping the body of an HTTP/2 response does not delay other requests, even if closing its files
 //! blocks.
-#![cfg(feature = "http2")]
 
 mod support;
 

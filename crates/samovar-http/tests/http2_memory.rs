@@ -1,6 +1,5 @@
 //! The memory of HTTP/2 connections and streams is bounded. The file has only one test, because it
 //! measures the memory of the whole process.
-#![cfg(feature = "http2")]
 
 mod support;
 

@@ -1,6 +1,5 @@
 //! HTTPS works with the clients rustls, OpenSSL and curl.
 
-#![cfg(feature = "tls")]
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"

@@ -1,7 +1,6 @@
 //! An invalid TLS configuration is refused with the reason, and a failed renewal keeps the previous
 //! configuration.
 
-#![cfg(feature = "tls")]
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"

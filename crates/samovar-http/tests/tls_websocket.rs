@@ -1,6 +1,5 @@
 //! WebSocket works over TLS regardless of how frames are split into TLS records.
 
-#![cfg(feature = "tls")]
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"

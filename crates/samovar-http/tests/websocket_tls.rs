@@ -1,6 +1,5 @@
 //! The WebSocket client of tungstenite works with and without TLS.
 
-#![cfg(feature = "tls")]
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"

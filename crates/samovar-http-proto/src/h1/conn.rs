@@ -30,7 +30,6 @@ use super::head::{self, Framing, HeadIndex, HeadLimits};
 /// The HTTP/2 connection preface (RFC 9113, section 3.4). It looks like an HTTP/1 request line with
 /// an unsupported version, so it is looked for only after that error, at no cost for other
 /// requests.
-#[cfg(feature = "http2")]
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Maximum length of the rest of a request body that is read and discarded after an early response,
@@ -56,7 +55,6 @@ pub enum Step {
     Refused(Refusal),
     /// The input starts with the HTTP/2 preface; nothing was consumed. The caller switches to
     /// HTTP/2 or refuses the version.
-    #[cfg(feature = "http2")]
     Http2,
     /// The connection accepts no more requests.
     Closed,
@@ -159,11 +157,9 @@ impl Conn {
             return Ok((0, Step::NeedMore));
         }
         let parsed = match head::parse(input, limits, index) {
-            #[cfg(feature = "http2")]
             Err(Refusal::HttpVersion) if input.starts_with(PREFACE) => {
                 return Ok((0, Step::Http2));
             }
-            #[cfg(feature = "http2")]
             Err(Refusal::HttpVersion) if PREFACE.starts_with(input) => None,
             parsed => parsed?,
         };

@@ -150,7 +150,6 @@ impl Batch {
     }
 
     /// Frees the buffer if only file ranges remain to be sent.
-    #[cfg(feature = "http2")]
     pub(crate) fn release_buffer(&mut self) {
         if self.sent == self.filled {
             self.buffer = self.waker.host().buffers().none();
@@ -217,10 +216,6 @@ impl Batch {
 
     /// Copies the next bytes into a buffer; returns 0 when the batch is empty. For bodies that are
     /// transformed before they are sent.
-    #[cfg_attr(
-        not(any(feature = "compression", feature = "http2")),
-        expect(dead_code, reason = "HTTP/1 sends bytes as they are")
-    )]
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);

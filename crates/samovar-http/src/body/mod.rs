@@ -5,9 +5,7 @@
 //! batch at a time.
 
 mod batch;
-#[cfg(feature = "http2")]
 mod blocks;
-#[cfg(feature = "http2")]
 mod outflow;
 mod pool;
 pub(crate) mod sources;
@@ -17,9 +15,7 @@ use std::fmt;
 use std::io;
 
 pub use batch::Batch;
-#[cfg(feature = "http2")]
 pub(crate) use blocks::{Block, Blocks};
-#[cfg(feature = "http2")]
 pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};

@@ -57,7 +57,6 @@ impl BufferPool {
     }
 
     /// Creates a buffer without memory.
-    #[cfg(feature = "http2")]
     pub(crate) fn none(self: &Arc<Self>) -> Buffer {
         Buffer {
             bytes: Box::default(),

@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::lane::Lane;
 use crate::io::conn::Conn;
-#[cfg(feature = "http2")]
 use crate::io::stream::{StreamJob, StreamWork};
 use crate::request::Request;
 use crate::ws::Socket;
@@ -19,12 +18,10 @@ pub(crate) enum Job {
     /// Drop the rest of an aborted response: this closes files, which may block.
     Discard(Box<dyn fmt::Debug + Send>),
     /// Continue the TLS handshake.
-    #[cfg(feature = "tls")]
     Handshake(Box<Conn>),
     /// Pass a WebSocket's events to its handler.
     Events(Socket),
     /// Do work for one stream of an HTTP/2 connection. The connection stays on its I/O thread.
-    #[cfg(feature = "http2")]
     Stream(Box<StreamJob>),
 }
 
@@ -33,9 +30,7 @@ impl Job {
     pub(super) fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
-            #[cfg(feature = "tls")]
             Self::Handshake(_) => true,
-            #[cfg(feature = "http2")]
             Self::Stream(job) => matches!(job.work, StreamWork::Handle(_)),
             Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
         }
@@ -46,11 +41,9 @@ impl Job {
         match self {
             Self::Handle(_, request) => request.lane,
             Self::Pump(conn) => conn.answer.lane,
-            #[cfg(feature = "tls")]
             Self::Handshake(_) => Lane::Prompt,
             Self::Events(_) => Lane::Prompt,
             Self::Discard(_) => Lane::Slow,
-            #[cfg(feature = "http2")]
             Self::Stream(job) => job.stream.lane,
         }
     }
@@ -59,7 +52,6 @@ impl Job {
     pub(super) fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
-            #[cfg(feature = "http2")]
             Self::Stream(job) => {
                 matches!(&job.work, StreamWork::Handle(request) if request.is_streamed())
             }

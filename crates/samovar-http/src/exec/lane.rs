@@ -16,7 +16,6 @@ pub(crate) enum Lane {
 impl Lane {
     /// Returns the lane for sending the response body: sending needs little computation, so it does
     /// not use a costly slot.
-    #[cfg(feature = "http2")]
     pub(crate) fn of_body(self) -> Self {
         match self {
             Self::Prompt => Self::Prompt,

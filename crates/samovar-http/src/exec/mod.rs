@@ -1,10 +1,8 @@
 //! Worker threads, which may block, and the jobs that they run.
 
 mod exchange;
-#[cfg(feature = "tls")]
 mod handshake;
 mod http1;
-#[cfg(feature = "http2")]
 mod http2;
 mod job;
 mod lane;

@@ -7,7 +7,6 @@ use super::http1::{lose, pump};
 use super::job::Job;
 use crate::core::Shared;
 use crate::io::key::Key;
-#[cfg(feature = "http2")]
 use crate::io::stream::{StreamNews, StreamRef, StreamWork};
 use crate::observer::Incident;
 use crate::service::Service;
@@ -25,7 +24,6 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
             match lost {
                 Lost::None => {}
                 Lost::Conn(home, key) => lose(shared, (home, key)),
-                #[cfg(feature = "http2")]
                 Lost::Stream(stream, news) => shared.core.send_news(stream, news),
             }
         }
@@ -36,7 +34,6 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
 enum Lost {
     None,
     Conn(usize, Key),
-    #[cfg(feature = "http2")]
     Stream(StreamRef, StreamNews),
 }
 
@@ -44,10 +41,8 @@ impl Lost {
     fn with(job: &Job) -> Self {
         match job {
             Job::Handle(conn, _) | Job::Pump(conn) => Self::Conn(conn.home, conn.key),
-            #[cfg(feature = "tls")]
             Job::Handshake(conn) => Self::Conn(conn.home, conn.key),
             Job::Events(_) | Job::Discard(_) => Self::None,
-            #[cfg(feature = "http2")]
             Job::Stream(job) => Self::Stream(
                 job.stream,
                 match job.work {
@@ -68,11 +63,9 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
             }
             pump(shared, conn);
         }
-        #[cfg(feature = "tls")]
         Job::Handshake(conn) => super::handshake::shake(shared, conn),
         Job::Discard(rest) => drop(rest),
         Job::Events(socket) => handle_events(shared, socket),
-        #[cfg(feature = "http2")]
         Job::Stream(job) => super::http2::work(shared, *job),
     }
 }

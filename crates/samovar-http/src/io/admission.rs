@@ -1,6 +1,5 @@
 //! Accepts, refuses, evicts and closes the connections of an I/O thread.
 
-#[cfg(feature = "tls")]
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -20,7 +19,6 @@ use crate::exec;
 use crate::head::Peer;
 use crate::observer::{End, Incident};
 use crate::service::Service;
-#[cfg(feature = "tls")]
 use crate::tls::{Stream, TlsConfig};
 
 /// Number of connections accepted in a row before other events are handled.
@@ -41,10 +39,8 @@ impl<S: Service> IoThread<S> {
             };
             match sys::accept(listener) {
                 Ok(Some((socket, peer))) => {
-                    #[cfg(feature = "tls")]
                     let tls = listener.tls.clone();
                     self.acceptor.is_short = false;
-                    #[cfg(feature = "tls")]
                     if let Some(config) = tls {
                         self.admit_tls(socket, peer, &config);
                         continue;
@@ -109,12 +105,11 @@ impl<S: Service> IoThread<S> {
             .turn_away(index, ACCEPT_COUNT, &answer, buffer);
     }
 
-    #[cfg(feature = "tls")]
     fn admit_tls(&mut self, socket: OwnedFd, peer: Peer, config: &TlsConfig) {
         let Some(handshake) = self.cx.shared.handshakes.take_one() else {
             return self.cx.incident(&Incident::ConnectionsFull);
         };
-        let stream = Stream::new(socket, config.server_config(cfg!(feature = "http2")));
+        let stream = Stream::new(socket, config.server_config());
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
             conn.start_handshake(handshake);
         });
@@ -196,7 +191,6 @@ impl<S: Service> IoThread<S> {
         let count = self.slab.count();
         self.guarded(Some(key), |thread| match thread.slab.take(key) {
             Some(Link::Http1(conn)) => thread.evict_http1(conn),
-            #[cfg(feature = "http2")]
             Some(Link::H2(mut conn)) => {
                 thread.cx.incident(&Incident::GaveWay { peer: conn.peer });
                 thread.cx.cut_off_h2(&mut conn);
@@ -250,7 +244,6 @@ impl<S: Service> IoThread<S> {
                     thread.cx.wake_workers();
                     thread.settle_socket(conn, next);
                 }
-                #[cfg(feature = "http2")]
                 Some(Link::H2(mut conn)) => {
                     thread.cx.cut_off_h2(&mut conn);
                     thread.forget(key);

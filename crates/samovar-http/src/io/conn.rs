@@ -10,7 +10,6 @@ use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
-#[cfg(feature = "tls")]
 use crate::budget::Held;
 use crate::exec::{Lane, Preferences};
 use crate::head::{Peer, Session};
@@ -52,7 +51,6 @@ pub(crate) struct Conn {
     /// The client's certificates, set after the TLS handshake.
     pub(crate) session: Option<Arc<Session>>,
     /// The connection's unit of the handshake budget, while the TLS handshake is in progress.
-    #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Held>,
     /// The WebSocket that takes over the connection once the response is sent.
     pub(crate) upgrade: Option<Box<Accepted>>,
@@ -129,7 +127,6 @@ impl Conn {
             upgrade: None,
             answer: Answer::new(Lane::Prompt, false, now),
             session: None,
-            #[cfg(feature = "tls")]
             handshake: None,
             // Registration with epoll causes an event if the socket is already readable.
             readable: false,
@@ -208,7 +205,6 @@ impl Conn {
     }
 
     /// Enters the TLS handshake stage.
-    #[cfg(feature = "tls")]
     pub(super) fn start_handshake(&mut self, handshake: Held) {
         self.stage = Stage::Handshake;
         self.handshake = Some(handshake);

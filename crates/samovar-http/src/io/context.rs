@@ -39,14 +39,12 @@ pub(super) enum Next {
     /// Move to a worker, which handles this request.
     Handle(Box<Request>),
     /// Move to a worker, which continues the TLS handshake.
-    #[cfg(feature = "tls")]
     Shake,
     /// Move to a worker, which sends more of the response.
     Pump,
     /// Continue as a WebSocket.
     OpenSocket,
     /// Continue as an HTTP/2 connection.
-    #[cfg(feature = "http2")]
     Http2,
     /// Close the connection.
     Close,
@@ -82,7 +80,6 @@ pub(super) struct Context<S: Service> {
     /// Scratch memory for responses.
     pub(super) out: Vec<u8>,
     /// Scratch memory for the head of an HTTP/2 response.
-    #[cfg(feature = "http2")]
     pub(super) scratch: Vec<u8>,
     /// Scratch memory for the index of a request head.
     pub(super) index: HeadIndex,
@@ -105,7 +102,6 @@ impl<S: Service> Context<S> {
             local,
             read_buffer: read_buffer(),
             out: Vec::with_capacity(GATHER_LEN),
-            #[cfg(feature = "http2")]
             scratch: Vec::new(),
             index: HeadIndex::default(),
             turn: 0,

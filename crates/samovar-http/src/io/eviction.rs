@@ -99,7 +99,6 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
     let (peer, wait, since) = match slab.peek(key)? {
         Link::Http1(conn) => (conn.peer, wait_of(conn, limits.stall_len_min), conn.since),
         Link::Ws(_) => return None,
-        #[cfg(feature = "http2")]
         Link::H2(conn) => {
             let wait = match conn.session.stream_count() {
                 0 => Wait::AtRest,

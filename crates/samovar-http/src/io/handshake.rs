@@ -43,7 +43,6 @@ impl<S: Service> Context<S> {
                 conn.restart_clock(self.now);
                 // The first request may have arrived together with the end of the handshake.
                 conn.readable = true;
-                #[cfg(feature = "http2")]
                 if conn.transport.speaks_http2() {
                     return Next::Http2;
                 }

@@ -38,7 +38,6 @@ impl<S: Service> Context<S> {
                 conn.enter(Stage::Waiting);
                 self.wait_on(conn, edges)
             }
-            #[cfg(feature = "tls")]
             Verdict::Handshake(handshake) => self.on_handshake(conn, handshake, edges),
             Verdict::Answered => {
                 conn.restart_clock(self.now);
@@ -51,10 +50,7 @@ impl<S: Service> Context<S> {
 
     pub(super) fn step(&mut self, conn: &mut Conn, edges: Edges) -> Next {
         match conn.stage() {
-            #[cfg(feature = "tls")]
             Stage::Handshake => super::handshake::on_event(edges),
-            #[cfg(not(feature = "tls"))]
-            Stage::Handshake => Next::Wait,
             Stage::Lingering => self.linger(conn),
             Stage::Waiting => self.wait_on(conn, edges),
             Stage::Receiving | Stage::Answering if !conn.is_sending() => self.go_on(conn),
@@ -223,7 +219,6 @@ impl<S: Service> Context<S> {
                     self.refuse(conn, refusal);
                     break None;
                 }
-                #[cfg(feature = "http2")]
                 Step::Http2 => {
                     if conn.answered_count == 0 {
                         conn.input.extend_from_slice(rest);
@@ -352,7 +347,6 @@ impl<S: Service> Context<S> {
         let (mut conn, is_head) = match job {
             Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
             // Without a TLS session no response can be sent.
-            #[cfg(feature = "tls")]
             Job::Handshake(conn) => return Some((conn, Next::Close)),
             // These jobs are never refused here: the queue accepts them, or their callers handle
             // the refusal.

@@ -10,7 +10,6 @@ use super::conn::Conn;
 use super::key::Key;
 use super::sys;
 use crate::sync::Lock;
-#[cfg(feature = "tls")]
 use crate::tls::Handshake;
 
 /// Reason for which a worker returns a connection.
@@ -24,7 +23,6 @@ pub(crate) enum Verdict {
     /// connection.
     Waiting,
     /// The TLS handshake has made progress.
-    #[cfg(feature = "tls")]
     Handshake(Handshake),
     /// The response has failed, and the connection must be reset.
     Reset,
@@ -38,7 +36,6 @@ pub(crate) enum Message {
     /// A [`Waker`](super::wake::Waker) of this connection, or of a stream of it, was called.
     Wake(Key, u32),
     /// A worker's job for an HTTP/2 stream has a result.
-    #[cfg(feature = "http2")]
     Stream(Key, u32, super::stream::StreamNews),
     /// A panic has dropped a connection, which therefore never returns.
     Lost(Key),

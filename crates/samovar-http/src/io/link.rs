@@ -1,7 +1,6 @@
 //! Connections of an I/O thread, by protocol.
 
 use super::conn::Conn;
-#[cfg(feature = "http2")]
 use super::h2::H2Conn;
 use super::sys::Edges;
 use super::ws_conn::SocketConn;
@@ -14,7 +13,6 @@ pub(crate) enum Link {
     /// A WebSocket. Stays with the thread.
     Ws(Box<SocketConn>),
     /// HTTP/2. Stays with the thread.
-    #[cfg(feature = "http2")]
     H2(Box<H2Conn>),
 }
 
@@ -24,7 +22,6 @@ impl Link {
         match self {
             Self::Http1(conn) => conn.note(edges),
             Self::Ws(conn) => conn.note(edges),
-            #[cfg(feature = "http2")]
             Self::H2(conn) => conn.note(edges),
         }
     }

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-#[cfg(feature = "tls")]
 use crate::tls::TlsConfig;
 
 /// An address on which a server listens, with one or several bound sockets.
@@ -28,7 +27,6 @@ pub struct Listener {
     sockets: Vec<OwnedFd>,
     /// The address for further sockets; `None` if there can be only one.
     spread: Option<Address>,
-    #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
 
@@ -102,7 +100,6 @@ impl Listener {
         Ok(Self {
             sockets: vec![socket],
             spread: Some(Address { addr, ..address }),
-            #[cfg(feature = "tls")]
             tls: None,
         })
     }
@@ -163,7 +160,6 @@ impl Listener {
         Ok(Self {
             sockets,
             spread: None,
-            #[cfg(feature = "tls")]
             tls: None,
         })
     }
@@ -184,7 +180,6 @@ impl Listener {
     }
 
     /// Enables TLS.
-    #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, config: TlsConfig) -> Self {
         self.tls = Some(config);
@@ -193,10 +188,7 @@ impl Listener {
 
     /// Returns whether TLS is enabled.
     pub fn is_secure(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        false
+        self.tls.is_some()
     }
 
     /// Returns the address of a TCP socket.
@@ -249,7 +241,6 @@ impl Listener {
             socket,
             is_shared,
             is_polled: false,
-            #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         }
     }
@@ -262,7 +253,6 @@ pub(crate) struct Socket {
     pub(crate) is_shared: bool,
     /// Whether the socket is registered with the poll. It is not while descriptors are exhausted.
     pub(super) is_polled: bool,
-    #[cfg(feature = "tls")]
     pub(super) tls: Option<TlsConfig>,
 }
 

@@ -8,9 +8,7 @@ pub(crate) mod conn;
 mod context;
 mod eviction;
 mod gather;
-#[cfg(feature = "http2")]
 mod h2;
-#[cfg(feature = "tls")]
 mod handshake;
 mod http1;
 pub(crate) mod inbox;
@@ -19,7 +17,6 @@ mod link;
 pub(crate) mod listener;
 mod slab;
 pub(crate) mod stage;
-#[cfg(feature = "http2")]
 pub(crate) mod stream;
 pub(crate) mod sys;
 pub(crate) mod thread;

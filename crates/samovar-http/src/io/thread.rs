@@ -22,20 +22,17 @@ use super::conn::Conn;
 use super::context::{Context, Next, Stay};
 use super::eviction::Eviction;
 use super::gather::{Arrival, Gathered, is_between_requests};
-#[cfg(feature = "http2")]
 use super::h2::H2Conn;
 use super::inbox::{Message, Verdict};
 use super::key::Key;
 use super::link::Link;
 use super::listener::Socket;
 use super::slab::Slab;
-#[cfg(feature = "http2")]
 use super::stream::StreamNews;
 use super::sys::{self, Edges, Poll};
 use super::ws_conn::SocketConn;
 use crate::core::Shared;
 use crate::exec::{self, Job};
-#[cfg(feature = "http2")]
 use crate::observer::End;
 use crate::service::Service;
 
@@ -226,9 +223,7 @@ impl<S: Service> IoThread<S> {
         for message in messages.drain(..) {
             match message {
                 Message::Returned(conn, verdict) => self.on_return(conn, verdict),
-                #[cfg(feature = "http2")]
                 Message::Stream(key, stream, news) => self.on_stream_news(key, stream, news),
-                #[cfg(feature = "http2")]
                 Message::Wake(key, stream) if stream > 0 => self.on_stream_wake(key, stream),
                 Message::Wake(key, _stream) => {
                     let woken = true;
@@ -267,7 +262,6 @@ impl<S: Service> IoThread<S> {
                 let next = thread.cx.work_on_socket(&mut conn, edges);
                 thread.settle_socket(conn, next);
             }
-            #[cfg(feature = "http2")]
             Link::H2(mut conn) => {
                 let next = thread.cx.step_h2(&mut conn, edges);
                 thread.settle_h2(conn, next);
@@ -286,7 +280,6 @@ impl<S: Service> IoThread<S> {
 
     /// Handles a worker's result for a stream. The results are handled together, before the thread
     /// sleeps.
-    #[cfg(feature = "http2")]
     fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
         match self.slab.take(key) {
             Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
@@ -298,7 +291,6 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    #[cfg(feature = "http2")]
     fn on_stream_wake(&mut self, key: Key, stream: u32) {
         match self.slab.take(key) {
             Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
@@ -337,7 +329,6 @@ impl<S: Service> IoThread<S> {
                 let next = thread.cx.check_socket(&mut conn);
                 thread.settle_socket(conn, next);
             }
-            #[cfg(feature = "http2")]
             Link::H2(mut conn) => {
                 let next = thread.cx.check_h2(&mut conn);
                 thread.settle_h2(conn, next);
@@ -360,7 +351,6 @@ impl<S: Service> IoThread<S> {
                 None => self.forget(key),
             },
             Next::Close => self.close(conn),
-            #[cfg(feature = "http2")]
             Next::Http2 => {
                 let (conn, next) = self.cx.start_h2(*conn);
                 self.settle_h2(conn, next);
@@ -374,7 +364,6 @@ impl<S: Service> IoThread<S> {
                     self.give(Job::Handle(conn, request));
                 }
             }
-            #[cfg(feature = "tls")]
             Next::Shake => self.give(Job::Handshake(conn)),
             Next::Pump => {
                 conn.left_at = self.cx.now;
@@ -398,7 +387,6 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    #[cfg(feature = "http2")]
     fn settle_h2(&mut self, mut conn: Box<H2Conn>, next: Stay) {
         let key = conn.key;
         match next {

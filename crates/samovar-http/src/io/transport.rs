@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::sys;
-#[cfg(feature = "tls")]
 use crate::tls;
 
 /// A non-blocking socket, with or without TLS.
@@ -13,7 +12,6 @@ pub(crate) enum Transport {
     /// Without TLS.
     Plain(OwnedFd),
     /// With TLS.
-    #[cfg(feature = "tls")]
     Tls(Box<tls::Stream>),
 }
 
@@ -22,7 +20,6 @@ impl Transport {
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::recv(socket, buffer),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.recv(buffer),
         }
     }
@@ -32,7 +29,6 @@ impl Transport {
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::send(socket, bytes, more),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.send(bytes, more),
         }
     }
@@ -55,13 +51,11 @@ impl Transport {
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.flush(),
         }
     }
 
     /// Returns whether the TLS handshake has negotiated HTTP/2.
-    #[cfg(all(feature = "http2", feature = "tls"))]
     pub(crate) fn speaks_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -73,7 +67,6 @@ impl Transport {
     pub(crate) fn has_pending(&self) -> bool {
         match self {
             Self::Plain(_) => false,
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.has_pending(),
         }
     }
@@ -96,7 +89,6 @@ impl Transport {
     pub(crate) fn plain(&self) -> Option<&OwnedFd> {
         match self {
             Self::Plain(socket) => Some(socket),
-            #[cfg(feature = "tls")]
             Self::Tls(_) => None,
         }
     }
@@ -110,7 +102,6 @@ impl Transport {
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => sys::shutdown_write(socket),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.shutdown_write(),
         }
     }
@@ -127,7 +118,6 @@ impl Transport {
     pub(crate) fn say_goodbye(&mut self) {
         match self {
             Self::Plain(_) => {}
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => drop(stream.shutdown_write()),
         }
     }
@@ -137,7 +127,6 @@ impl AsFd for Transport {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Plain(socket) => socket.as_fd(),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.as_fd(),
         }
     }

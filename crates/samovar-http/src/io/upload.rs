@@ -191,7 +191,6 @@ impl RequestLink for Upload {
                 Step::NeedMore => self.receive()?,
                 Step::Refused(refusal) => return Err(self.refuse(refusal)),
                 Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
-                #[cfg(feature = "http2")]
                 Step::Http2 => return Ok(0),
             }
         }
@@ -207,7 +206,6 @@ impl RequestLink for Upload {
         )
     }
 
-    #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool {
         self.conn.proto.has_body()
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::Key;
-#[cfg(feature = "http2")]
 use crate::body::Blocks;
 use crate::body::BufferPool;
 
@@ -15,7 +14,6 @@ pub(crate) trait Host: Send + Sync {
 
     fn buffers(&self) -> &Arc<BufferPool>;
 
-    #[cfg(feature = "http2")]
     fn blocks(&self) -> &Arc<Blocks>;
 }
 

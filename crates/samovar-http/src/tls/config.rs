@@ -44,8 +44,7 @@ struct Shared {
 /// The configuration that was built from a [`TlsBuilder`].
 #[derive(Debug)]
 struct Loaded {
-    http1: Arc<ServerConfig>,
-    http2: Arc<ServerConfig>,
+    server: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
 }
 
@@ -101,11 +100,9 @@ impl TlsConfig {
         self.loaded().certificates.clone()
     }
 
-    /// Returns the configuration for a new connection. `http2`: whether to offer HTTP/2 by ALPN
-    /// (RFC 7301).
-    pub(crate) fn server_config(&self, http2: bool) -> Arc<ServerConfig> {
-        let loaded = self.loaded();
-        Arc::clone(if http2 { &loaded.http2 } else { &loaded.http1 })
+    /// Returns the configuration for a new connection.
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.loaded().server)
     }
 
     fn loaded(&self) -> Arc<Loaded> {
@@ -192,18 +189,15 @@ impl TlsBuilder {
                 builder.with_client_cert_verifier(verifier(authorities, *clients, provider)?)
             }
         };
-        let mut http1 = builder.with_cert_resolver(Arc::new(resolver));
+        let mut server = builder.with_cert_resolver(Arc::new(resolver));
         // Prefer the suites that are cheapest on this machine to the client's order.
-        http1.ignore_client_order = true;
-        http1.session_storage = ServerSessionMemoryCache::new(SESSION_COUNT_MAX);
-        http1.ticketer = ring::Ticketer::new().map_err(refused)?;
-        http1.max_early_data_size = 0;
-        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut http2 = http1.clone();
-        http2.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        server.ignore_client_order = true;
+        server.session_storage = ServerSessionMemoryCache::new(SESSION_COUNT_MAX);
+        server.ticketer = ring::Ticketer::new().map_err(refused)?;
+        server.max_early_data_size = 0;
+        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Loaded {
-            http1: Arc::new(http1),
-            http2: Arc::new(http2),
+            server: Arc::new(server),
             certificates,
         })
     }

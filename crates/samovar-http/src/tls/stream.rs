@@ -167,7 +167,6 @@ impl Stream {
     }
 
     /// Returns the negotiated application protocol (RFC 7301).
-    #[cfg(any(test, feature = "http2"))]
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match &self.state {
             State::Open(tls) => tls.alpn_protocol(),

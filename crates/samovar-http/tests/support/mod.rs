@@ -7,7 +7,6 @@
 )]
 //! Starts servers on free ports, and provides test clients.
 
-#[cfg(feature = "http2")]
 pub(crate) mod h2_app;
 pub(crate) mod recorder;
 
@@ -19,7 +18,6 @@ use samovar_http::{
 };
 pub(crate) use testkit::eventually;
 pub(crate) use testkit::http1::{Connection as Reader, Response as Answer};
-#[cfg(feature = "http2")]
 pub(crate) use testkit::http2 as h2;
 pub(crate) use testkit::websocket as ws;
 

@@ -26,7 +26,6 @@ fn trace(input: &[u8], cuts: &[usize]) -> Vec<String> {
                     data.clear();
                     true
                 }
-                #[cfg(feature = "http2")]
                 Step::Http2 => {
                     seen.push("http2".to_owned());
                     return seen;
@@ -192,7 +191,6 @@ fn close_after_refuses_further_requests() {
     );
 }
 
-#[cfg(feature = "http2")]
 #[test]
 fn the_http_2_preface_is_recognized() {
     check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &["http2"]);

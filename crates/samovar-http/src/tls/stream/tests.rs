@@ -24,7 +24,7 @@ fn pair(version: &'static SupportedProtocolVersion) -> (Stream, Client) {
         .unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    let stream = Stream::new(ours.into(), config.server_config(false));
+    let stream = Stream::new(ours.into(), config.server_config());
     (stream, client(theirs, made.cert.der(), version))
 }
 
