@@ -2,40 +2,8 @@
 
 use crate::client::{Client, close, frame};
 
-/// Returns ten million zeros, compressed with DEFLATE to 65,000 bytes.
-fn bomb() -> Vec<u8> {
-    // A stored block cannot expand, so this writes DEFLATE by hand: fixed Huffman codes, one
-    // literal zero, and then the match "258 bytes at distance 1" as often as needed. Each match is
-    // the code 11000101 and five bits for distance 1, written from the lowest bit of a byte up.
-    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0_u32);
-    let mut put = |value: u32, len: u32, bytes: &mut Vec<u8>| {
-        bits |= value << count;
-        count += len;
-        while count >= 8 {
-            bytes.push(bits.to_le_bytes()[0]);
-            bits >>= 8;
-            count -= 8;
-        }
-    };
-    // Header: not the last block, fixed codes.
-    put(0b010, 3, &mut bytes);
-    // Literal 0 is 00110000, its highest bit first.
-    put(0b0000_1100, 8, &mut bytes);
-    for _ in 0..40_000 {
-        // Length 258 is code 285: 11000101, its highest bit first.
-        put(0b1010_0011, 8, &mut bytes);
-        put(0, 5, &mut bytes);
-    }
-    // End of the block, then the empty block that ends every message.
-    put(0, 7, &mut bytes);
-    put(0, 3, &mut bytes);
-    put(0, 7, &mut bytes);
-    bytes
-}
-
 /// Returns the cases: name, bytes, and the expected close code.
 fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
-    let garbage = frame(0xc2, [0xff; 100]);
     vec![
         ("no mask", b"\x81\x01x".to_vec(), 1002),
         (
@@ -48,6 +16,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
             1002,
         ),
+        ("RSV1", frame(0xc1, "x"), 1002),
         ("RSV2", frame(0xa1, "x"), 1002),
         ("RSV3", frame(0x91, "x"), 1002),
         (
@@ -107,15 +76,6 @@ fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("surrogate", frame(0x81, b"\xed\xa0\x80"), 1007),
         ("overlong slash", frame(0x81, b"\xc0\xaf"), 1007),
         ("half a character", frame(0x81, b"\xe2\x82"), 1007),
-        ("compressed garbage", garbage, 1007),
-        (
-            "reference to before the start",
-            frame(0xc1, b"\xf2\x00\x11\x00\x00"),
-            1007,
-        ),
-        ("bomb", frame(0xc2, bomb()), 1009),
-        ("bomb in fragments", bomb_in_fragments(), 1009),
-        ("text bomb", frame(0xc1, bomb()), 1009),
         (
             "too long in one frame",
             frame(0x82, vec![0; (1 << 20) + 1]),
@@ -123,15 +83,6 @@ fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
         ),
         ("too long in fragments", too_long_in_fragments(), 1009),
     ]
-}
-
-fn bomb_in_fragments() -> Vec<u8> {
-    let bomb = bomb();
-    let mut frames = frame(0x42, &bomb[..1]);
-    for piece in bomb[1..].chunks(100) {
-        frames.extend(frame(0x00, piece));
-    }
-    frames
 }
 
 fn too_long_in_fragments() -> Vec<u8> {
@@ -144,19 +95,18 @@ fn too_long_in_fragments() -> Vec<u8> {
 
 #[test]
 fn every_attack_ends_its_connection_and_no_other() {
-    const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     let mut bystander = Client::open();
     for (name, bytes, code) in cases() {
         println!("{name}");
         // The attack is sent after the handshake, together with it, and, if it is short, byte by
         // byte.
-        let mut client = Client::with(OFFER, b"");
+        let mut client = Client::open();
         client.send(&bytes);
         client.expect_failure(code);
-        let mut client = Client::with(OFFER, &bytes);
+        let mut client = Client::with("", &bytes);
         client.expect_failure(code);
         if bytes.len() < 200 {
-            let mut client = Client::with(OFFER, b"");
+            let mut client = Client::open();
             for byte in &bytes {
                 client.send([*byte]);
             }

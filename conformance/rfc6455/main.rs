@@ -1,4 +1,4 @@
-//! RFC 6455 (WebSocket) and RFC 7692 (compression), section by section.
+//! RFC 6455 (WebSocket), section by section.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     assert!(header.payload_len < 1 << 63);
     if let (true, Ok(len)) = (header.is_final, usize::try_from(header.payload_len)) {
         let mut written = Vec::new();
-        frame::encode(&mut written, header.op_code, header.is_compressed, len);
+        frame::encode(&mut written, header.op_code, len);
         // A server's header equals a client's without mask bit and key.
         let mut expected = bytes[..header.header_len - 4].to_vec();
         expected[1] &= 0x7f;

@@ -43,7 +43,7 @@ usage: xtask TASK [ARGUMENT...]
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
   suites [--update] [--address HOST:PORT] [NAME...]
                                    run conformance suites
-  autobahn [--quick | --update]    run the Autobahn suite against the WebSocket echo server
+  autobahn [--update]              run the Autobahn suite against the WebSocket echo server
   instructions [--renew]           count instructions and system calls of requests; fail above the
                                    budget, or write a new one with --renew
   chaos --seconds N [--seed S]     run clients and faults at once and check every byte

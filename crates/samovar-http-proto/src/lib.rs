@@ -6,7 +6,7 @@
 //!
 //! * [`h1`]: HTTP/1.1 and 1.0. [`h1::conn::Conn`] holds the state of a connection.
 //! * [`h2`]: HTTP/2. `h2::Session` holds the streams of a connection.
-//! * [`ws`]: WebSocket handshakes, frames, messages and permessage-deflate (feature `compression`).
+//! * [`ws`]: WebSocket handshakes, frames and messages.
 //! * [`http`]: methods, status codes and header values, shared by the protocols and by handlers.
 //!
 //! # Examples

@@ -1,8 +1,7 @@
 //! A WebSocket echo server. Run `websocket_echo 127.0.0.1:8080`; it stops at the end of its
 //! standard input.
 //!
-//! The handler of `/inline` runs on the I/O thread, that of `/plain` without compression, and that
-//! of other paths on workers with compression.
+//! The handler of `/inline` runs on the I/O thread, that of other paths on workers.
 
 use std::io::Read;
 
@@ -32,7 +31,6 @@ impl Service for Echo {
             .origins(Origins::Any);
         let upgrade = match request.head().path() {
             b"/inline" => upgrade.inline(),
-            b"/plain" => upgrade.uncompressed(),
             _ => upgrade,
         };
         upgrade.accept(request)

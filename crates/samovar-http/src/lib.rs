@@ -64,7 +64,7 @@
 //! # Scope
 //!
 //! The server side of HTTP/1.1 and 1.0 (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSocket (RFC
-//! 6455, RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. Bodies in
+//! 6455) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. Bodies in
 //! both directions can have any size within configured limits, with back-pressure. For logs and
 //! metrics, the server reports events to an [`Observer`].
 //!

@@ -173,9 +173,7 @@ fn the_error_handler_answers_misses() {
 
 #[test]
 fn a_trailing_slash_makes_another_path() {
-    let router = Router::new()
-        .get("/a", tell("a"))
-        .get("/b/", tell("b"));
+    let router = Router::new().get("/a", tell("a")).get("/b/", tell("b"));
     let (_server, addr) = start(router);
     check(addr, "GET /a", 200, "a");
     check(addr, "GET /a/", 404, "Not Found\n");

@@ -2,7 +2,6 @@
 //!
 //! The test has its own file, because it measures the memory of the whole process.
 
-
 mod support;
 mod support_tls;
 

@@ -195,8 +195,6 @@ fn a_broadcast_reaches_all_sockets_in_order() {
     };
     let (_server, addr) = serve(App(app), |builder| builder);
     let mut clients: Vec<_> = (0..20).map(|_| Client::open(addr, "/")).collect();
-    let offer = handshake("/", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
-    let mut compressing = Client::with(addr, offer);
     for n in 0..50 {
         let frame = Frame::new(&format!("{n} {}", "and again ".repeat(100)));
         for socket in sockets.lock().unwrap().iter() {
@@ -207,11 +205,6 @@ fn a_broadcast_reaches_all_sockets_in_order() {
         for n in 0..50 {
             client.expect_text(&format!("{n} {}", "and again ".repeat(100)));
         }
-    }
-    for _ in 0..50 {
-        let (first, payload) = compressing.next_frame().unwrap();
-        assert_eq!(first, 0xc1);
-        assert!(payload.len() < 100, "compressed to {}", payload.len());
     }
 }
 

@@ -37,11 +37,11 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
         app: Arc::clone(app),
         device,
     };
-    // Inline, because nothing blocks; uncompressed, because messages are short.
+    // Inline, because nothing blocks.
     let upgrade = Upgrade::new(kettle).limits(LIMITS).inline();
     // Origins need no check: a browser cannot set the device header, so no web page can open this
     // WebSocket.
-    upgrade.uncompressed().origins(Origins::Any).accept(request)
+    upgrade.origins(Origins::Any).accept(request)
 }
 
 /// Sends a kettle its newest command, unless that was already sent.

@@ -6,7 +6,7 @@ use super::CloseCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A reserved bit is set without a negotiated extension that defines it.
+    /// A reserved bit is set. Only extensions define them, and none is supported.
     #[error("reserved bit is set")]
     ReservedBits,
     /// A reserved opcode.
@@ -33,15 +33,12 @@ pub enum Failure {
     /// A new message before the previous one was complete.
     #[error("message inside a fragmented message")]
     ExpectedContinuation,
-    /// A message longer than the limit, after decompression.
+    /// A message longer than the limit.
     #[error("message is too long")]
     MessageTooLong,
     /// Text or a close reason that is not UTF-8.
     #[error("text is not UTF-8")]
     Utf8,
-    /// Compressed data that is not valid DEFLATE.
-    #[error("compressed data is damaged")]
-    Deflate,
     /// A close frame with a payload of one byte.
     #[error("close frame of one byte")]
     ClosePayload,
@@ -66,7 +63,7 @@ impl Failure {
             | Self::ClosePayload
             | Self::CloseCode => CloseCode::PROTOCOL_ERROR,
             Self::MessageTooLong => CloseCode::TOO_BIG,
-            Self::Utf8 | Self::Deflate => CloseCode::INVALID_DATA,
+            Self::Utf8 => CloseCode::INVALID_DATA,
         }
     }
 }

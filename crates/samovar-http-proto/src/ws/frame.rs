@@ -60,8 +60,6 @@ impl OpCode {
 pub struct FrameHeader {
     /// FIN: last frame of its message.
     pub is_final: bool,
-    /// RSV1: compressed message (RFC 7692, 6).
-    pub is_compressed: bool,
     /// The frame's opcode.
     pub op_code: OpCode,
     /// The key that masks the payload.
@@ -76,13 +74,12 @@ pub struct FrameHeader {
 ///
 /// # Errors
 ///
-/// A [`Failure`], at the first byte that violates the protocol. The caller checks whether
-/// compression (RSV1) was negotiated.
+/// A [`Failure`], at the first byte that violates the protocol.
 pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     let [first, rest @ ..] = input else {
         return Ok(None);
     };
-    if first & 0x30 != 0 {
+    if first & 0x70 != 0 {
         return Err(Failure::ReservedBits);
     }
     let op_code = OpCode::from_bits(first & 0x0f).ok_or(Failure::OpCode)?;
@@ -108,7 +105,6 @@ pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     };
     Ok(Some(FrameHeader {
         is_final,
-        is_compressed: first & 0x40 != 0,
         op_code,
         mask: *mask,
         payload_len,
@@ -162,9 +158,8 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
 }
 
 /// Appends the header of an unmasked frame that contains a whole message.
-pub fn encode(out: &mut Vec<u8>, op_code: OpCode, is_compressed: bool, payload_len: usize) {
-    let reserved = if is_compressed { 0x40 } else { 0 };
-    out.push(0x80 | reserved | op_code as u8);
+pub fn encode(out: &mut Vec<u8>, op_code: OpCode, payload_len: usize) {
+    out.push(0x80 | op_code as u8);
     match (u8::try_from(payload_len), u16::try_from(payload_len)) {
         (Ok(short @ ..=125), _) => out.push(short),
         (_, Ok(medium)) => {
@@ -221,6 +216,7 @@ mod tests {
     #[test]
     fn errors_are_reported_at_their_byte() {
         for (first, failure) in [
+            (0xc1, Failure::ReservedBits),
             (0x91, Failure::ReservedBits),
             (0xa1, Failure::ReservedBits),
             (0x83, Failure::OpCode),
@@ -273,11 +269,8 @@ mod tests {
             (65536, b"\x81\x7f\0\0\0\0\0\x01\0\0"),
         ] {
             let mut out = Vec::new();
-            encode(&mut out, OpCode::Text, false, len);
+            encode(&mut out, OpCode::Text, len);
             assert_eq!(out, expected);
         }
-        let mut out = Vec::new();
-        encode(&mut out, OpCode::Binary, true, 1);
-        assert_eq!(out, b"\xc2\x01");
     }
 }

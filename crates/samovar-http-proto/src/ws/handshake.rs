@@ -7,22 +7,23 @@
 //! | `Sec-WebSocket-Version` | once, 13; others are answered 426 |
 //! | `Sec-WebSocket-Key` | once, 16 bytes in base64 |
 //! | `Sec-WebSocket-Protocol` | optional, tokens |
-//! | `Sec-WebSocket-Extensions` | optional, see [`extension`] |
+//! | `Sec-WebSocket-Extensions` | optional, a list of extensions; none is accepted |
 //!
 //! # Source
 //!
-//! RFC 6455, sections 4.2 and 11.3.
+//! RFC 6455, sections 4.2, 9.1 and 11.3.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
-use super::extension::{self, Extension, LIST_LEN_MAX};
 use crate::h1::encode;
 use crate::http::{Method, Status, Version};
 
 /// WebSocket protocol version (RFC 6455).
 pub const VERSION: &str = "13";
+/// Maximum number of offered subprotocols.
+pub const LIST_LEN_MAX: usize = 32;
 /// Length of a decoded key, in bytes.
 const KEY_LEN: usize = 16;
 /// Suffix that is appended to a key before hashing.
@@ -92,8 +93,6 @@ pub struct Handshake<'a> {
     pub accept: String,
     /// Offered subprotocols, in the client's order of preference.
     pub protocols: Vec<&'a str>,
-    /// Offered extensions, in the client's order of preference.
-    pub extensions: Vec<Extension<'a>>,
 }
 
 impl<'a> Handshake<'a> {
@@ -141,20 +140,16 @@ impl<'a> Handshake<'a> {
         for value in values("Sec-WebSocket-Protocol") {
             protocols.extend(tokens(value).ok_or(HandshakeError::Protocols)?);
         }
-        let mut extensions = Vec::new();
-        for value in values("Sec-WebSocket-Extensions") {
-            extensions.extend(extension::parse(value).ok_or(HandshakeError::Extensions)?);
-        }
         if protocols.len() > LIST_LEN_MAX {
             return Err(HandshakeError::Protocols);
         }
-        if extensions.len() > LIST_LEN_MAX {
+        // RFC 6455, 9.1: a malformed list fails the connection, even if no extension is accepted.
+        if !values("Sec-WebSocket-Extensions").all(is_extension_list) {
             return Err(HandshakeError::Extensions);
         }
         Ok(Self {
             accept: accept(key),
             protocols,
-            extensions,
         })
     }
 
@@ -225,6 +220,49 @@ fn tokens(value: &[u8]) -> Option<Vec<&str>> {
         .collect()
 }
 
+/// Returns whether a value is a list of extensions:
+///
+/// ```text
+/// extension-list  = 1#extension
+/// extension       = token *( ";" extension-param )
+/// extension-param = token [ "=" ( token / quoted-string ) ]      ; unquoted, a token again
+/// ```
+///
+/// A quoted value must be a token, so it contains neither `,` nor `;`, and the value can be split
+/// at these characters.
+fn is_extension_list(value: &[u8]) -> bool {
+    let is_extension = |text: &str| {
+        let mut parts = text.split(';').map(str::trim_ascii);
+        parts.next().is_some_and(encode::is_field_name) && parts.all(is_extension_param)
+    };
+    std::str::from_utf8(value).is_ok_and(|value| {
+        let mut elements = value.split(',').map(str::trim_ascii);
+        elements.all(|element| element.is_empty() || is_extension(element))
+    })
+}
+
+fn is_extension_param(text: &str) -> bool {
+    // A token has the same grammar as a field name (RFC 9110, 5.6.2).
+    let Some((name, value)) = text.split_once('=') else {
+        return encode::is_field_name(text);
+    };
+    encode::is_field_name(name.trim_ascii())
+        && unquoted(value.trim_ascii()).is_some_and(|value| encode::is_field_name(&value))
+}
+
+/// Returns a value without quotes and escapes.
+fn unquoted(value: &str) -> Option<String> {
+    let Some(quoted) = value.strip_prefix('"') else {
+        return Some(value.to_owned());
+    };
+    let mut chars = quoted.strip_suffix('"')?.chars();
+    let mut value = String::new();
+    while let Some(c) = chars.next() {
+        value.push(if c == '\\' { chars.next()? } else { c });
+    }
+    Some(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,7 +305,7 @@ mod tests {
     fn the_example_of_the_rfc() {
         let handshake = check(&FIELDS).unwrap();
         assert_eq!(handshake.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert!(handshake.protocols.is_empty() && handshake.extensions.is_empty());
+        assert!(handshake.protocols.is_empty());
     }
 
     #[test]
@@ -340,6 +378,31 @@ mod tests {
         assert_eq!(post, Err(E::Method));
         let old = Handshake::check(Method::Get, Version::Http10, fields.into_iter());
         assert_eq!(old, Err(E::HttpVersion));
+    }
+
+    #[test]
+    fn extension_lists_are_checked() {
+        for value in [
+            "",
+            "a, b;c=1;d=\"x\\y\" ; e ,,f",
+            "permessage-deflate; a=\"12\"",
+        ] {
+            assert!(is_extension_list(value.as_bytes()), "{value}");
+        }
+        for value in [
+            "a b",
+            "a;",
+            "a;=1",
+            "a;b=",
+            "a;b=\"x",
+            "a;b=\"x y\"",
+            "a;b=\"\"",
+            "a=1",
+            "é",
+            "a;;b",
+        ] {
+            assert!(!is_extension_list(value.as_bytes()), "{value}");
+        }
     }
 
     #[test]

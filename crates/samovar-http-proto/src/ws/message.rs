@@ -3,20 +3,19 @@
 //! # Theory of operation
 //!
 //! Input arrives in pieces of any size. A complete frame is unmasked in place, and the caller
-//! borrows its payload. Otherwise the available bytes are unmasked, decompressed if necessary, and
-//! appended to the message. An assembler stores only header fields and the current message, so
-//! between messages it stores nothing.
+//! borrows its payload. Otherwise the available bytes are unmasked and appended to the message. An
+//! assembler stores only header fields and the current message, so between messages it stores
+//! nothing.
 //!
 //! An error is reported as soon as the bytes received so far prove it: an excessive length when the
 //! header arrives, invalid UTF-8 at the invalid byte.
 //!
 //! # Source
 //!
-//! RFC 6455, sections 5.4 to 5.6 and 8.1; RFC 7692, section 6.
+//! RFC 6455, sections 5.4 to 5.6 and 8.1.
 
 use std::borrow::Cow;
 
-use super::deflate::Inflater;
 use super::frame::{self, FrameHeader, HEADER_LEN_MAX, OpCode};
 use super::{CloseCode, Failure, close};
 
@@ -39,9 +38,8 @@ pub enum Event<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     is_text: bool,
-    is_compressed: bool,
-    /// Number of payload bytes received so far, before decompression.
-    wire_len: u64,
+    /// Sum of the payload lengths of the frames so far.
+    len: u64,
 }
 
 /// Assembles the messages of one client from its frames.
@@ -71,8 +69,7 @@ impl Assembler {
     /// Processes `input`, which must not be empty. Returns the number of consumed bytes, at least
     /// one, and the event that they complete, if any. Call again while bytes remain.
     ///
-    /// `len_max`: maximum length of a message after decompression, in bytes. `inflater`: the
-    /// decompressor, if permessage-deflate was negotiated.
+    /// `len_max`: maximum length of a message in bytes.
     ///
     /// # Errors
     ///
@@ -81,7 +78,6 @@ impl Assembler {
         &mut self,
         input: &'a mut [u8],
         len_max: usize,
-        mut inflater: Option<&mut Inflater>,
     ) -> Result<(usize, Option<Event<'a>>), Failure> {
         if self.is_closed {
             // RFC 6455, 1.4: data after a close frame is discarded.
@@ -92,12 +88,12 @@ impl Assembler {
             let Some(header) = header else {
                 return Ok((taken, None));
             };
-            self.begin(&header, len_max, inflater.as_deref_mut())?;
+            self.begin(&header, len_max)?;
             let rest = input.get_mut(taken..).unwrap_or_default();
-            let (payload_taken, event) = self.payload(header, 0, rest, len_max, inflater)?;
+            let (payload_taken, event) = self.payload(header, 0, rest)?;
             return Ok((taken.saturating_add(payload_taken), event));
         };
-        self.payload(header, seen_len, input, len_max, inflater)
+        self.payload(header, seen_len, input)
     }
 
     /// Parses a header whose first bytes may have arrived in earlier input.
@@ -128,46 +124,25 @@ impl Assembler {
     }
 
     /// Validates a header against the state of the current message.
-    fn begin(
-        &mut self,
-        header: &FrameHeader,
-        len_max: usize,
-        inflater: Option<&mut Inflater>,
-    ) -> Result<(), Failure> {
-        let starts = matches!(header.op_code, OpCode::Text | OpCode::Binary);
-        if header.is_compressed && !(starts && inflater.is_some()) {
-            return Err(Failure::ReservedBits);
-        }
+    fn begin(&mut self, header: &FrameHeader, len_max: usize) -> Result<(), Failure> {
         if header.op_code.is_control() {
             return Ok(());
         }
+        let starts = matches!(header.op_code, OpCode::Text | OpCode::Binary);
         let begun = match (self.begun, starts) {
             (Some(_), true) => return Err(Failure::ExpectedContinuation),
             (None, false) => return Err(Failure::UnexpectedContinuation),
             (Some(begun), false) => begun,
-            (None, true) => {
-                if let (true, Some(inflater)) = (header.is_compressed, inflater) {
-                    inflater.begin();
-                }
-                Begun {
-                    is_text: header.op_code == OpCode::Text,
-                    is_compressed: header.is_compressed,
-                    wire_len: 0,
-                }
-            }
+            (None, true) => Begun {
+                is_text: header.op_code == OpCode::Text,
+                len: 0,
+            },
         };
-        let wire_len = begun.wire_len.saturating_add(header.payload_len);
-        let mut wire_len_max = len_max as u64;
-        if begun.is_compressed {
-            // DEFLATE increases the size of incompressible data only slightly.
-            wire_len_max = wire_len_max
-                .saturating_add(wire_len_max >> 6)
-                .saturating_add(64);
-        }
-        if wire_len > wire_len_max {
+        let len = begun.len.saturating_add(header.payload_len);
+        if len > len_max as u64 {
             return Err(Failure::MessageTooLong);
         }
-        self.begun = Some(Begun { wire_len, ..begun });
+        self.begun = Some(Begun { len, ..begun });
         Ok(())
     }
 
@@ -177,8 +152,6 @@ impl Assembler {
         header: FrameHeader,
         seen_len: u64,
         input: &'a mut [u8],
-        len_max: usize,
-        inflater: Option<&mut Inflater>,
     ) -> Result<(usize, Option<Event<'a>>), Failure> {
         let left = header.payload_len.saturating_sub(seen_len);
         let taken = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
@@ -193,7 +166,7 @@ impl Assembler {
             self.control(header.op_code, piece, is_whole, is_end)?
         } else {
             let ends = is_end && header.is_final;
-            self.data(piece, is_whole, ends, len_max, inflater)?
+            self.data(piece, is_whole, ends)?
         };
         Ok((taken, event))
     }
@@ -230,20 +203,11 @@ impl Assembler {
         piece: &'a [u8],
         is_whole: bool,
         ends: bool,
-        len_max: usize,
-        inflater: Option<&mut Inflater>,
     ) -> Result<Option<Event<'a>>, Failure> {
         let Some(begun) = self.begun else {
             return Err(Failure::UnexpectedContinuation);
         };
-        if begun.is_compressed
-            && let Some(inflater) = inflater
-        {
-            inflater.feed(piece, &mut self.message, len_max)?;
-            if ends {
-                inflater.end(&mut self.message, len_max)?;
-            }
-        } else if is_whole && ends && self.message.is_empty() {
+        if is_whole && ends && self.message.is_empty() {
             self.begun = None;
             return Ok(Some(if begun.is_text {
                 let text = std::str::from_utf8(piece).map_err(|_invalid| Failure::Utf8)?;
@@ -251,9 +215,8 @@ impl Assembler {
             } else {
                 Event::Binary(Cow::Borrowed(piece))
             }));
-        } else {
-            self.message.extend_from_slice(piece);
         }
+        self.message.extend_from_slice(piece);
         if begun.is_text {
             self.check_text()?;
         }

@@ -1,15 +1,13 @@
-//! WebSocket (RFC 6455) with permessage-deflate (RFC 7692), server side: bytes in, events and bytes
-//! out.
+//! WebSocket (RFC 6455), server side, without extensions: bytes in, events and bytes out.
 //!
-//! `handshake` validates a client's opening handshake and `extension` negotiates extensions.
-//! `frame` implements the wire format, `message` reassembles messages, `deflate` compresses them,
-//! and `close` defines the close codes.
+//! `handshake` validates a client's opening handshake. `frame` implements the wire format,
+//! `message` reassembles messages, and `close` defines the close codes.
 //!
 //! | limit | where | reason |
 //! |---|---|---|
-//! | `len_max` of [`Assembler::step`](message::Assembler::step) | message, after decompression; checked at each frame header and while bytes are decompressed | memory; compression bombs |
+//! | `len_max` of [`Assembler::step`](message::Assembler::step) | message; checked at each frame header | memory |
 //! | [`CONTROL_LEN_MAX`](frame::CONTROL_LEN_MAX) | 125 bytes | RFC 6455, 5.5 |
-//! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | processing time |
+//! | [`LIST_LEN_MAX`](handshake::LIST_LEN_MAX) | subprotocols in the handshake | processing time |
 
 #![cfg_attr(
     not(test),
@@ -22,8 +20,6 @@
 )]
 
 pub mod close;
-pub mod deflate;
-pub mod extension;
 mod failure;
 pub mod frame;
 pub mod handshake;

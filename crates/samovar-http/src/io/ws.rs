@@ -40,7 +40,6 @@ impl<S: Service> Context<S> {
             socket,
             key,
             assembler: Assembler::default(),
-            inflater: accepted.inflater.take(),
             inline: accepted.inline.take(),
             input,
             stage: Stage::Open,
@@ -120,7 +119,7 @@ impl<S: Service> Context<S> {
         let mut is_paused = false;
         while conn.stage == Stage::Open && !is_paused && at < bytes.len() {
             let rest = &mut bytes[at..];
-            match conn.assembler.step(rest, len_max, conn.inflater.as_mut()) {
+            match conn.assembler.step(rest, len_max) {
                 Ok((taken, None)) => at += taken,
                 Ok((taken, Some(event))) => {
                     at += taken;

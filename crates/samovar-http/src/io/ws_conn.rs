@@ -3,7 +3,6 @@
 use super::key::Key;
 use super::sys::Edges;
 use super::ws_clock::Clock;
-use crate::proto::ws::deflate::Inflater;
 use crate::proto::ws::message::Assembler;
 use crate::ws::{Handler, Socket};
 
@@ -21,7 +20,6 @@ pub(crate) struct SocketConn {
     pub(super) socket: Socket,
     pub(super) key: Key,
     pub(super) assembler: Assembler,
-    pub(super) inflater: Option<Inflater>,
     /// The handler, if it runs on the I/O thread.
     pub(super) inline: Option<Box<dyn Handler>>,
     /// Bytes that were read but must wait for the handler.

@@ -52,7 +52,7 @@
 //! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate limit for resets by either side, see [`bounds`](super::bounds) |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rate limits; the size of a head is checked as it arrives |
 //! | HPACK bombs (CVE-2016-6581) | the limit of a request head applies to its decoded size |
-//! | compression bombs | request bodies are not decompressed; the limit of WebSocket messages applies during decompression |
+//! | compression bombs | nothing that a client sends is decompressed |
 //!
 //! # Response splitting
 //!

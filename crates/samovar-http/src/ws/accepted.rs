@@ -3,14 +3,12 @@
 use std::fmt;
 
 use super::{Handler, Socket};
-use crate::proto::ws::deflate::Inflater;
 
 /// An accepted handshake whose response has not been sent yet.
 pub(crate) struct Accepted {
     pub(crate) socket: Socket,
     /// The handler, if it runs on the I/O thread; otherwise the socket owns it.
     pub(crate) inline: Option<Box<dyn Handler>>,
-    pub(crate) inflater: Option<Inflater>,
     pub(crate) is_started: bool,
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Limits of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum length of a decompressed message, in bytes; a longer message ends the socket with
-    /// 1009. Default: 1 MiB.
+    /// Maximum length of a message, in bytes; a longer message ends the socket with 1009. Default:
+    /// 1 MiB.
     pub message_len_max: usize,
     /// Maximum length of the message queue for the handler, in bytes. When it is full, reading
     /// pauses until the queue is half empty. Default: 256 KiB.

@@ -1,4 +1,4 @@
-//! WebSocket connections: RFC 6455 and permessage-deflate (RFC 7692) for plain handlers.
+//! WebSocket connections (RFC 6455) for plain handlers.
 //!
 //! A WebSocket starts as an ordinary request to an ordinary handler, so ordinary code decides who
 //! may open one. The handler returns the response of [`Upgrade::accept`]. From then on, the
@@ -23,9 +23,9 @@
 //! * Sending works from any thread, never blocks, and preserves the order of each thread's calls.
 //!   Messages sent before the handshake is complete are queued; messages sent after the end are
 //!   dropped.
-//! * A [`Frame`] is encoded and compressed once for all sockets; each socket queues a reference.
-//! * All memory is bounded ([`Limits`]): frames, messages after decompression, and the queues for
-//!   the handler and for the peer. A peer that does not read is closed with 1013 and then
+//! * A [`Frame`] is encoded once for all sockets; each socket queues a reference.
+//! * All memory is bounded ([`Limits`]): frames, messages, and the queues for the handler and for
+//!   the peer. A peer that does not read is closed with 1013 and then
 //!   disconnected. If a handler is too slow, the engine stops reading.
 //! * Lost connections are detected: a silent peer gets a ping, and is disconnected if it does not
 //!   respond.
@@ -33,12 +33,7 @@
 //!   open a socket with its visitor's cookies.
 //! * An idle socket owns no buffer.
 //!
-//! # Compression
-//!
-//! permessage-deflate is accepted without *context takeover* in either direction: each message is
-//! compressed independently. So an idle socket needs no memory for compression, and a [`Frame`]
-//! compressed once can be sent to all sockets. Messages of less than 128 bytes, and messages that
-//! would not become shorter, are sent uncompressed.
+//! Extensions such as permessage-deflate are not accepted, so messages are sent uncompressed.
 
 mod accepted;
 mod frame;

@@ -284,7 +284,7 @@ impl Outbound {
 fn control_frame(op_code: OpCode, payload: &[u8]) -> Vec<u8> {
     let payload = payload.get(..CONTROL_LEN_MAX).unwrap_or(payload);
     let mut bytes = Vec::with_capacity(payload.len() + 2);
-    frame::encode(&mut bytes, op_code, false, payload.len());
+    frame::encode(&mut bytes, op_code, payload.len());
     bytes.extend_from_slice(payload);
     bytes
 }

@@ -16,16 +16,11 @@ use crate::head::Peer;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::ws::CloseCode;
-use crate::proto::ws::deflate::{self, WINDOW_BITS_MAX};
 use crate::proto::ws::frame;
 use crate::sync::Lock;
 
 /// Number of events that a worker processes for a socket before it requeues the socket.
 const EVENTS_MAX: usize = 64;
-/// Minimum length of a message to be compressed, in bytes.
-const DEFLATED_LEN_MIN: usize = 128;
-/// Maximum length of the header of a server's frame, in bytes.
-const HEADER_LEN_MAX: usize = 10;
 /// Capacity that a thread's frame buffer keeps after a large frame, in bytes.
 const SCRATCH_LEN_KEPT: usize = 256 * 1024;
 
@@ -43,8 +38,6 @@ struct Shared {
     peer: Peer,
     protocol: Option<Box<str>>,
     limits: Limits,
-    /// Window size for compression, as a power of two; `None` if compression was not negotiated.
-    window_bits: Option<u8>,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
     /// Set once the handshake response was sent.
@@ -56,7 +49,6 @@ impl Socket {
         peer: Peer,
         protocol: Option<Box<str>>,
         limits: Limits,
-        window_bits: Option<u8>,
         handler: Option<Box<dyn Handler>>,
     ) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -65,7 +57,6 @@ impl Socket {
             peer,
             protocol,
             limits,
-            window_bits,
             outbound: Mutex::default(),
             inbound: Mutex::new(Inbound::new(handler)),
             waker: OnceLock::new(),
@@ -108,51 +99,30 @@ impl Socket {
     /// If the queue for the peer is full, or the socket is closing.
     pub fn try_send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let message = message.into();
+        let payload = message.as_bytes();
         SCRATCH.with_borrow_mut(|scratch| {
-            let sent = self.encode_and_put(message, scratch);
+            frame::encode(scratch, op_code(message), payload.len());
+            scratch.extend_from_slice(payload);
+            let sent = self.put(scratch, None);
             scratch.clear();
             scratch.shrink_to(SCRATCH_LEN_KEPT);
             sent
         })
     }
 
-    fn encode_and_put(&self, message: Message<'_>, scratch: &mut Vec<u8>) -> Result<(), SendError> {
-        let payload = message.as_bytes();
-        let shared = &*self.0;
-        // The header's length depends on the payload, so there is space for the longest header
-        // before the payload.
-        scratch.resize(HEADER_LEN_MAX, 0);
-        let is_deflated = payload.len() >= DEFLATED_LEN_MIN
-            && shared
-                .window_bits
-                .is_some_and(|bits| deflate::deflate(payload, bits, scratch));
-        if !is_deflated {
-            scratch.extend_from_slice(payload);
-        }
-        let end = scratch.len();
-        frame::encode(scratch, op_code(message), is_deflated, end - HEADER_LEN_MAX);
-        let start = HEADER_LEN_MAX - (scratch.len() - end);
-        scratch.copy_within(end.., start);
-        scratch.truncate(end);
-        let mut outbound = self.outbound();
-        outbound.check_room(payload.len(), shared.limits.outbound_len_max)?;
-        outbound.put(scratch.get(start..).unwrap_or_default(), None);
-        Ok(())
-    }
-
     /// Like [`send`](Self::send), for a message that goes to many sockets.
     pub fn send_frame(&self, frame: &Frame) {
-        let deflated = match self.0.window_bits {
-            Some(WINDOW_BITS_MAX) if frame.payload().len() >= DEFLATED_LEN_MIN => frame.deflated(),
-            _ => None,
-        };
-        let bytes = deflated.unwrap_or(frame.plain());
-        let mut outbound = self.outbound();
-        match outbound.check_room(frame.plain().len(), self.0.limits.outbound_len_max) {
-            Ok(()) => outbound.put(bytes, Some(bytes)),
-            Err(SendError::Full) => outbound.overflow(),
-            Err(SendError::Closed) => {}
+        let bytes = frame.bytes();
+        if self.put(bytes, Some(bytes)) == Err(SendError::Full) {
+            self.outbound().overflow();
         }
+    }
+
+    fn put(&self, bytes: &[u8], shared: Option<&Arc<[u8]>>) -> Result<(), SendError> {
+        let mut outbound = self.outbound();
+        outbound.check_room(bytes.len(), self.0.limits.outbound_len_max)?;
+        outbound.put(bytes, shared);
+        Ok(())
     }
 
     /// Closes the socket after all queued messages were sent. A reason of more than 123 bytes is

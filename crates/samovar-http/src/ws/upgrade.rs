@@ -7,8 +7,6 @@ use super::{Handler, Limits, Origins, Socket};
 use crate::head::Head;
 use crate::http::Status;
 use crate::proto::encode;
-use crate::proto::ws::deflate::Inflater;
-use crate::proto::ws::extension;
 use crate::proto::ws::handshake::{self, Handshake, HandshakeError};
 use crate::request::Request;
 use crate::response::{Body, Response};
@@ -42,20 +40,18 @@ pub struct Upgrade {
     handler: Box<dyn Handler>,
     is_inline: bool,
     limits: Limits,
-    is_compressed: bool,
     origins: Origins,
     protocols: Vec<String>,
 }
 
 impl Upgrade {
-    /// Creates an upgrade that passes events to `handler`. Defaults: same-origin pages only, with
-    /// compression, without subprotocols, handler on workers.
+    /// Creates an upgrade that passes events to `handler`. Defaults: same-origin pages only,
+    /// without subprotocols, handler on workers.
     pub fn new(handler: impl Handler) -> Self {
         Self {
             handler: Box::new(handler),
             is_inline: false,
             limits: Limits::default(),
-            is_compressed: cfg!(feature = "compression"),
             origins: Origins::default(),
             protocols: Vec::new(),
         }
@@ -65,14 +61,6 @@ impl Upgrade {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
-        self
-    }
-
-    /// Turns compression off for this socket. Use it if messages are already compressed, or contain
-    /// both a secret and text chosen by an attacker.
-    #[must_use]
-    pub fn uncompressed(mut self) -> Self {
-        self.is_compressed = false;
         self
     }
 
@@ -142,10 +130,6 @@ impl Upgrade {
         let head = request.head();
         let handshake = Handshake::check(head.method(), head.version(), head.headers())?;
         check_origin(&self.origins, head)?;
-        let agreement = self
-            .is_compressed
-            .then(|| extension::accept_deflate(&handshake.extensions))
-            .flatten();
         let protocol = handshake.choose_protocol(&self.protocols);
         let mut response = Response::new(Status::SWITCHING_PROTOCOLS, Body::Empty);
         let fields = &mut response.fields;
@@ -155,22 +139,16 @@ impl Upgrade {
         if let Some(protocol) = protocol {
             encode::field(fields, "Sec-WebSocket-Protocol", protocol.as_bytes());
         }
-        if let Some(agreement) = &agreement {
-            let value = agreement.response.as_bytes();
-            encode::field(fields, "Sec-WebSocket-Extensions", value);
-        }
         let (workers, inline) = if self.is_inline {
             (None, Some(self.handler))
         } else {
             (Some(self.handler), None)
         };
-        let window_bits = agreement.as_ref().map(|agreement| agreement.window_bits);
         let protocol = protocol.map(Into::into);
-        let socket = Socket::new(head.peer(), protocol, self.limits, window_bits, workers);
+        let socket = Socket::new(head.peer(), protocol, self.limits, workers);
         response.upgrade = Some(Box::new(Accepted {
             socket: socket.clone(),
             inline,
-            inflater: agreement.and_then(|_| Inflater::new()),
             is_started: false,
         }));
         Ok((socket, response))

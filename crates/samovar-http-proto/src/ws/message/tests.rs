@@ -46,7 +46,7 @@ fn feed(bytes: &[u8], piece_len: usize) -> (Vec<Event<'static>>, Option<(Failure
         seen += piece.len();
         let mut rest = &mut piece[..];
         while !rest.is_empty() {
-            let taken = match assembler.step(rest, LEN_MAX, None) {
+            let taken = match assembler.step(rest, LEN_MAX) {
                 Ok((taken, event)) => {
                     events.extend(event.map(own));
                     taken
@@ -113,9 +113,11 @@ fn fragments_must_be_in_order() {
 }
 
 #[test]
-fn the_compression_bit_needs_compression() {
-    check(&frame(0xc1, b"x"), &[], Some(Failure::ReservedBits));
-    check(&frame(0xc9, b"x"), &[], Some(Failure::ReservedBits));
+fn reserved_bits_are_refused() {
+    for bit in [0x40, 0x20, 0x10] {
+        check(&frame(0x81 | bit, b"x"), &[], Some(Failure::ReservedBits));
+        check(&frame(0x89 | bit, b"x"), &[], Some(Failure::ReservedBits));
+    }
 }
 
 #[test]
@@ -194,7 +196,7 @@ fn no_memory_is_held_between_messages() {
     let mut at = 0;
     while at < bytes.len() {
         let end = (at + 100).min(bytes.len());
-        let (taken, _) = assembler.step(&mut bytes[at..end], LEN_MAX, None).unwrap();
+        let (taken, _) = assembler.step(&mut bytes[at..end], LEN_MAX).unwrap();
         at += taken;
     }
     assert!(!assembler.is_partial());
