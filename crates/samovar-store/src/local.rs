@@ -10,7 +10,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups, lookup_each};
-use crate::daemon::{Daemon, RemoteNar};
+use crate::daemon::Daemon;
 use crate::database::{self, Database, SchemaWarning};
 use crate::error::{LookupResult, StoreError, Unavailable};
 use crate::location::Location;
@@ -19,11 +19,8 @@ use crate::realisation::{Realisation, RealisationId};
 use crate::store::Store;
 use crate::tree::Tree;
 
-/// A store that reads the database and the files directly where possible, and asks the daemon
-/// otherwise.
-///
-/// Queries go to the database while it is readable, at a hundredth of the daemon's cost. NARs are
-/// made from the files if the store directory is readable; otherwise the daemon sends them.
+/// A store that reads the files directly, and the database directly where possible. If the database
+/// cannot be read, it asks the daemon, at a hundred times the cost.
 #[derive(Debug)]
 pub struct LocalStore {
     location: Location,
@@ -150,17 +147,9 @@ impl Store for LocalStore {
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
-        let files = self.location.real_dir.join(path.base_name());
-        if self.has_files() {
-            return Ok(Tree::of_files(files));
-        }
-        match self.daemon.path_info(path)? {
-            Some(info) => Ok(Tree::of_daemon(RemoteNar::new(self.daemon.clone(), info))),
-            None => Err(StoreError::Io {
-                operation: "opening a store path",
-                kind: std::io::ErrorKind::NotFound,
-            }),
-        }
+        Ok(Tree::of_files(
+            self.location.real_dir.join(path.base_name()),
+        ))
     }
 
     fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError> {

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use rustix::fs::Access;
-
 use crate::database::read_schema;
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
@@ -50,7 +48,7 @@ pub enum OpenError {
         /// The failure of the database.
         source: StoreError,
     },
-    /// The database is readable, but neither the files nor a daemon are.
+    /// The store directory is missing or not readable.
     #[error(
         "the store directory {directory:?} is missing or not readable for this user: set \
          NIX_STORE_DIR, or `root` or `real` in the store's URI, to the directory of the files"
@@ -80,60 +78,48 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
         source,
     })?;
     let mut location = Location::new(&uri.parameters, settings);
-    let uses_daemon = match &uri.kind {
+    match &uri.kind {
         StoreKind::Local => {
             // An explicit local store may differ from the store of the machine's daemon.
             if settings.daemon_socket.is_none() {
                 location.socket = socket_below(&location.state_dir);
             }
-            false
         }
-        StoreKind::Daemon(socket) => {
-            if let Some(socket) = socket {
-                location.socket.clone_from(socket);
-            }
-            true
-        }
+        StoreKind::Daemon(Some(socket)) => location.socket.clone_from(socket),
+        StoreKind::Daemon(None) => {}
         StoreKind::Auto => auto(&mut location, &uri, settings),
-    };
+    }
     let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
     match store.probe_database() {
         // A lock is temporary, so it is no error here: every look-up tries again.
-        Ok(()) | Err(StoreError::Busy)
-            if store.has_files() || uses_daemon && store.has_daemon() => {}
-        Ok(()) | Err(StoreError::Busy) => {
-            return Err(OpenError::NoFiles {
-                directory: location.real_dir,
-            });
-        }
+        Ok(()) | Err(StoreError::Busy) => {}
         Err(error) if store.leaves_to_daemon(error) && store.has_daemon() => {}
         Err(error) => return Err(explain(&location, error)),
+    }
+    if !store.has_files() {
+        return Err(OpenError::NoFiles {
+            directory: location.real_dir,
+        });
     }
     Ok(Box::new(store))
 }
 
-/// Selects direct access or the daemon for `auto`, and the location for a user with a store of
-/// their own. Returns whether it is the daemon.
+/// Selects the location for `auto`: that of a user with a store of their own, if there is neither a
+/// state directory nor a daemon.
 ///
 /// # Source
 ///
 /// Nix 2.8.0, `src/libstore/store-api.cc`, `openFromNonUri`: local if the state directory can be
 /// read and written; else the daemon if its socket exists; else local. Since 2.10 a user other than
 /// root without a state directory has a store in their own data directory.
-fn auto(location: &mut Location, uri: &StoreUri, settings: &Settings) -> bool {
-    let access = Access::READ_OK | Access::WRITE_OK;
-    if rustix::fs::access(&location.state_dir, access).is_ok() {
-        return false;
-    }
-    if location.socket.exists() {
-        return true;
-    }
+fn auto(location: &mut Location, uri: &StoreUri, settings: &Settings) {
     let root = settings
         .data_home
         .as_ref()
         .map(|data| data.join("nix/root"));
     if let Some(root) = root
         && !location.state_dir.exists()
+        && !location.socket.exists()
         && !rustix::process::geteuid().is_root()
         && uri.parameters == Parameters::default()
         && root.exists()
@@ -144,7 +130,6 @@ fn auto(location: &mut Location, uri: &StoreUri, settings: &Settings) -> bool {
         };
         *location = Location::new(&parameters, settings);
     }
-    false
 }
 
 fn explain(location: &Location, error: StoreError) -> OpenError {

@@ -3,11 +3,9 @@
 //! # Adding a backend
 //!
 //! `Store` separates the existing backend, [`LocalStore`](crate::LocalStore), from a server, but
-//! its methods return concrete types. So a backend that is neither a local database nor a daemon
-//! must also
+//! its methods return concrete types. So a backend of another kind must also
 //!
-//! * return a [`Tree`], a closed enum of local files and a daemon's NAR: another source of NARs
-//!   needs a variant in `tree/mod.rs`, `tree/nar_reader.rs` and `tree/listing_reader.rs`;
+//! * return a [`Tree`], which reads local files;
 //! * return a [`Log`], which reads an open [`File`](std::fs::File);
 //! * return `None` from [`Store::catalog`], because a [`Catalog`] reads SQLite. A server then asks
 //!   the store about every hash part;

@@ -17,9 +17,8 @@ const PIECE_LEN: usize = 256 * 1024;
 /// The result of [`verify`].
 #[derive(Debug)]
 pub enum Verdict {
-    /// The files make the registered NAR. Holds the identity of the root that was read, for local
-    /// files.
-    Right(Option<Identity>),
+    /// The files make the registered NAR. Holds the identity of the root that was read.
+    Right(Identity),
     /// The files do not make the registered NAR, and the registration has not changed since.
     Damaged(Damage),
     /// The path was collected, or registered again, during the verification.
@@ -98,7 +97,7 @@ fn compare(
     tree: &Tree,
     info: &PathInfo,
     go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<Option<Identity>, Failure> {
+) -> Result<Identity, Failure> {
     // Read the identity before the contents: a replacement put there meanwhile has another
     // identity.
     let root = tree.identity()?;

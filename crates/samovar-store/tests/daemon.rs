@@ -5,27 +5,15 @@
 mod support;
 
 use std::io::Read;
-use std::sync::Arc;
 
 use samovar_store::{
-    Daemon, LocalStore, Location, PageRequest, Realisation, Store, StoreError, Tree, TreeError,
-    Unavailable, open,
+    Daemon, LocalStore, Location, Realisation, Store, StoreError, Tree, Unavailable, open,
 };
 use support::{NixStore, absent};
 
 fn daemon(nix: &NixStore) -> Daemon {
     let silence_max = std::time::Duration::from_secs(3);
     Daemon::with_silence_max(nix.join("socket"), nix.store_dir(), silence_max)
-}
-
-/// Creates a store whose database and files this process cannot read.
-fn remote(nix: &NixStore) -> LocalStore {
-    let location = Location {
-        real_dir: "/nonexistent/store".into(),
-        state_dir: "/nonexistent/state".into(),
-        ..nix.location()
-    };
-    LocalStore::new(location).unwrap()
 }
 
 fn nar(tree: &Tree) -> Vec<u8> {
@@ -54,12 +42,10 @@ fn daemon_and_database_agree() {
     expected.registration = None;
     assert_eq!(info, Some(expected));
     assert!(info.is_some());
-    assert_eq!(daemon.path_info(&path), Ok(info));
     assert_eq!(daemon.is_valid(&path), Ok(true));
     assert_eq!(daemon.lookup(absent()), Ok(None));
     let other = nix.parse(&nix.full(&path).replace("-tree", "-other"));
     assert_eq!(daemon.is_valid(&other), Ok(false));
-    assert_eq!(daemon.path_info(&other), Ok(None));
 }
 
 #[test]
@@ -74,90 +60,6 @@ fn answers_are_fresh_on_one_connection() {
         assert_eq!(daemon.lookup(path.hash_part()), Ok(None));
         assert_eq!(nix.add_text("a", "a"), path);
     }
-}
-
-#[test]
-fn nars_and_listings_from_the_daemon() {
-    let nix = NixStore::new();
-    let path = tree_of_files(&nix);
-    let running = nix.daemon();
-    let store = remote(&nix);
-    let tree = store.tree(&path).unwrap();
-    assert!(tree.path().is_none());
-    let expected = nix.dump(&path);
-    // Connections are reused: make more requests than the number of idle connections that are kept.
-    for _ in 0..10 {
-        assert!(nar(&tree) == expected);
-    }
-    let local = nix.open().tree(&path).unwrap();
-    let listing = |tree: &Tree| std::io::read_to_string(tree.listing().unwrap()).unwrap();
-    assert_eq!(listing(&tree), listing(&local));
-    let plan = Arc::new(tree.plan(1 << 20).unwrap());
-    assert_eq!(
-        std::io::read_to_string(plan.listing()).unwrap(),
-        listing(&local)
-    );
-    assert_eq!(
-        (plan.nar_size(), plan.root()),
-        (expected.len() as u64, None)
-    );
-    let mut reader = tree.nar_at(&plan, 200_000).unwrap();
-    let mut rest = Vec::new();
-    reader.read_to_end(&mut rest).unwrap();
-    assert!(rest == expected[200_000..]);
-    let page = PageRequest {
-        after: None,
-        count_max: 1,
-    };
-    assert!(matches!(tree.place(&[], page), Err(TreeError::Remote)));
-
-    let mut reader = tree.nar().unwrap();
-    reader.skip_to(200_000).unwrap();
-    let mut rest = Vec::new();
-    reader.read_to_end(&mut rest).unwrap();
-    assert!(rest == expected[200_000..]);
-
-    // Dropping a reader in the middle of a NAR does not disturb the next request.
-    let mut reader = tree.nar().unwrap();
-    reader.fill(&mut [0; 1000]).unwrap();
-    drop(reader);
-    assert!(store.lookup(path.hash_part()).unwrap().is_some());
-    drop(running);
-}
-
-#[test]
-fn missing_or_changed_files_are_an_error() {
-    let nix = NixStore::new();
-    let path = tree_of_files(&nix);
-    let _running = nix.daemon();
-    let store = remote(&nix);
-    let tree = store.tree(&path).unwrap();
-    let real = nix.real(&path);
-    let read = || {
-        let mut reader = tree.nar()?;
-        while reader.fill(&mut [0; 10_000])? > 0 {}
-        Ok::<_, TreeError>(())
-    };
-    let file = real.join("sub/file");
-    std::fs::write(&file, vec![b'y'; 300_000]).unwrap();
-    assert!(
-        matches!(read(), Err(TreeError::Daemon(_))),
-        "another content"
-    );
-    std::fs::write(&file, vec![b'x'; 300_000]).unwrap();
-    read().unwrap();
-    std::fs::write(&file, vec![b'x'; 100_000]).unwrap();
-    assert!(
-        matches!(read(), Err(TreeError::Daemon(_))),
-        "a shorter file"
-    );
-    std::fs::remove_dir_all(&real).unwrap();
-    assert!(
-        matches!(read(), Err(TreeError::Daemon(_))),
-        "no files at all"
-    );
-    assert!(store.lookup(path.hash_part()).unwrap().is_some());
-    assert!(store.tree(&nix.add_text("b", "b")).unwrap().nar().is_ok());
 }
 
 #[test]
@@ -339,7 +241,6 @@ fn the_daemon_answers_until_the_database_is_readable() {
     let store = open(Some("daemon"), &nix.settings()).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
     assert!(store.catalog().unwrap().load().is_ok());
-    assert!(store.tree(&path).unwrap().path().is_some());
     assert!(nar(&store.tree(&path).unwrap()) == nix.dump(&path));
 }
 
@@ -354,7 +255,6 @@ fn metadata_from_the_daemon_and_local_files() {
     };
     let store = LocalStore::new(location).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
-    assert!(store.tree(&path).unwrap().path().is_some());
     assert!(store.catalog().unwrap().load().is_err());
     assert_eq!(store.probe(), Ok(()));
     assert!(store.is_left_to_daemon());

@@ -138,8 +138,10 @@ fn a_named_store_is_never_substituted() {
     std::fs::create_dir_all(nix.join("typo/daemon-socket")).unwrap();
     std::os::unix::fs::symlink(nix.join("socket"), nix.join("typo/daemon-socket/socket")).unwrap();
     assert!(open(Some(&uri), &settings).is_ok());
-    // A daemon named by the environment is used, too.
-    assert!(open(Some(&typo), &nix.settings()).is_ok());
+    // A daemon named by the environment is asked, too, but does not replace the files.
+    let error = open(Some(&typo), &nix.settings()).unwrap_err();
+    let is_no_files = |error: &OpenError| matches!(error, OpenError::NoFiles { .. });
+    check_message(error, is_no_files, &[&typo]);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn listing_of(
 ) -> io::Result<(ListingReader, Option<u64>)> {
     Ok(match plans.plan(registration, tree)? {
         Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
-        None => (tree.listing()?, None),
+        None => (tree.listing(), None),
     })
 }
 

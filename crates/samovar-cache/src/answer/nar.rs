@@ -162,15 +162,14 @@ fn open(
     registration: &Registration,
     tree: &Tree,
     start: u64,
-) -> io::Result<(NarReader, Option<Identity>)> {
+) -> io::Result<(NarReader, Identity)> {
     let root = tree.identity()?;
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
 /// Starts the check of a whole NAR: hashing it, copying it to the NAR cache, or neither.
-fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
-    // A daemon hashes what it sends, so NARs from it are not hashed again.
-    let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
+fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Check> {
+    let is_first = shared.health.is_to_hash(info, &root);
     let nar_cache = shared.nar_cache.as_ref();
     let recording =
         nar_cache.and_then(|cache| Recording::start(cache, &info.nar_hash, info.nar_size));

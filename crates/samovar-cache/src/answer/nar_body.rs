@@ -42,7 +42,7 @@ pub(crate) struct NarBody {
 /// Hashes a whole NAR while it is sent, to verify the path and to fill the NAR cache.
 pub(crate) struct Check {
     hash: Sha256,
-    root: Option<Identity>,
+    root: Identity,
     /// Whether the path has no verification record yet.
     is_first: bool,
     /// The copy for the NAR cache; `None` if the NAR is not worth an entry.
@@ -51,11 +51,7 @@ pub(crate) struct Check {
 
 impl Check {
     /// Starts a check. `root` identifies the directory or file that is read.
-    pub(crate) fn new(
-        root: Option<Identity>,
-        is_first: bool,
-        recording: Option<Recording>,
-    ) -> Self {
+    pub(crate) fn new(root: Identity, is_first: bool, recording: Option<Recording>) -> Self {
         Self {
             hash: Sha256::new(),
             root,
@@ -78,7 +74,7 @@ impl Check {
             return Err(wrong_contents());
         }
         if ensure_current(registration)? {
-            registration.health.note_verified(info, self.root.as_ref());
+            registration.health.note_verified(info, &self.root);
         }
         Ok(self.recording)
     }

@@ -49,7 +49,7 @@ struct Stamp {
     nar_hash: NarHash,
     registration: Option<i64>,
     registration_time: i64,
-    root: Option<Identity>,
+    root: Identity,
 }
 
 impl Default for Plans {
@@ -64,7 +64,7 @@ impl Default for Plans {
 
 impl Plans {
     /// Returns the valid entry of a tree.
-    fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Entry> {
+    fn find(&self, info: &PathInfo, root: Identity) -> Option<Entry> {
         let entry = self.entries.find(&info.path.hash_part());
         let known = entry.filter(|entry| {
             let has_failed = entry.plan.as_ref().is_some_and(|plan| plan.has_failed());
@@ -78,7 +78,7 @@ impl Plans {
         known
     }
 
-    fn insert(&self, info: &PathInfo, root: Option<Identity>, plan: Option<&Arc<NarPlan>>) {
+    fn insert(&self, info: &PathInfo, root: Identity, plan: Option<&Arc<NarPlan>>) {
         let entry = Entry {
             stamp: Stamp::new(info, root),
             plan: plan.cloned(),
@@ -96,7 +96,7 @@ impl Plans {
 }
 
 impl Stamp {
-    fn new(info: &PathInfo, root: Option<Identity>) -> Self {
+    fn new(info: &PathInfo, root: Identity) -> Self {
         Self {
             nar_hash: info.nar_hash,
             registration: info.registration,
@@ -153,8 +153,7 @@ impl Plans {
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        // A daemon sends each NAR from its start, so a plan would save nothing.
-        if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
+        if registration.info.nar_size < PLANNED_FROM {
             return Ok(None);
         }
         if start >= PLANNED_FROM {

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::{EntryKind, Page as Listed, PageEntry, PageRequest, Place, TreeError};
+use samovar_store::{EntryKind, Page as Listed, PageEntry, PageRequest, Place};
 
 use super::View;
 use super::file::Sent;
@@ -56,7 +56,6 @@ impl View<'_> {
         let place = match found {
             Ok(Some(place)) => place,
             Ok(None) => return Ok(self.no_file(&info.path)),
-            Err(TreeError::Remote) => return Ok(self.remote()),
             Err(error) => {
                 registration.report(&error.into());
                 return Ok(self.unreadable());

@@ -249,12 +249,6 @@ impl View<'_> {
             .response(Status::NOT_FOUND)
     }
 
-    fn remote(&self) -> Response {
-        let text = "The files of this store are not on this machine, so they cannot be browsed. \
-                    The NAR can be downloaded.";
-        self.message(Status::NOT_FOUND, "Browsing unavailable", text)
-    }
-
     /// Renders the page that is shown while the store, or a part of it, cannot be read.
     pub(crate) fn unreadable(&self) -> Response {
         let text = "The store cannot be read. Try again later.";

@@ -39,7 +39,6 @@ const IS_VALID_PATH: u64 = 1;
 const ADD_TEMP_ROOT: u64 = 11;
 const QUERY_PATH_INFO: u64 = 26;
 const QUERY_PATH_FROM_HASH_PART: u64 = 29;
-const NAR_FROM_PATH: u64 = 38;
 const QUERY_REALISATION: u64 = 43;
 
 /// A connection after its handshake.
@@ -175,34 +174,6 @@ impl Connection {
             }
             _ => Ok(None),
         }
-    }
-
-    /// Requests a NAR, whose bytes follow on the connection. The connection can be reused only
-    /// after [`Connection::nar_ended`].
-    pub(super) fn begin_nar(&mut self, dir: &StoreDir, path: &StorePath) -> Result<(), StoreError> {
-        let request = Request::new()
-            .integer(NAR_FROM_PATH)
-            .string(&path.full(dir));
-        self.query(&request, |_| Ok(()))?;
-        self.in_step = false;
-        Ok(())
-    }
-
-    /// Reads bytes of the NAR. The caller must count them: bytes of the next response may follow.
-    pub(super) fn nar_bytes(&mut self, buffer: &mut [u8]) -> Result<usize, StoreError> {
-        loop {
-            match self.stream.read(buffer) {
-                Ok(0) => return Err(StoreError::Protocol(Irregularity::EndedEarly)),
-                Ok(len) => return Ok(len),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_error(&error)),
-            }
-        }
-    }
-
-    /// Marks the connection as reusable; call it after all bytes of the NAR were read.
-    pub(super) fn nar_ended(&mut self) {
-        self.in_step = true;
     }
 
     fn query<T>(

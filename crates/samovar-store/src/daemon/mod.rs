@@ -8,12 +8,9 @@ mod connection;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod message;
-mod nar;
 mod pool;
 mod socket;
 mod wire;
 
 pub use connection::TempRoots;
 pub use pool::Daemon;
-
-pub(crate) use nar::{RemoteNar, RemoteNarReader};

@@ -101,15 +101,6 @@ impl Daemon {
         Ok(info.filter(|info| info.nar_size > 0))
     }
 
-    /// Looks up a store path; returns `None` if it is not valid.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StoreError`].
-    pub fn path_info(&self, path: &StorePath) -> Result<Option<PathInfo>, StoreError> {
-        self.query(|connection| connection.path_info(self.store_dir(), path.clone()))
-    }
-
     /// Returns whether the path is valid.
     ///
     /// # Errors
@@ -178,33 +169,15 @@ impl Daemon {
         })
     }
 
-    /// Requests a NAR. Returns the connection on which its bytes follow.
-    pub(super) fn begin_nar(&self, path: &StorePath) -> Result<Connection, StoreError> {
-        let mut connection = self.connection()?;
-        match connection.begin_nar(self.store_dir(), path) {
-            Ok(()) => Ok(connection),
-            Err(StoreError::Refused) => {
-                self.put_back(connection);
-                Err(StoreError::Refused)
-            }
-            // The idle connection may have been closed by the daemon.
-            Err(_) => {
-                let mut connection = self.connect()?;
-                connection.begin_nar(self.store_dir(), path)?;
-                Ok(connection)
-            }
-        }
-    }
-
     /// Returns a connection to the pool, if it is reusable.
-    pub(super) fn put_back(&self, connection: Connection) {
+    fn put_back(&self, connection: Connection) {
         let mut idle = self.shared.idle.locked();
         if connection.is_in_step() && idle.len() < IDLE_COUNT_MAX {
             idle.push(connection);
         }
     }
 
-    pub(super) fn store_dir(&self) -> &StoreDir {
+    fn store_dir(&self) -> &StoreDir {
         &self.shared.store_dir
     }
 

@@ -5,8 +5,6 @@ use std::io;
 use rustix::io::Errno;
 use samovar_nix::nar::EncodeError;
 
-use crate::error::StoreError;
-
 /// Why the tree could not be read completely. The bytes read so far are not a valid NAR.
 ///
 /// A server that has sent some of these bytes resets the connection. To distinguish a collected
@@ -34,12 +32,6 @@ pub enum TreeError {
     /// A name, target or size exceeds the limits of a NAR.
     #[error("the tree cannot be written as a NAR")]
     Encode(#[from] EncodeError),
-    /// The files are not on this machine.
-    #[error("the files are not on this machine")]
-    Remote,
-    /// The daemon failed to send the NAR.
-    #[error("the daemon failed to send the NAR")]
-    Daemon(#[source] StoreError),
     /// A skip to an offset before the current one or beyond the end.
     #[error("the offset is not ahead in the NAR")]
     NoSuchOffset,
@@ -62,9 +54,7 @@ impl TreeError {
             | Self::UnsupportedType
             | Self::Changed
             | Self::Encode(_) => true,
-            Self::Remote | Self::Daemon(_) | Self::NoSuchOffset | Self::Exhausted | Self::Io(_) => {
-                false
-            }
+            Self::NoSuchOffset | Self::Exhausted | Self::Io(_) => false,
         }
     }
 }
@@ -90,11 +80,9 @@ impl From<TreeError> for io::Error {
             TreeError::Short { .. } => io::ErrorKind::UnexpectedEof,
             TreeError::Io(error) => error.kind(),
             TreeError::Exhausted => io::ErrorKind::OutOfMemory,
-            TreeError::UnsupportedType | TreeError::Remote => io::ErrorKind::Unsupported,
+            TreeError::UnsupportedType => io::ErrorKind::Unsupported,
             TreeError::NoSuchOffset => io::ErrorKind::InvalidInput,
-            TreeError::Changed | TreeError::Encode(_) | TreeError::Daemon(_) => {
-                io::ErrorKind::InvalidData
-            }
+            TreeError::Changed | TreeError::Encode(_) => io::ErrorKind::InvalidData,
         };
         Self::new(kind, error)
     }

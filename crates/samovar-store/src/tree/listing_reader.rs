@@ -3,15 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use samovar_nix::nar::{EncodeError, Listing};
+use samovar_nix::nar::Listing;
 
 use super::TreeError;
 use super::nar_plan::{NarPlan, Replay};
 use super::walk::{Contents, Step, Walk};
-use crate::daemon::RemoteNarReader;
 
 /// Length of the part of the document that is generated at a time, in bytes. Bounds the memory,
-/// together with one directory entry or one piece of a remote NAR.
+/// together with one directory entry.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Reads the `.ls` listing of a tree, version 1, with the NAR offset of every file.
@@ -30,16 +29,11 @@ pub struct ListingReader {
 enum Source {
     Walk(Box<Walk>),
     Plan(Replay),
-    Daemon(Box<RemoteNarReader>),
 }
 
 impl ListingReader {
     pub(super) fn of_walk(walk: Walk) -> Self {
         Self::new(Source::Walk(Box::new(walk)))
-    }
-
-    pub(super) fn of_daemon(nar: RemoteNarReader) -> Self {
-        Self::new(Source::Daemon(Box::new(nar)))
     }
 
     fn new(source: Source) -> Self {
@@ -127,26 +121,20 @@ impl Source {
         let step = match self {
             Self::Walk(walk) => walk.next(Contents::SizesOnly)?,
             Self::Plan(replay) => replay.next()?,
-            Self::Daemon(nar) => {
-                return nar.next_piece(|step| Ok(add(listing, step)?));
-            }
         };
-        if let Some(step) = &step {
-            add(listing, step)?;
-        }
-        Ok(step.is_some())
-    }
-}
-
-fn add(listing: &mut Listing, step: &Step<'_>) -> Result<(), EncodeError> {
-    match *step {
-        Step::File {
-            executable, size, ..
-        } => listing.file(executable, size),
-        Step::Symlink { target } => listing.symlink(target),
-        Step::BeginDirectory => listing.begin_directory(),
-        Step::Entry { name } => listing.entry(name),
-        Step::EndEntry => listing.end_entry(),
-        Step::EndDirectory => listing.end_directory(),
+        let Some(step) = step else {
+            return Ok(false);
+        };
+        match step {
+            Step::File {
+                executable, size, ..
+            } => listing.file(executable, size),
+            Step::Symlink { target } => listing.symlink(target),
+            Step::BeginDirectory => listing.begin_directory(),
+            Step::Entry { name } => listing.entry(name),
+            Step::EndEntry => listing.end_entry(),
+            Step::EndDirectory => listing.end_directory(),
+        }?;
+        Ok(true)
     }
 }

@@ -50,7 +50,7 @@ mod segments;
 mod steps;
 mod walk;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD};
@@ -62,84 +62,54 @@ pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
 pub use place::{EntryKind, Page, PageEntry, PageRequest, Place};
-pub(crate) use walk::Step;
 
 use nar_plan::{PlannedWalk, Planner, Replay};
 use steps::Steps;
 use walk::{Contents, Walk};
 
-use crate::daemon::RemoteNar;
-
-/// The NAR of a valid path: from local files, or from a daemon.
+/// The files of a store path.
 #[derive(Debug)]
 pub struct Tree {
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    Files(PathBuf),
-    Daemon(RemoteNar),
+    path: PathBuf,
 }
 
 impl Tree {
-    /// Creates the tree of the local files at `path`. Opens nothing yet.
+    /// Creates the tree of the files at `path`. Opens nothing yet.
     #[must_use]
     pub fn of_files(path: PathBuf) -> Self {
-        Self {
-            source: Source::Files(path),
-        }
+        Self { path }
     }
 
-    /// Creates a tree whose NAR a daemon sends.
-    pub(crate) fn of_daemon(nar: RemoteNar) -> Self {
-        Self {
-            source: Source::Daemon(nar),
-        }
-    }
-
-    /// Returns the path of the files, if they are local.
+    /// Returns the path of the files.
     #[must_use]
-    pub fn path(&self) -> Option<&std::path::Path> {
-        match &self.source {
-            Source::Files(path) => Some(path),
-            Source::Daemon(_) => None,
-        }
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Returns the identity of the current root, if the files are local.
+    /// Returns the identity of the current root.
     ///
     /// # Errors
     ///
     /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
-    pub fn identity(&self) -> Result<Option<Identity>, TreeError> {
-        match &self.source {
-            Source::Files(path) => {
-                let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
-                Ok(Some(Identity::of(&stat)))
-            }
-            Source::Daemon(_) => Ok(None),
-        }
+    pub fn identity(&self) -> Result<Identity, TreeError> {
+        let stat = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Identity::of(&stat))
     }
 
-    /// Returns the fingerprint of the files, if they are local. A missing root has one too.
+    /// Returns the fingerprint of the files. A missing root has one too.
     ///
     /// # Errors
     ///
     /// Any [`TreeError`].
-    pub fn fingerprint(&self) -> Result<Option<Fingerprint>, TreeError> {
-        match &self.source {
-            Source::Files(path) => Fingerprint::of(path).map(Some),
-            Source::Daemon(_) => Ok(None),
-        }
+    pub fn fingerprint(&self) -> Result<Fingerprint, TreeError> {
+        Fingerprint::of(&self.path)
     }
 
     /// Returns whether the parent directory has any entries. If it is empty, the store's file
     /// system is not mounted, and a missing file says nothing about the path.
     #[must_use]
     pub fn has_neighbours(&self) -> bool {
-        let parent = self.path().and_then(std::path::Path::parent);
-        parent.is_none_or(|parent| {
+        self.path.parent().is_none_or(|parent| {
             std::fs::read_dir(parent).is_ok_and(|mut entries| entries.next().is_some())
         })
     }
@@ -150,10 +120,7 @@ impl Tree {
     ///
     /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
     pub fn nar(&self) -> Result<NarReader, TreeError> {
-        match &self.source {
-            Source::Files(path) => NarReader::of_steps(Steps::Walk(Walk::new(path)), None),
-            Source::Daemon(nar) => NarReader::of_daemon(nar),
-        }
+        NarReader::of_steps(Steps::Walk(Walk::new(&self.path)), None)
     }
 
     /// Finds the file at a path of `names` below the root; the root itself if there are none. Does
@@ -161,20 +128,16 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`TreeError::Vanished`] if the root does not exist; [`TreeError::Remote`] if the files are
-    /// not local; any other [`TreeError`].
+    /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
     pub fn place(
         &self,
         names: &[&[u8]],
         wanted: PageRequest<'_>,
     ) -> Result<Option<Place>, TreeError> {
-        match &self.source {
-            Source::Files(path) => place::find(path, names, wanted),
-            Source::Daemon(_) => Err(TreeError::Remote),
-        }
+        place::find(&self.path, names, wanted)
     }
 
-    /// Makes a plan of the NAR. Reads no contents of local files; reads the whole NAR of a daemon.
+    /// Makes a plan of the NAR. Reads no contents of files.
     ///
     /// # Errors
     ///
@@ -182,54 +145,34 @@ impl Tree {
     /// [`PlanError`].
     pub fn plan(&self, memory_len_max: usize) -> Result<NarPlan, PlanError> {
         let mut planner = Planner::new(memory_len_max)?;
-        let path = match &self.source {
-            Source::Files(path) => path,
-            Source::Daemon(nar) => {
-                let mut reader = nar.open()?;
-                while reader.next_piece(|step| planner.step(step))? {}
-                return planner.finish(None);
-            }
-        };
         // Read the identity before the walk: if the root is replaced during the walk, the plan
         // matches neither the old root nor the new one.
         let root = self.identity()?;
-        let mut walk = Walk::new(path);
+        let mut walk = Walk::new(&self.path);
         while let Some(step) = walk.next(Contents::SizesOnly)? {
             planner.step(&step)?;
         }
         planner.finish(root)
     }
 
-    /// Starts the NAR at `offset`. Opens only the local file at that offset; the plan replaces the
-    /// walk.
+    /// Starts the NAR at `offset`. Opens only the file at that offset; the plan replaces the walk.
     ///
     /// # Errors
     ///
     /// [`TreeError::Changed`] if the root differs from the plan; [`TreeError::NoSuchOffset`]; any
     /// other [`TreeError`].
     pub fn nar_at(&self, plan: &Arc<NarPlan>, offset: u64) -> Result<NarReader, TreeError> {
-        let mut reader = match &self.source {
-            Source::Files(path) => {
-                let (replay, bookmark) = Replay::seek(plan, offset)?;
-                let walk = PlannedWalk::new(replay, path)?;
-                NarReader::of_steps(Steps::Plan(walk), bookmark)?
-            }
-            Source::Daemon(nar) => NarReader::of_daemon(nar)?,
-        };
+        let (replay, bookmark) = Replay::seek(plan, offset)?;
+        let walk = PlannedWalk::new(replay, &self.path)?;
+        let mut reader = NarReader::of_steps(Steps::Plan(walk), bookmark)?;
         reader.skip_to(offset)?;
         Ok(reader)
     }
 
     /// Generates the `.ls` listing, version 1, with the NAR offset of every file. Reads no contents
-    /// of local files; reads the whole NAR of a daemon.
-    ///
-    /// # Errors
-    ///
-    /// Any [`TreeError`].
-    pub fn listing(&self) -> Result<ListingReader, TreeError> {
-        Ok(match &self.source {
-            Source::Files(path) => ListingReader::of_walk(Walk::new(path)),
-            Source::Daemon(nar) => ListingReader::of_daemon(nar.open()?),
-        })
+    /// of files.
+    #[must_use]
+    pub fn listing(&self) -> ListingReader {
+        ListingReader::of_walk(Walk::new(&self.path))
     }
 }

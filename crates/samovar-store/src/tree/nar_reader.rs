@@ -22,7 +22,6 @@ use super::readahead;
 use super::reservation::Reservation;
 use super::segments::{Segment, Segments};
 use super::steps::Steps;
-use crate::daemon::{RemoteNar, RemoteNarReader};
 
 /// Maximum number of files opened for read-ahead.
 const READAHEAD_FILE_COUNT: usize = 64;
@@ -85,15 +84,9 @@ impl NarSink for Slice<'_> {
 /// Reads the NAR of a tree.
 #[derive(Debug)]
 pub struct NarReader {
-    source: Source,
+    files: Box<FileSource>,
     position: u64,
     failed: bool,
-}
-
-#[derive(Debug)]
-enum Source {
-    Files(Box<FileSource>),
-    Daemon(Box<RemoteNarReader>),
 }
 
 #[derive(Debug)]
@@ -128,16 +121,8 @@ impl NarReader {
             file_count: 0,
         };
         Ok(Self {
-            source: Source::Files(Box::new(files)),
+            files: Box::new(files),
             position,
-            failed: false,
-        })
-    }
-
-    pub(super) fn of_daemon(nar: &RemoteNar) -> Result<Self, TreeError> {
-        Ok(Self {
-            source: Source::Daemon(Box::new(nar.open()?)),
-            position: 0,
             failed: false,
         })
     }
@@ -148,13 +133,10 @@ impl NarReader {
         self.position
     }
 
-    /// Returns the number of files whose contents were started; 0 if the NAR comes from a daemon.
+    /// Returns the number of files whose contents were started.
     #[must_use]
     pub fn file_count(&self) -> u64 {
-        match &self.source {
-            Source::Files(files) => files.file_count,
-            Source::Daemon(_) => 0,
-        }
+        self.files.file_count
     }
 
     /// Fills the buffer with the next bytes and returns their number: 0 at the end of the NAR. A
@@ -184,16 +166,7 @@ impl NarReader {
         if self.failed {
             return Err(TreeError::Changed);
         }
-        let result = match &mut self.source {
-            Source::Files(files) => files.pull(sink, len_max),
-            Source::Daemon(daemon) => {
-                let room = up_to(sink.room(), len_max);
-                daemon.fill(room).map(|len| {
-                    sink.advance(len);
-                    len as u64
-                })
-            }
-        };
+        let result = self.files.pull(sink, len_max);
         match &result {
             Ok(len) => self.position += len,
             Err(_) => self.failed = true,
@@ -201,23 +174,20 @@ impl NarReader {
         result
     }
 
-    /// Continues at `offset`. Does not read the local files before it.
+    /// Continues at `offset`. Does not read the files before it.
     ///
     /// # Errors
     ///
     /// [`TreeError::NoSuchOffset`] if the offset was passed already or is beyond the end; any
     /// other [`TreeError`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), TreeError> {
-        let Some(len) = offset.checked_sub(self.position) else {
+        if offset < self.position {
             return Err(TreeError::NoSuchOffset);
-        };
+        }
         if self.failed {
             return Err(TreeError::Changed);
         }
-        let result = match &mut self.source {
-            Source::Files(files) => files.skip(self.position, offset),
-            Source::Daemon(daemon) => daemon.skip(len),
-        };
+        let result = self.files.skip(self.position, offset);
         match &result {
             Ok(()) => self.position = offset,
             Err(_) => self.failed = true,

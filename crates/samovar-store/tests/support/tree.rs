@@ -23,7 +23,7 @@ pub(crate) fn nar(tree: &Tree, buffer_len: usize) -> Vec<u8> {
 }
 
 pub(crate) fn listing(tree: &Tree) -> String {
-    std::io::read_to_string(tree.listing().unwrap()).unwrap()
+    std::io::read_to_string(tree.listing()).unwrap()
 }
 
 /// Creates the tree of the example in the format's description.

@@ -128,7 +128,7 @@ impl Damaged {
         let hash_part = &info.path.hash_part();
         let started = Instant::now();
         let tree = store.tree(&info.path);
-        let found = tree.ok().and_then(|tree| tree.fingerprint().ok().flatten());
+        let found = tree.ok().and_then(|tree| tree.fingerprint().ok());
         let cost = started.elapsed();
         let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {

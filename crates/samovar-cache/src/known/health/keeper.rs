@@ -222,7 +222,7 @@ impl<'a> Keeper<'a> {
             (info, found, before.filter(|_| before == after))
         });
         match verdict {
-            Some((info, Ok(Verdict::Right(root)), _)) => health.release(&info, root.as_ref()),
+            Some((info, Ok(Verdict::Right(root)), _)) => health.release(&info, &root),
             Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
                 health.quarantine(&info, files, &damage);
             }

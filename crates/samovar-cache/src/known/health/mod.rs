@@ -134,7 +134,7 @@ impl Health {
     }
 
     /// Records that the files with this root have the registered hash.
-    pub(crate) fn note_verified(&self, info: &PathInfo, root: Option<&Identity>) {
+    pub(crate) fn note_verified(&self, info: &PathInfo, root: &Identity) {
         let hash_part = info.path.hash_part();
         self.remember(info, root);
         // A slow reader may have read the files before they were damaged. If another reader has
@@ -150,7 +150,7 @@ impl Health {
     }
 
     /// Removes the mark of a path whose files had the registered hash at the second read.
-    fn release(&self, info: &PathInfo, root: Option<&Identity>) {
+    fn release(&self, info: &PathInfo, root: &Identity) {
         self.remember(info, root);
         if self.damaged.unmark(&info.path.hash_part()) {
             self.observer.event(&Event::PathReleased(&info.path));
@@ -159,8 +159,7 @@ impl Health {
         self.tasks.note_change();
     }
 
-    fn remember(&self, info: &PathInfo, root: Option<&Identity>) {
-        let Some(root) = root else { return };
+    fn remember(&self, info: &PathInfo, root: &Identity) {
         let entry = Entry {
             stamp: Stamp::of_files(info, root),
             minute: minute_now(),
@@ -175,13 +174,8 @@ impl Health {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        // Files read through a daemon are not marked: they have no fingerprint to show a repair.
-        let is_here = self
-            .store
-            .tree(&info.path)
-            .is_ok_and(|tree| tree.path().is_some());
         // Without a second read the path would stay suspect, so the mark is removed.
-        if is_here && self.damaged.suspect(info) && !self.tasks.add(hash_part) {
+        if self.damaged.suspect(info) && !self.tasks.add(hash_part) {
             self.damaged.drop_suspect(&hash_part);
         }
         self.drop_rendered(&hash_part);
@@ -229,7 +223,7 @@ impl Health {
 
     fn fingerprint_of(&self, info: &PathInfo) -> Option<Fingerprint> {
         let tree = self.store.tree(&info.path).ok()?;
-        tree.fingerprint().ok().flatten()
+        tree.fingerprint().ok()
     }
 
     fn minute(&self, info: &PathInfo, root: &Identity) -> Option<u32> {

@@ -148,13 +148,13 @@ impl<'a> Round<'a> {
                 }
             };
             let root = health.store.tree(&info.path).map(|tree| tree.identity());
-            if let Ok(Ok(Some(root))) = root
+            if let Ok(Ok(root)) = root
                 && health.minute(&info, &root) >= Some(self.started)
             {
                 return ControlFlow::Continue(());
             }
             match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
-                Ok(Verdict::Right(root)) => health.note_verified(&info, root.as_ref()),
+                Ok(Verdict::Right(root)) => health.note_verified(&info, &root),
                 Ok(Verdict::Damaged(damage)) => {
                     self.status.quarantined_count += 1;
                     health.note_damaged(&info, &damage);

@@ -50,7 +50,7 @@ pub struct NarPlan {
     checkpoints: Box<[Checkpoint]>,
     nar_size: u64,
     file_count: u64,
-    root: Option<Identity>,
+    root: Identity,
     pub(super) listing_len: OnceLock<u64>,
     has_failed: AtomicBool,
     /// The plan's share of the memory of all plans.
@@ -101,9 +101,9 @@ impl NarPlan {
         self.reservation.count()
     }
 
-    /// Returns the identity of the root when planned; `None` for a daemon's NAR.
+    /// Returns the identity of the root when planned.
     #[must_use]
-    pub fn root(&self) -> Option<Identity> {
+    pub fn root(&self) -> Identity {
         self.root
     }
 

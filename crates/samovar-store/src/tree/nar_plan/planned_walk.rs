@@ -85,7 +85,7 @@ impl PlannedWalk {
             stat = rustix::fs::fstat(&root)?;
             self.descent.enter(root)?;
         }
-        if planned == Some(Identity::of(&stat)) {
+        if planned == Identity::of(&stat) {
             Ok(())
         } else {
             Err(TreeError::Changed)

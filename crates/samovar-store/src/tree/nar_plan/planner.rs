@@ -92,7 +92,7 @@ impl Planner {
     }
 
     /// Completes the plan.
-    pub(in crate::tree) fn finish(mut self, root: Option<Identity>) -> Result<NarPlan, PlanError> {
+    pub(in crate::tree) fn finish(mut self, root: Identity) -> Result<NarPlan, PlanError> {
         let memory_len = self.memory_len();
         self.reservation.shrink_to(memory_len);
         Ok(NarPlan {

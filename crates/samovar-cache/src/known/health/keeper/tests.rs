@@ -120,9 +120,9 @@ fn a_repair_releases_a_quarantined_path_which_is_then_hashed_again() {
     assert!(fixture.admit(&info).is_ok());
     assert_eq!(fixture.events.take(), ["path released"]);
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
-    let root = tree.identity().unwrap().unwrap();
+    let root = tree.identity().unwrap();
     assert!(fixture.health.is_to_hash(&info, &root));
-    fixture.health.note_verified(&info, Some(&root));
+    fixture.health.note_verified(&info, &root);
     assert!(!fixture.health.is_to_hash(&info, &root));
 }
 
@@ -164,7 +164,9 @@ fn a_read_without_a_result_does_not_release_a_quarantined_path() {
     let info = fixture.damaged();
     fixture.quarantine(&info);
     // A slow reader read the files before they were damaged.
-    fixture.health.note_verified(&info, None);
+    let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
+    let root = tree.identity().unwrap();
+    fixture.health.note_verified(&info, &root);
     fixture.store.fail(true);
     assert_eq!(fixture.read_again(), 1);
     fixture.store.fail(false);
@@ -207,8 +209,8 @@ fn a_verification_does_not_release_a_marked_path_before_the_second_read() {
     let info = fixture.damaged();
     fixture.note_damaged(&info);
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
-    let root = tree.identity().unwrap().unwrap();
-    fixture.health.note_verified(&info, Some(&root));
+    let root = tree.identity().unwrap();
+    fixture.health.note_verified(&info, &root);
     assert!(matches!(fixture.admit(&info), Err(Refusal::Suspect)));
     assert!(fixture.health.is_to_hash(&info, &root));
     assert_eq!(fixture.events.take(), ["path quarantined"]);
@@ -244,7 +246,7 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
     let infos = names.map(|name| store.add_file(name, b"x"));
     let [verified, suspect, quarantined] = &infos;
     let tree = samovar_store::Store::tree(&store, &verified.path).unwrap();
-    let root = tree.identity().unwrap().unwrap();
+    let root = tree.identity().unwrap();
     let start = || {
         let trust = Trust {
             state_directory: Some(directory.path().to_owned()),
@@ -257,7 +259,7 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
         health
     };
     let health = start();
-    health.note_verified(verified, Some(&root));
+    health.note_verified(verified, &root);
     health.note_damaged(suspect, &"wrong hash");
     let files = health.fingerprint_of(quarantined).unwrap();
     health.quarantine(quarantined, files, &samovar_store::Damage::Hash);
