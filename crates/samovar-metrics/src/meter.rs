@@ -24,7 +24,7 @@ const STATUS_COUNT: usize = StatusClass::NAMES.len();
 const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
 
 /// Maximum number of requests that a shard records per second. The records take 96 KiB.
-const ASKED_COUNT_MAX: usize = 2048;
+const RECORD_COUNT_MAX: usize = 2048;
 
 /// The request counters of all threads.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Shard {
     classes: [ClassShard; CLASS_COUNT],
     /// Numbers of requests by protocol, without and with TLS.
     protocols: [[AtomicU64; 2]; PROTOCOL_COUNT],
-    asked: Mutex<AskedShard>,
+    requests: Mutex<RequestShard>,
 }
 
 #[derive(Debug)]
@@ -59,8 +59,8 @@ struct ClassShard {
 
 /// A recorded request for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) what: What,
+pub(crate) struct RecordedRequest {
+    pub(crate) kind: RequestKind,
     pub(crate) hash_part: RawHashPart,
     /// Number of requests that this record stands for.
     pub(crate) count: u64,
@@ -72,15 +72,15 @@ pub(crate) struct Asked {
 
 /// The kind of request, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RequestKind {
     Served,
     Missing,
     Nar,
 }
 
 #[derive(Debug)]
-struct AskedShard {
-    list: Vec<Asked>,
+struct RequestShard {
+    list: Vec<RecordedRequest>,
     /// On average one of `stride` requests is recorded.
     stride: u64,
     /// Number of requests to skip before the next one is recorded.
@@ -115,7 +115,7 @@ impl Meter {
         let shard = |number: usize| Shard {
             classes: std::array::from_fn(|_| ClassShard::default()),
             protocols: Default::default(),
-            asked: Mutex::new(AskedShard::new(number)),
+            requests: Mutex::new(RequestShard::new(number)),
         };
         Self {
             classify,
@@ -131,18 +131,18 @@ impl Meter {
         shard.classes[class as usize].record(exchange, MethodClass::of(head.method()), status);
         let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
         protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);
-        let what = match (class, status) {
-            (Class::Narinfo, StatusClass::Success) => What::Served,
-            (Class::Narinfo, StatusClass::Absent) => What::Missing,
-            (Class::Nar, StatusClass::Success) => What::Nar,
+        let kind = match (class, status) {
+            (Class::Narinfo, StatusClass::Success) => RequestKind::Served,
+            (Class::Narinfo, StatusClass::Absent) => RequestKind::Missing,
+            (Class::Nar, StatusClass::Success) => RequestKind::Nar,
             _ => return,
         };
         // The lock is contended only when the sampler takes the records, once a second. Then this
         // record is lost, which does not matter.
         if let Some(hash_part) = hash_part
-            && let Ok(mut asked) = shard.asked.try_lock()
+            && let Ok(mut records) = shard.requests.try_lock()
         {
-            asked.put(what, hash_part, exchange.body_len, head.peer());
+            records.put(kind, hash_part, exchange.body_len, head.peer());
         }
     }
 
@@ -159,18 +159,25 @@ impl Meter {
 
     /// Passes the requests recorded since the last call to `each`. `list` is a buffer that is
     /// swapped with each shard's buffer in turn.
-    pub(crate) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
+    pub(crate) fn take_requests(
+        &self,
+        list: &mut Vec<RecordedRequest>,
+        mut each: impl FnMut(RecordedRequest),
+    ) {
         for shard in &self.shards {
             list.clear();
-            let mut asked = shard.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            if asked.list.is_empty() {
-                asked.restart();
+            let mut records = shard
+                .requests
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if records.list.is_empty() {
+                records.restart();
                 continue;
             }
-            list.reserve_exact(ASKED_COUNT_MAX);
-            std::mem::swap(list, &mut asked.list);
-            asked.restart();
-            drop(asked);
+            list.reserve_exact(RECORD_COUNT_MAX);
+            std::mem::swap(list, &mut records.list);
+            records.restart();
+            drop(records);
             list.drain(..).for_each(&mut each);
         }
     }
@@ -240,7 +247,7 @@ fn add_all<const N: usize>(sums: &mut [[u64; N]], counters: &[[AtomicU64; N]]) {
     }
 }
 
-impl AskedShard {
+impl RequestShard {
     fn new(number: usize) -> Self {
         Self {
             list: Vec::new(),
@@ -252,11 +259,11 @@ impl AskedShard {
         }
     }
 
-    fn put(&mut self, what: What, hash_part: &RawHashPart, len: u64, peer: Peer) {
+    fn put(&mut self, kind: RequestKind, hash_part: &RawHashPart, len: u64, peer: Peer) {
         self.count += 1;
-        let count = match what {
+        let count = match kind {
             // Record every request for a NAR: there are fewer of them, and each one weighs more.
-            What::Nar => 1,
+            RequestKind::Nar => 1,
             _ if self.skip > 0 => {
                 self.skip -= 1;
                 return;
@@ -266,9 +273,9 @@ impl AskedShard {
                 self.stride
             }
         };
-        if self.list.len() < ASKED_COUNT_MAX {
-            self.list.push(Asked {
-                what,
+        if self.list.len() < RECORD_COUNT_MAX {
+            self.list.push(RecordedRequest {
+                kind,
                 hash_part: *hash_part,
                 count,
                 len,
@@ -292,7 +299,7 @@ impl AskedShard {
     /// Sets the sampling rate for as many requests as in the last second.
     fn restart(&mut self) {
         let count = std::mem::take(&mut self.count);
-        self.stride = 1 + count * 3 / 2 / ASKED_COUNT_MAX as u64;
+        self.stride = 1 + count * 3 / 2 / RECORD_COUNT_MAX as u64;
         self.skip = self.skip.min(self.stride);
     }
 }
@@ -333,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_random_sample_represents_all_requests_under_load() {
-        let mut shard = AskedShard::new(3);
+        let mut shard = RequestShard::new(3);
         let part = |number: u64| {
             let mut part = [b'0'; 32];
             part[0] = b'0' + u8::try_from(number % 2).expect("is small");
@@ -341,15 +348,15 @@ mod tests {
         };
         for second in 0..10 {
             for number in 0..100_000 {
-                shard.put(What::Served, &part(number), 1, Peer::Unix(None));
+                shard.put(RequestKind::Served, &part(number), 1, Peer::Unix(None));
             }
             let list = std::mem::take(&mut shard.list);
             shard.restart();
-            assert!(list.len() <= ASKED_COUNT_MAX);
+            assert!(list.len() <= RECORD_COUNT_MAX);
             if second > 0 {
                 let sum = |first| -> u64 {
-                    let of = list.iter().filter(|asked| asked.hash_part[0] == first);
-                    of.map(|asked| asked.count).sum()
+                    let of = list.iter().filter(|request| request.hash_part[0] == first);
+                    of.map(|request| request.count).sum()
                 };
                 // If two paths alternate, each gets half of the count, whatever the sampling rate
                 // is.
@@ -359,7 +366,7 @@ mod tests {
             }
         }
         shard.restart();
-        shard.put(What::Served, &part(0), 1, Peer::Unix(None));
+        shard.put(RequestKind::Served, &part(0), 1, Peer::Unix(None));
         assert_eq!(shard.stride, 1);
     }
 

@@ -7,7 +7,7 @@ use samovar_nix::HashPart;
 
 use crate::buckets::Histogram;
 use crate::class::{Class, Outcome, StatusClass};
-use crate::meter::{Asked, Meter, Sums, What};
+use crate::meter::{Meter, RecordedRequest, RequestKind, Sums};
 use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
 use crate::status::{Latency, Moment, Rates, TopPath, Totals};
@@ -47,7 +47,7 @@ pub(crate) struct Sampled {
     pub(crate) epoch_count: u64,
     /// The time and result of the last probe of the store.
     pub(crate) store: Option<(Instant, Result<(), String>)>,
-    list: Vec<Asked>,
+    list: Vec<RecordedRequest>,
 }
 
 /// Counters and histograms at one moment.
@@ -91,7 +91,7 @@ fn durations_of(sums: &Sums) -> Durations {
 
 impl Sampled {
     /// Takes a sample of the sums, about once a second.
-    pub(crate) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
+    pub(crate) fn sample(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
         let totals = totals_of(sums);
         if let Some(last) = self.last.replace(totals) {
             let moment = Moment {
@@ -126,10 +126,10 @@ impl Sampled {
                 states.pop_front();
             }
         }
-        self.look_at_threads(now);
+        self.sample_threads(now);
     }
 
-    fn look_at_threads(&mut self, now: Instant) {
+    fn sample_threads(&mut self, now: Instant) {
         let threads = thread_times();
         if let Some(before) = self.threads_at.replace(now) {
             let past_s = now.saturating_duration_since(before).as_secs_f64();
@@ -145,25 +145,25 @@ impl Sampled {
     }
 
     /// Adds the requested paths to the sketches.
-    pub(crate) fn count_asked(&mut self, meter: &Meter) {
+    pub(crate) fn count_requests(&mut self, meter: &Meter) {
         let mut list = std::mem::take(&mut self.list);
-        meter.take_asked(&mut list, |asked| {
+        meter.take_requests(&mut list, |request| {
             // Skip anything that is not a hash part.
-            let Ok(hash_part) = HashPart::parse(&asked.hash_part) else {
+            let Ok(hash_part) = HashPart::parse(&request.hash_part) else {
                 return;
             };
-            let client = u64::from(asked.client);
-            match asked.what {
-                What::Served => self.served.add(hash_part, asked.count, client),
-                What::Missing => self.missing.add(hash_part, asked.count, client),
-                What::Nar => self.bytes.add(hash_part, asked.len, client),
+            let client = u64::from(request.client);
+            match request.kind {
+                RequestKind::Served => self.served.add(hash_part, request.count, client),
+                RequestKind::Missing => self.missing.add(hash_part, request.count, client),
+                RequestKind::Nar => self.bytes.add(hash_part, request.len, client),
             }
         });
         self.list = list;
     }
 
     /// Returns top paths that exist and whose names were not looked up yet.
-    pub(crate) fn nameless(&self) -> Vec<HashPart> {
+    pub(crate) fn unnamed(&self) -> Vec<HashPart> {
         let top = top_of(&self.served).chain(top_of(&self.bytes));
         let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
         top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
@@ -189,7 +189,7 @@ impl Sampled {
     }
 
     /// Records the current epoch of the store.
-    pub(crate) fn see_epoch(&mut self, epoch: u64, now: Instant) {
+    pub(crate) fn note_epoch(&mut self, epoch: u64, now: Instant) {
         match self.epoch {
             Some((seen, _)) if seen == epoch => {}
             before => {
@@ -303,7 +303,7 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         // A hundred slow requests per second for one minute, then none for one minute.
         for second in 0..=60 {
-            sampled.look(&sums(second * 100, 1_000_000), at(second), second * 1000);
+            sampled.sample(&sums(second * 100, 1_000_000), at(second), second * 1000);
         }
         let latest = sums(6000, 1_000_000);
         let rates = sampled.rates(&latest, at(60));
@@ -311,7 +311,7 @@ mod tests {
         assert!((rates.bytes_per_s - 10_000.0).abs() < 1000.0, "{rates:?}");
         assert_eq!(rates.hit_ratio, Some(0.25));
         for second in 61..=120 {
-            sampled.look(&latest, at(second), second * 1000);
+            sampled.sample(&latest, at(second), second * 1000);
         }
         let rates = sampled.rates(&latest, at(120));
         assert_eq!((rates.requests_per_s, rates.hit_ratio), (0.0, None));
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!((count_of("all", 300.0), count_of("nar", 300.0)), (6000, 0));
         // The slow requests are outside the window now.
         for second in 121..=400 {
-            sampled.look(&latest, at(second), second * 1000);
+            sampled.sample(&latest, at(second), second * 1000);
         }
         assert_eq!(sampled.latencies(&latest)[3].count, 0);
         assert_eq!(sampled.history().len(), HISTORY_LEN);

@@ -44,7 +44,7 @@ impl Sampler {
     /// If a thread cannot be started.
     pub fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let jobs: [(&str, Job); 2] = [("metrics", sample), ("metrics-store", ask_store)];
+        let jobs: [(&str, Job); 2] = [("metrics", sample), ("metrics-store", probe_store)];
         let sampler = Self {
             shared: Arc::clone(&shared),
         };
@@ -99,18 +99,18 @@ fn run(metrics: &Weak<Metrics>, shared: &Shared, job: Job) {
 
 fn sample(metrics: &Metrics, shared: &Shared) {
     if let Some(probe) = metrics.probe() {
-        let asked = Instant::now();
+        let started = Instant::now();
         if probe.answers_within(LAG_MAX) {
             let now = Instant::now();
-            metrics.sampled().answered = Some((now, now.saturating_duration_since(asked)));
+            metrics.sampled().answered = Some((now, now.saturating_duration_since(started)));
         }
         let epoch = probe.site().status().store.epoch;
-        metrics.sampled().see_epoch(epoch, Instant::now());
+        metrics.sampled().note_epoch(epoch, Instant::now());
     }
     let sums = metrics.meter.sums();
     let mut sampled = metrics.sampled();
-    sampled.look(&sums, Instant::now(), time_ms(SystemTime::now()));
-    sampled.count_asked(&metrics.meter);
+    sampled.sample(&sums, Instant::now(), time_ms(SystemTime::now()));
+    sampled.count_requests(&metrics.meter);
     drop(sampled);
     send(metrics, shared);
 }
@@ -129,7 +129,7 @@ fn send(metrics: &Metrics, shared: &Shared) {
     }
 }
 
-fn ask_store(metrics: &Metrics, _: &Shared) {
+fn probe_store(metrics: &Metrics, _: &Shared) {
     let Some(probe) = metrics.probe() else {
         return;
     };
@@ -140,11 +140,11 @@ fn ask_store(metrics: &Metrics, _: &Shared) {
     let is_well = answer.is_ok();
     let mut sampled = metrics.sampled();
     sampled.store = Some((Instant::now(), answer));
-    let nameless = sampled.nameless();
+    let unnamed = sampled.unnamed();
     drop(sampled);
-    if is_well && !nameless.is_empty() {
+    if is_well && !unnamed.is_empty() {
         let name = |hash_part| (hash_part, probe.site().name_of(hash_part));
-        let names = nameless.into_iter().map(name).collect();
+        let names = unnamed.into_iter().map(name).collect();
         metrics.sampled().name(names);
     }
 }

@@ -37,14 +37,14 @@ const SHARDS: usize = 64;
 const CLIENTS_MAX: usize = WAYS * SETS * SHARDS;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct Bucket {
     /// Hash of the client; 0: the entry is unused.
     tag: u64,
     /// Time at which the bucket is full, in nanoseconds since the start of the table.
     full_at: u64,
 }
 
-type Shard = [[Place; WAYS]; SETS];
+type Shard = [[Bucket; WAYS]; SETS];
 
 /// The buckets of all clients.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Buckets {
     /// Creates full buckets of `burst` tokens, to which one token is added per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32, start: Instant) -> Self {
         let interval = nanoseconds(interval).max(1);
-        let shard = || Mutex::new(Box::new([[Place::default(); WAYS]; SETS]));
+        let shard = || Mutex::new(Box::new([[Bucket::default(); WAYS]; SETS]));
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             start,
@@ -75,13 +75,13 @@ impl Buckets {
     /// Takes a token. If there is none, the error is the time to wait for one.
     pub(crate) fn take(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
-        self.with(client, |place| {
-            let full_at = place.full_at.max(now).saturating_add(self.interval);
+        self.with(client, |bucket| {
+            let full_at = bucket.full_at.max(now).saturating_add(self.interval);
             let wait = full_at.saturating_sub(now.saturating_add(self.size));
             if wait > 0 {
                 return Err(Duration::from_nanos(wait));
             }
-            place.full_at = full_at;
+            bucket.full_at = full_at;
             Ok(())
         })
     }
@@ -91,8 +91,8 @@ impl Buckets {
     pub(crate) fn peek(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
         let (shard, set, tag) = self.find(client);
-        let place = shard[set].iter().find(|place| place.tag == tag);
-        let full_at = place.map_or(0, |place| place.full_at).max(now);
+        let bucket = shard[set].iter().find(|bucket| bucket.tag == tag);
+        let full_at = bucket.map_or(0, |bucket| bucket.full_at).max(now);
         let wait =
             (full_at.saturating_add(self.interval)).saturating_sub(now.saturating_add(self.size));
         match wait {
@@ -101,14 +101,14 @@ impl Buckets {
         }
     }
 
-    fn with<T>(&self, client: &impl Hash, act: impl FnOnce(&mut Place) -> T) -> T {
+    fn with<T>(&self, client: &impl Hash, act: impl FnOnce(&mut Bucket) -> T) -> T {
         let (mut shard, set, tag) = self.find(client);
-        let rank = |place: &&mut Place| (place.tag != tag, place.full_at);
-        let mut spare = Place::default();
-        let place = shard[set].iter_mut().min_by_key(rank);
-        let place = place.unwrap_or(&mut spare);
-        place.tag = tag;
-        act(place)
+        let rank = |bucket: &&mut Bucket| (bucket.tag != tag, bucket.full_at);
+        let mut spare = Bucket::default();
+        let bucket = shard[set].iter_mut().min_by_key(rank);
+        let bucket = bucket.unwrap_or(&mut spare);
+        bucket.tag = tag;
+        act(bucket)
     }
 
     fn find(&self, client: &impl Hash) -> (MutexGuard<'_, Box<Shard>>, usize, u64) {

@@ -108,10 +108,10 @@ struct Lasting {
 }
 
 /// The decision of access control about a request.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Verdict {
     /// The client may read.
-    Granted(Client),
+    Granted,
     /// The password must be verified by a worker, with [`Access::authenticate`].
     Unverified,
     /// The request is refused; see [`Access::refuse`].
@@ -260,7 +260,7 @@ impl Access {
     /// of milliseconds, and never returns [`Verdict::Unverified`]. For workers.
     pub fn authenticate(&self, head: Head<'_>, now: Instant) -> Verdict {
         match self.identify(head, now) {
-            (client, Verdict::Unverified) => self.verify_password(head, client, now),
+            (client, Verdict::Unverified) => self.verify_password(head, &client, now),
             (_, verdict) => verdict,
         }
     }
@@ -321,7 +321,7 @@ impl Access {
             client.name = self.proven(head);
         }
         let verdict = if client.name.is_some() || self.lets_in(client.address) {
-            Verdict::Granted(client.clone())
+            Verdict::Granted
         } else {
             match asks {
                 Some(Ok(())) => Verdict::Unverified,
@@ -332,24 +332,23 @@ impl Access {
         (client, verdict)
     }
 
-    fn verify_password(&self, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
+    fn verify_password(&self, head: Head<'_>, client: &Client, now: Instant) -> Verdict {
         let Some(Credentials::Basic(basic)) = self.credentials(head) else {
             return Verdict::Refused(Refusal::Denied);
         };
         let users = self.users.as_ref();
         let name = users.and_then(|users| users.verify(&self.lasting.secret, &basic, now));
-        if let Some(name) = name {
-            client.name = Some(Arc::clone(name));
-            return Verdict::Granted(client);
+        if name.is_some() {
+            return Verdict::Granted;
         }
         // This attempt was already admitted; the limit only applies to later ones.
         self.lasting
             .attempts
-            .take(&Counted::attempt(&client, &basic), now)
+            .take(&Counted::attempt(client, &basic), now)
             .ok();
         self.lasting
             .attempts_of_all
-            .take(&Counted::address(&client), now)
+            .take(&Counted::address(client), now)
             .ok();
         Verdict::Refused(Refusal::Denied)
     }

@@ -43,7 +43,10 @@ impl Service for Door {
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let access = self.access();
         match access.admit(head, self.now()) {
-            Verdict::Granted(client) => reply.response(welcome(&client, "at once")),
+            Verdict::Granted => {
+                let client = access.client(head, self.now());
+                reply.response(welcome(&client, "at once"))
+            }
             Verdict::Unverified => reply.dispatch_costly(),
             Verdict::Refused(refusal) => access
                 .refuse(refusal, reply)
@@ -54,7 +57,10 @@ impl Service for Door {
     fn handle(&self, request: &mut Request) -> Response {
         let access = self.access();
         match access.authenticate(request.head(), self.now()) {
-            Verdict::Granted(client) => welcome(&client, "verified"),
+            Verdict::Granted => {
+                let client = access.client(request.head(), self.now());
+                welcome(&client, "verified")
+            }
             Verdict::Unverified => unreachable!(),
             Verdict::Refused(refusal) => access
                 .refused(refusal)

@@ -141,10 +141,8 @@ impl Users {
                 return Recalled::Known(&user.name);
             }
         }
-        let is_wrong = self.with_wrong(&digest, |place| {
-            place
-                .as_ref()
-                .is_some_and(|wrong| wrong.holds(&digest, now))
+        let is_wrong = self.with_wrong(&digest, |slot| {
+            slot.as_ref().is_some_and(|wrong| wrong.holds(&digest, now))
         });
         match is_wrong {
             // Without users, every password is wrong.
@@ -168,7 +166,7 @@ impl Users {
             *user.known.locked() = remembered(KNOWN_TIME);
             return Some(&user.name);
         }
-        self.with_wrong(&digest, |place| *place = remembered(WRONG_TIME));
+        self.with_wrong(&digest, |slot| *slot = remembered(WRONG_TIME));
         None
     }
 

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const STALL_TIME: Duration = Duration::from_secs(5);
 
 /// Age of an answer before its client's pace is estimated; until then it is not evicted.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
+const ESTIMATED_FROM: Duration = Duration::from_secs(1);
 
 /// The lists of all answers in progress.
 #[derive(Debug, Default)]
@@ -134,13 +134,13 @@ impl List {
     /// Estimates the remaining time at the client's average pace so far.
     fn time_left(&self, now: Instant) -> Duration {
         let age = now.saturating_duration_since(self.since);
-        if age < FIRST_LOOK {
+        if age < ESTIMATED_FROM {
             return Duration::ZERO;
         }
-        let said = self.sent_count.load(Ordering::Relaxed);
-        let left = self.count.saturating_sub(said);
+        let sent = self.sent_count.load(Ordering::Relaxed);
+        let left = self.count.saturating_sub(sent);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seconds = age.as_secs_f64() * left as f64 / said.max(1) as f64;
+        let seconds = age.as_secs_f64() * left as f64 / sent.max(1) as f64;
         let left = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let taken_at = Duration::from_millis(self.taken_ms.load(Ordering::Relaxed));
         match age.saturating_sub(taken_at) {

@@ -20,12 +20,12 @@ impl Outage {
     /// Records a store error. Returns whether it must be reported.
     pub(crate) fn note(&self, error: StoreError, now: Instant) -> bool {
         let mut last = self.last.locked();
-        let is_news =
+        let must_report =
             last.is_none_or(|(known, at)| known != error || now.duration_since(at) >= REPEAT_TIME);
-        if is_news {
+        if must_report {
             *last = Some((error, now));
         }
-        is_news
+        must_report
     }
 
     /// Records a successful store access. Returns whether it ends an outage.

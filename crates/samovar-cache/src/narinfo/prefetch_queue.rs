@@ -78,9 +78,9 @@ impl PrefetchQueue {
         state
             .queue
             .extend(hash_parts.take(room).map(|one| (one, depth)));
-        let is_news = was_empty && !state.queue.is_empty();
+        let must_wake = was_empty && !state.queue.is_empty();
         drop(state);
-        if is_news {
+        if must_wake {
             self.changed.notify_one();
         }
     }

@@ -22,19 +22,19 @@ pub(crate) fn destination(
 ) -> Option<Destination> {
     let text = dir.as_str();
     let store: Vec<&[u8]> = names(text.as_bytes()).collect();
-    let mut place: Vec<&[u8]> = Vec::new();
+    let mut components: Vec<&[u8]> = Vec::new();
     if !target.starts_with(b"/") {
-        place.extend(&store);
-        place.push(path.base_name().as_bytes());
-        place.extend(above);
+        components.extend(&store);
+        components.push(path.base_name().as_bytes());
+        components.extend(above);
     }
     for name in names(target) {
         match name {
-            b".." => drop(place.pop()),
-            name => place.push(name),
+            b".." => drop(components.pop()),
+            name => components.push(name),
         }
     }
-    let mut rest = place.strip_prefix(&*store)?.iter();
+    let mut rest = components.strip_prefix(&*store)?.iter();
     let base_name = std::str::from_utf8(rest.next()?).ok()?;
     Some(Destination {
         path: StorePath::from_base_name(base_name).ok()?,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch::Prefetcher;
-use crate::reader::policy::{FIRST_LOOK_TIME, Look, LookError, RootsWatch};
+use crate::reader::policy::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
 use crate::site::current::Caches;
 
 /// The background threads of all caches. They end when this is dropped.
@@ -32,7 +32,7 @@ pub(crate) enum BackgroundError {
     #[error("cannot start a thread")]
     Thread(#[from] io::Error),
     #[error(transparent)]
-    Roots(#[from] LookError),
+    Roots(#[from] RootsCheckError),
 }
 
 impl Background {
@@ -42,7 +42,7 @@ impl Background {
             prefetch: None,
             // If the thread cannot be started, the roots stay unknown, and the cache serves
             // nothing.
-            roots: look_of(narinfos).and_then(|look| RootsWatch::start(look).ok()),
+            roots: check_of_roots(narinfos).and_then(|check| RootsWatch::start(check).ok()),
         });
         Self {
             threads: threads.collect(),
@@ -71,7 +71,7 @@ impl Background {
         before: &Caches,
         caches: &Caches,
     ) -> Result<Vec<Threads>, BackgroundError> {
-        let deadline = Instant::now() + FIRST_LOOK_TIME;
+        let deadline = Instant::now() + FIRST_CHECK_TIME;
         let mut new = Vec::new();
         for narinfos in caches.narinfos() {
             if before.narinfos().any(|old| Arc::ptr_eq(old, narinfos)) {
@@ -83,19 +83,19 @@ impl Background {
             let policy = &narinfos.reader.policy;
             let mut policies = before.narinfos().map(|old| &old.reader.policy);
             let fails = policies.any(|old| old.is_unknown() && old.config == policy.config);
-            let look = match look_of(narinfos) {
-                Some(look) if policy.is_unknown() && !fails => Some(look.first(deadline)?),
-                look => look,
+            let check = match check_of_roots(narinfos) {
+                Some(check) if policy.is_unknown() && !fails => Some(check.first(deadline)?),
+                check => check,
             };
-            new.push((narinfos, look));
+            new.push((narinfos, check));
         }
         let cache_count = caches.len();
-        let threads = |(narinfos, look): (&Arc<Narinfos>, Option<Look>)| {
+        let threads = |(narinfos, check): (&Arc<Narinfos>, Option<RootsCheck>)| {
             let prefetch = || Prefetcher::start(Arc::clone(narinfos), cache_count);
             Ok(Threads {
                 narinfos: Arc::clone(narinfos),
                 prefetch: self.prefetches.then(prefetch).transpose()?,
-                roots: look.map(RootsWatch::start).transpose()?,
+                roots: check.map(RootsWatch::start).transpose()?,
             })
         };
         new.into_iter().map(threads).collect()
@@ -118,10 +118,10 @@ impl Background {
 }
 
 /// Returns the roots of a cache's policy, to be watched; `None` if the policy has no roots.
-fn look_of(narinfos: &Arc<Narinfos>) -> Option<Look> {
+fn check_of_roots(narinfos: &Arc<Narinfos>) -> Option<RootsCheck> {
     let reader = &narinfos.reader;
     let roots = Arc::clone(&reader.policy.roots);
     roots
         .is_used()
-        .then(|| Look::new(Arc::clone(&reader.shared), roots))
+        .then(|| RootsCheck::new(Arc::clone(&reader.shared), roots))
 }

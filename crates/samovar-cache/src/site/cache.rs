@@ -186,7 +186,7 @@ impl Cache {
     ) -> Result<Inline, Reply<'r>> {
         if let Some(access) = self.guard() {
             match access.admit(head, Instant::now()) {
-                Verdict::Granted(_) => {}
+                Verdict::Granted => {}
                 Verdict::Unverified => return Ok(reply.dispatch_costly()),
                 Verdict::Refused(_) if self.uploads.is_some() && upload::has_token(head) => {
                     return Ok(reply.dispatch_slow());
@@ -400,13 +400,13 @@ impl Cache {
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Result<(), Option<Response>> {
         let now = Instant::now();
         let verdict = match access.evaluate(head, now) {
-            Verdict::Granted(_) => return Ok(()),
+            Verdict::Granted => return Ok(()),
             Verdict::Unverified => access.authenticate(head, now),
             refused @ Verdict::Refused(_) => refused,
         };
         let observer = &self.shared.observer;
         Err(match verdict {
-            Verdict::Granted(_) => {
+            Verdict::Granted => {
                 observer.event(&Event::PasswordVerified);
                 Some(match route.reads_files() {
                     true => Response::requeue_slow(),

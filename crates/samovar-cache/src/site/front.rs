@@ -94,7 +94,7 @@ fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
     let may_read = |cache: &&Cache| {
         cache.guard().is_none_or(|access| {
             let verdict = access.authenticate(head, Instant::now());
-            matches!(verdict, Verdict::Granted(_))
+            matches!(verdict, Verdict::Granted)
         })
     };
     let readable = caches.iter().filter(may_read);

@@ -13,7 +13,7 @@ use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 
-use super::table::{Status, Table, Wanted};
+use super::table::{LeaseRequest, Status, Table};
 use super::{LeaseConfig, Shared};
 use crate::sync::Locked;
 
@@ -100,7 +100,7 @@ impl Keeper {
             if !queue.is_empty() {
                 self.add(queue);
             } else if self.present.is_some() && now >= self.ends_at {
-                self.turn();
+                self.begin_generation();
             } else {
                 self.wait();
             }
@@ -122,7 +122,7 @@ impl Keeper {
     }
 
     /// Starts a new generation, unless the present one has no leases.
-    fn turn(&mut self) {
+    fn begin_generation(&mut self) {
         if self.shared.table.locked().present.is_empty() {
             self.ends_at = Instant::now() + self.config.time;
             self.close_previous();
@@ -133,7 +133,7 @@ impl Keeper {
                 let oldest = self.previous.take();
                 self.previous = self.present.replace(roots);
                 self.ends_at = Instant::now() + self.config.time;
-                let in_progress = self.shared.change(Table::turn);
+                let in_progress = self.shared.change(Table::begin_generation);
                 self.add(in_progress);
                 // The oldest connection is dropped only now: it leased the NARs in progress until
                 // the new generation did.
@@ -165,7 +165,7 @@ impl Keeper {
     }
 
     /// Leases each path once in the present generation, and replies to the requests that wait.
-    fn add(&mut self, mut queue: Vec<Wanted>) {
+    fn add(&mut self, mut queue: Vec<LeaseRequest>) {
         for _ in 0..TRY_COUNT {
             let mut refused = Vec::new();
             while !queue.is_empty() {
@@ -190,57 +190,57 @@ impl Keeper {
     }
 
     /// Leases a batch of paths. Returns those that the daemon refused.
-    fn add_batch(&mut self, batch: Vec<Wanted>) -> Result<Vec<Wanted>, LeaseError> {
+    fn add_batch(&mut self, batch: Vec<LeaseRequest>) -> Result<Vec<LeaseRequest>, LeaseError> {
         let Some(roots) = &mut self.present else {
             answer(batch, false);
             return Ok(Vec::new());
         };
         let mut seen = HashSet::new();
-        let mut asked: Vec<Wanted> = Vec::new();
-        let mut twice: Vec<Wanted> = Vec::new();
+        let mut sent: Vec<LeaseRequest> = Vec::new();
+        let mut repeated: Vec<LeaseRequest> = Vec::new();
         let table = self.shared.table.locked();
         let was_full = table.is_full();
-        for wanted in batch {
-            if table.is_leased(&wanted.path) {
-                answer([wanted], true);
+        for request in batch {
+            if table.is_leased(&request.path) {
+                answer([request], true);
             } else if table.is_full() {
-                answer([wanted], false);
-            } else if seen.insert(wanted.path.hash_part()) {
-                asked.push(wanted);
+                answer([request], false);
+            } else if seen.insert(request.path.hash_part()) {
+                sent.push(request);
             } else {
-                twice.push(wanted);
+                repeated.push(request);
             }
         }
         drop(table);
-        let result = roots.ask(asked.iter().map(|wanted| &wanted.path));
+        let result = roots.ask(sent.iter().map(|request| &request.path));
         let mut refused = Vec::new();
-        let mut asked = asked.into_iter();
+        let mut sent = sent.into_iter();
         let mut outcome = result.map_err(LeaseError::Daemon);
         while outcome.is_ok()
-            && let Some(wanted) = asked.next()
+            && let Some(request) = sent.next()
         {
             let answered = await_answer(roots, &self.shared, &mut self.is_reported)
                 .and_then(|()| Ok(roots.answer()?));
             match answered {
                 Ok(true) => {
-                    self.shared.change(|table| table.note_leased(&wanted.path));
+                    self.shared.change(|table| table.note_leased(&request.path));
                     self.shared.observer.event(&Event::PathLeased);
-                    answer([wanted], true);
+                    answer([request], true);
                 }
                 Ok(false) => {
                     self.shared.change(Table::note_answer);
-                    refused.push(wanted);
+                    refused.push(request);
                 }
                 Err(error) => {
-                    answer([wanted], false);
+                    answer([request], false);
                     outcome = Err(error);
                 }
             }
         }
         let table = self.shared.table.locked();
-        for wanted in twice {
-            let is_leased = table.is_leased(&wanted.path);
-            answer([wanted], is_leased);
+        for request in repeated {
+            let is_leased = table.is_leased(&request.path);
+            answer([request], is_leased);
         }
         let is_full = table.is_full();
         drop(table);
@@ -250,7 +250,7 @@ impl Keeper {
         match outcome {
             Ok(()) => Ok(refused),
             Err(error) => {
-                answer(asked.chain(refused), false);
+                answer(sent.chain(refused), false);
                 Err(error)
             }
         }
@@ -333,8 +333,8 @@ impl Keeper {
 }
 
 /// Tells the requests that wait for these paths whether the paths are leased.
-fn answer(wanted: impl IntoIterator<Item = Wanted>, is_leased: bool) {
-    let waiters = wanted.into_iter().filter_map(|wanted| wanted.waiter);
+fn answer(requests: impl IntoIterator<Item = LeaseRequest>, is_leased: bool) {
+    let waiters = requests.into_iter().filter_map(|request| request.waiter);
     waiters.for_each(|waiter| waiter.answer(is_leased));
 }
 

@@ -54,7 +54,7 @@ use samovar_store::Store;
 
 use keeper::Keeper;
 use samovar_metrics::{Event, Observer, Unleased};
-use table::{Found, Status, Table};
+use table::{LeaseState, Status, Table};
 
 use crate::sync::{Locked, unpoisoned};
 
@@ -88,7 +88,7 @@ struct Shared {
 
 /// The result of a request for leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct LeaseResult {
     /// The generation of the leases; zero if some path has no lease.
     pub(crate) generation: u32,
     /// Whether the request waited. If so, the paths may have been collected before they were
@@ -96,9 +96,9 @@ pub(crate) struct Asked {
     pub(crate) has_waited: bool,
 }
 
-impl Asked {
+impl LeaseResult {
     /// No lease, and no wait.
-    const NOTHING: Self = Self {
+    const NONE: Self = Self {
         generation: 0,
         has_waited: false,
     };
@@ -161,10 +161,10 @@ impl Leases {
     }
 
     /// Leases paths whose narinfos are about to be sent.
-    pub(crate) fn announce(&self, paths: &[StorePath]) -> Asked {
+    pub(crate) fn announce(&self, paths: &[StorePath]) -> LeaseResult {
         match &self.shared {
-            Some(shared) if !paths.is_empty() => shared.ask(paths, Unleased::Narinfo),
-            _ => Asked::NOTHING,
+            Some(shared) if !paths.is_empty() => shared.request(paths, Unleased::Narinfo),
+            _ => LeaseResult::NONE,
         }
     }
 
@@ -177,10 +177,10 @@ impl Leases {
             };
         };
         shared.table.locked().begin(path);
-        let asked = shared.ask(std::slice::from_ref(path), Unleased::Nar);
+        let result = shared.request(std::slice::from_ref(path), Unleased::Nar);
         SendingLease {
             of: Some((Arc::clone(shared), path.clone())),
-            has_waited: asked.has_waited,
+            has_waited: result.has_waited,
         }
     }
 }
@@ -204,25 +204,25 @@ impl Drop for SendingLease {
 }
 
 impl Shared {
-    fn ask(&self, paths: &[StorePath], what: Unleased) -> Asked {
+    fn request(&self, paths: &[StorePath], what: Unleased) -> LeaseResult {
         let mut table = self.table.locked();
         let waiter = Arc::new(Waiter::default());
-        let found = table.want(paths, &waiter);
+        let state = table.request(paths, &waiter);
         let generation = table.generation;
-        let is_news = table.take_news();
+        let needs_wake = table.take_wake();
         let is_off = table.status == Status::Off;
         drop(table);
-        if is_news {
+        if needs_wake {
             self.wake();
         }
-        let asked = |is_leased: bool, has_waited| Asked {
+        let result = |is_leased: bool, has_waited| LeaseResult {
             generation: if is_leased { generation } else { 0 },
             has_waited,
         };
-        match found {
-            Found::Leased => asked(true, false),
-            Found::LeasedYet => Asked::NOTHING,
-            Found::Requested(count) => {
+        match state {
+            LeaseState::Leased => result(true, false),
+            LeaseState::Expiring => LeaseResult::NONE,
+            LeaseState::Requested(count) => {
                 let outcome = waiter.wait(count);
                 if outcome == Outcome::TooLate {
                     self.change(Table::note_stalled);
@@ -230,13 +230,13 @@ impl Shared {
                 if outcome != Outcome::Leased {
                     self.observer.event(&Event::Unleased(what));
                 }
-                asked(outcome == Outcome::Leased, true)
+                result(outcome == Outcome::Leased, true)
             }
-            Found::Unleased => {
+            LeaseState::Unleased => {
                 if !is_off {
                     self.observer.event(&Event::Unleased(what));
                 }
-                Asked::NOTHING
+                LeaseResult::NONE
             }
         }
     }

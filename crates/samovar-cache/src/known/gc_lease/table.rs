@@ -33,7 +33,7 @@ pub(super) enum Status {
 
 /// A path to lease.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct LeaseRequest {
     pub(super) path: StorePath,
     /// The request that waits for the lease; `None` for a renewal.
     pub(super) waiter: Option<Arc<Waiter>>,
@@ -41,13 +41,13 @@ pub(super) struct Wanted {
 
 /// The lease state of several paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum LeaseState {
     /// All paths are leased by the present generation, or by the previous one and queued for
     /// renewal.
     Leased,
     /// All paths are leased, but some only by the previous generation, and their renewal could not
     /// be queued.
-    LeasedYet,
+    Expiring,
     /// This number of paths is queued for their first lease; the request should wait.
     Requested(usize),
     /// Some paths are not leased; waiting is useless.
@@ -63,9 +63,9 @@ pub(super) struct Table {
     pub(super) generation: u32,
     pub(super) present: Set,
     previous: Set,
-    queue: Vec<Wanted>,
+    queue: Vec<LeaseRequest>,
     /// Whether the queue was empty before its first entry, so that the keeper must be woken.
-    is_news: bool,
+    needs_wake: bool,
     in_progress: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
     pub(super) is_stopped: bool,
 }
@@ -78,7 +78,7 @@ impl Default for Table {
             present: Set::default(),
             previous: Set::default(),
             queue: Vec::new(),
-            is_news: false,
+            needs_wake: false,
             in_progress: HashMap::default(),
             is_stopped: false,
         }
@@ -99,8 +99,9 @@ impl Table {
     }
 
     /// Looks up the leases of paths. Queues paths that the present generation does not lease.
-    pub(super) fn want(&mut self, paths: &[StorePath], waiter: &Arc<Waiter>) -> Found {
-        let can_ask = matches!(self.status, Status::Leasing | Status::Stalled) && !self.is_full();
+    pub(super) fn request(&mut self, paths: &[StorePath], waiter: &Arc<Waiter>) -> LeaseState {
+        let can_request =
+            matches!(self.status, Status::Leasing | Status::Stalled) && !self.is_full();
         let (mut unleased_count, mut left_out_count, mut is_lasting) = (0, 0, true);
         for path in paths {
             let hash_part = path.hash_part();
@@ -109,9 +110,9 @@ impl Table {
             }
             let is_leased = self.previous.contains(&hash_part);
             unleased_count += usize::from(!is_leased);
-            if can_ask && self.queue.len() < QUEUE_COUNT_MAX {
-                self.is_news |= self.queue.is_empty();
-                self.queue.push(Wanted {
+            if can_request && self.queue.len() < QUEUE_COUNT_MAX {
+                self.needs_wake |= self.queue.is_empty();
+                self.queue.push(LeaseRequest {
                     path: path.clone(),
                     waiter: (!is_leased).then(|| Arc::clone(waiter)),
                 });
@@ -121,19 +122,19 @@ impl Table {
             }
         }
         match (unleased_count, left_out_count) {
-            (0, _) if is_lasting => Found::Leased,
-            (0, _) => Found::LeasedYet,
-            (count, 0) if self.status == Status::Leasing => Found::Requested(count),
-            _ => Found::Unleased,
+            (0, _) if is_lasting => LeaseState::Leased,
+            (0, _) => LeaseState::Expiring,
+            (count, 0) if self.status == Status::Leasing => LeaseState::Requested(count),
+            _ => LeaseState::Unleased,
         }
     }
 
     /// Returns whether the keeper must be woken for the queue, and resets that.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_news)
+    pub(super) fn take_wake(&mut self) -> bool {
+        std::mem::take(&mut self.needs_wake)
     }
 
-    pub(super) fn take_queue(&mut self) -> Vec<Wanted> {
+    pub(super) fn take_queue(&mut self) -> Vec<LeaseRequest> {
         std::mem::take(&mut self.queue)
     }
 
@@ -162,10 +163,10 @@ impl Table {
     }
 
     /// Starts a generation. Returns the NARs in progress, which it must lease.
-    pub(super) fn turn(&mut self) -> Vec<Wanted> {
+    pub(super) fn begin_generation(&mut self) -> Vec<LeaseRequest> {
         self.generation += 1;
         self.previous = std::mem::take(&mut self.present);
-        self.wanted_in_progress()
+        self.requests_in_progress()
     }
 
     /// Records that the connection of the previous generation was closed or lost.
@@ -183,15 +184,15 @@ impl Table {
 
     /// Records that the present generation has a connection. Returns the NARs in progress, to be
     /// leased.
-    pub(super) fn begin_leasing(&mut self) -> Vec<Wanted> {
+    pub(super) fn begin_leasing(&mut self) -> Vec<LeaseRequest> {
         self.status = Status::Leasing;
-        self.wanted_in_progress()
+        self.requests_in_progress()
     }
 
-    fn wanted_in_progress(&self) -> Vec<Wanted> {
+    fn requests_in_progress(&self) -> Vec<LeaseRequest> {
         let paths = self.in_progress.values().map(|(path, _)| path.clone());
-        let wanted = |path| Wanted { path, waiter: None };
-        paths.map(wanted).collect()
+        let request = |path| LeaseRequest { path, waiter: None };
+        paths.map(request).collect()
     }
 
     /// Records that a NAR of the path is being sent.
@@ -233,8 +234,8 @@ mod tests {
     fn nothing_is_queued_before_a_daemon_answers() {
         let (mut table, waiter) = (Table::default(), Arc::default());
         assert_eq!((table.published(), table.status), (0, Status::Off));
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Unleased);
-        assert!(!table.take_news() && table.take_queue().is_empty());
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Unleased);
+        assert!(!table.take_wake() && table.take_queue().is_empty());
         table.begin_leasing();
         assert_eq!(table.published(), table.generation);
     }
@@ -242,27 +243,30 @@ mod tests {
     #[test]
     fn a_lease_lasts_for_its_generation_and_the_next() {
         let (mut table, waiter) = leasing();
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Requested(1));
-        assert!(table.take_news());
-        assert_eq!(table.want(&[path(2)], &waiter), Found::Requested(1));
-        assert!(!table.take_news(), "the keeper is awake");
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Requested(1));
+        assert!(table.take_wake());
+        assert_eq!(table.request(&[path(2)], &waiter), LeaseState::Requested(1));
+        assert!(!table.take_wake(), "the keeper is awake");
         for wanted in table.take_queue() {
             assert!(wanted.waiter.is_some());
             table.note_leased(&wanted.path);
         }
-        assert_eq!(table.want(&[path(1), path(2)], &waiter), Found::Leased);
+        assert_eq!(
+            table.request(&[path(1), path(2)], &waiter),
+            LeaseState::Leased
+        );
         let before = table.published();
-        assert!(table.turn().is_empty());
+        assert!(table.begin_generation().is_empty());
         assert_eq!(table.published(), before + 1);
         // Leased by the previous generation, and renewed without waiting.
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Leased);
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Leased);
         let again = table.take_queue();
         assert!(again.iter().all(|wanted| wanted.waiter.is_none()));
         assert_eq!(again.len(), 1);
-        table.turn();
+        table.begin_generation();
         assert_eq!(
-            table.want(&[path(1), path(3)], &waiter),
-            Found::Requested(2)
+            table.request(&[path(1), path(3)], &waiter),
+            LeaseState::Requested(2)
         );
     }
 
@@ -272,12 +276,12 @@ mod tests {
         table.begin(&path(1));
         table.begin(&path(1));
         table.begin(&path(2));
-        assert_eq!(table.turn().len(), 2);
+        assert_eq!(table.begin_generation().len(), 2);
         table.end(&path(1));
         table.end(&path(2));
-        assert_eq!(table.turn().len(), 1);
+        assert_eq!(table.begin_generation().len(), 1);
         table.end(&path(1));
-        assert_eq!(table.turn().len(), 0);
+        assert_eq!(table.begin_generation().len(), 0);
     }
 
     #[test]
@@ -288,14 +292,17 @@ mod tests {
             table.note_leased(&path(number));
         }
         assert_eq!(table.published(), 0);
-        assert_eq!(table.want(&[path(0)], &waiter), Found::Leased);
+        assert_eq!(table.request(&[path(0)], &waiter), LeaseState::Leased);
         let one_more = path(LEASE_COUNT_MAX);
         let wanted = [path(0), one_more.clone()];
-        assert_eq!(table.want(&wanted, &waiter), Found::Unleased);
+        assert_eq!(table.request(&wanted, &waiter), LeaseState::Unleased);
         assert!(table.take_queue().is_empty());
-        table.turn();
+        table.begin_generation();
         assert_ne!(table.published(), 0);
-        assert_eq!(table.want(&[one_more], &waiter), Found::Requested(1));
+        assert_eq!(
+            table.request(&[one_more], &waiter),
+            LeaseState::Requested(1)
+        );
     }
 
     #[test]
@@ -303,28 +310,31 @@ mod tests {
         let (mut table, waiter) = leasing();
         let paths: Vec<StorePath> = (0..=QUEUE_COUNT_MAX).map(path).collect();
         let (last, most) = paths.split_last().unwrap();
-        assert_eq!(table.want(most, &waiter), Found::Requested(QUEUE_COUNT_MAX));
+        assert_eq!(
+            table.request(most, &waiter),
+            LeaseState::Requested(QUEUE_COUNT_MAX)
+        );
         let last = std::slice::from_ref(last);
-        assert_eq!(table.want(last, &waiter), Found::Unleased);
+        assert_eq!(table.request(last, &waiter), LeaseState::Unleased);
         assert_eq!(table.take_queue().len(), QUEUE_COUNT_MAX);
-        assert_eq!(table.want(last, &waiter), Found::Requested(1));
+        assert_eq!(table.request(last, &waiter), LeaseState::Requested(1));
     }
 
     #[test]
     fn no_request_waits_while_the_daemon_is_stalled() {
         let (mut table, waiter) = leasing();
         table.note_stalled();
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Unleased);
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Unleased);
         assert_eq!(table.take_queue().len(), 1, "queued nevertheless");
         table.note_leased(&path(1));
-        assert_eq!(table.want(&[path(2)], &waiter), Found::Requested(1));
+        assert_eq!(table.request(&[path(2)], &waiter), LeaseState::Requested(1));
     }
 
     #[test]
     fn a_path_leased_by_a_lost_generation_is_not_leased() {
         let (mut table, waiter) = leasing();
         table.note_leased(&path(1));
-        table.turn();
+        table.begin_generation();
         table.note_leased(&path(2));
         let numbers = [table.generation - 1, table.generation];
         table.lose_present();
@@ -332,12 +342,12 @@ mod tests {
         table.begin_leasing();
         let now = table.published();
         assert!(!numbers.contains(&now) && !numbers.contains(&(now - 1)));
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Leased);
-        assert_eq!(table.want(&[path(2)], &waiter), Found::Requested(1));
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Leased);
+        assert_eq!(table.request(&[path(2)], &waiter), LeaseState::Requested(1));
         table.lose_present();
-        assert_eq!(table.want(&[path(1)], &waiter), Found::LeasedYet);
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Expiring);
         table.begin_leasing();
         table.lose_previous();
-        assert_eq!(table.want(&[path(1)], &waiter), Found::Requested(1));
+        assert_eq!(table.request(&[path(1)], &waiter), LeaseState::Requested(1));
     }
 }

@@ -28,7 +28,12 @@ fn path(number: u8) -> StorePath {
 }
 
 /// Requests leases while another thread replies as a daemon would.
-fn announce(leases: &Leases, shared: &Shared, paths: &[StorePath], is_granted: bool) -> Asked {
+fn announce(
+    leases: &Leases,
+    shared: &Shared,
+    paths: &[StorePath],
+    is_granted: bool,
+) -> LeaseResult {
     thread::scope(|scope| {
         let asking = scope.spawn(|| leases.announce(paths));
         let mut left = paths.len();
@@ -52,7 +57,7 @@ fn without_a_daemon_no_request_waits_and_nothing_is_counted() {
     let (leases, shared, events) = leases();
     for leases in [&leases, &Leases::default()] {
         assert!(!leases.is_on());
-        assert_eq!(leases.announce(&[path(1)]), Asked::NOTHING);
+        assert_eq!(leases.announce(&[path(1)]), LeaseResult::NONE);
         assert!(!leases.send(&path(1)).has_waited);
         assert_eq!(leases.generation(), 0);
     }
@@ -69,18 +74,18 @@ fn a_request_waits_for_all_of_its_leases_and_the_next_request_does_not_wait() {
     let paths = [path(1), path(2), path(3)];
     let generation = leases.generation();
     let first = announce(&leases, &shared, &paths, true);
-    let expected = Asked {
+    let expected = LeaseResult {
         generation,
         has_waited: true,
     };
     assert_eq!(first, expected);
     let second = leases.announce(&paths);
-    let expected = Asked {
+    let expected = LeaseResult {
         generation,
         has_waited: false,
     };
     assert_eq!(second, expected);
-    assert_eq!(leases.announce(&[]), Asked::NOTHING);
+    assert_eq!(leases.announce(&[]), LeaseResult::NONE);
     assert_eq!(events.take(), [""; 0]);
 }
 
@@ -88,12 +93,12 @@ fn a_request_waits_for_all_of_its_leases_and_the_next_request_does_not_wait() {
 fn a_refused_lease_is_counted_as_a_missing_one() {
     let (leases, shared, events) = leases();
     shared.change(Table::begin_leasing);
-    let asked = announce(&leases, &shared, &[path(1), path(2)], false);
-    let expected = Asked {
+    let result = announce(&leases, &shared, &[path(1), path(2)], false);
+    let expected = LeaseResult {
         generation: 0,
         has_waited: true,
     };
-    assert_eq!(asked, expected);
+    assert_eq!(result, expected);
     assert_eq!(events.take(), ["unleased"]);
 }
 
@@ -114,7 +119,7 @@ fn after_one_request_waited_in_vain_no_other_waits_until_the_daemon_answers() {
     let (leases, shared, events) = leases();
     shared.change(Table::begin_leasing);
     assert!(leases.announce(&[path(1)]).has_waited);
-    assert_eq!(leases.announce(&[path(2)]), Asked::NOTHING);
+    assert_eq!(leases.announce(&[path(2)]), LeaseResult::NONE);
     assert!(!leases.send(&path(3)).has_waited);
     assert_eq!(events.take(), ["unleased"; 3]);
     // I/O threads still dispatch requests for leases, because late replies grant them, too.
@@ -132,7 +137,7 @@ fn a_lost_connection_publishes_no_generation_and_counts_responses_without_a_leas
     shared.change(Table::lose_present);
     assert_eq!(leases.generation(), 0);
     assert!(leases.is_on());
-    assert_eq!(leases.announce(&[path(1)]), Asked::NOTHING);
+    assert_eq!(leases.announce(&[path(1)]), LeaseResult::NONE);
     assert_eq!(events.take(), ["unleased"]);
 }
 
@@ -141,7 +146,7 @@ fn a_nar_is_leased_by_each_generation_until_its_response_ends() {
     let (leases, shared, _events) = leases();
     shared.change(|table| table.note_leased(&path(1)));
     let (first, second) = (leases.send(&path(1)), leases.send(&path(1)));
-    let renewed = || shared.change(Table::turn).len();
+    let renewed = || shared.change(Table::begin_generation).len();
     assert_eq!(renewed(), 1);
     drop(first);
     assert_eq!(renewed(), 1);

@@ -87,14 +87,14 @@ impl Damaged {
             return Ok(());
         }
         let hash_part = info.path.hash_part();
-        match self.standing(&hash_part, info, epoch) {
+        match self.decide_by_mark(&hash_part, info, epoch) {
             Some(outcome) => outcome,
             None => self.check_files(info, epoch, store, observer),
         }
     }
 
     /// Decides from the mark alone, if possible. Returns `None` if the caller must check the files.
-    fn standing(
+    fn decide_by_mark(
         &self,
         hash_part: &HashPart,
         info: &PathInfo,

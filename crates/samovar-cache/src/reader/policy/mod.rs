@@ -27,7 +27,7 @@ use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
 use crate::refusal::Refusal;
 pub use glob::Glob;
 use roots::Roots;
-pub(crate) use roots::{FIRST_LOOK_TIME, Look, LookError, RootsWatch};
+pub(crate) use roots::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
 
 /// The read policy of a cache. The default allows everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -223,9 +223,9 @@ fn whole_seconds(time: Duration) -> i64 {
 
 impl Ready {
     /// Compiles a rule and adds its roots to `sets`.
-    fn new(rule: Rule, denies: bool, sets: &mut Vec<roots::Wanted>) -> Self {
+    fn new(rule: Rule, denies: bool, sets: &mut Vec<roots::RuleRoots>) -> Self {
         let roots = (!rule.roots.is_empty()).then(|| {
-            sets.push(roots::Wanted {
+            sets.push(roots::RuleRoots {
                 roots: rule.roots,
                 denies,
             });

@@ -13,7 +13,7 @@
 //! served meanwhile.
 //!
 //! Before a policy replaces another one, its roots are followed once, so that no request finds its
-//! closures unknown ([`Look::first`]).
+//! closures unknown ([`RootsCheck::first`]).
 
 #[cfg(test)]
 mod tests;
@@ -46,14 +46,14 @@ const HOP_COUNT_MAX: usize = 40;
 const DEPTH_MAX: usize = 16;
 
 /// Maximum time for the first checks of the roots of all new policies.
-pub(crate) const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_CHECK_TIME: Duration = Duration::from_secs(60);
 
 /// Increment of the nice value, which ranges from 0 (normal) to 19 (lowest priority).
 const NICENESS: i32 = 5;
 
 /// The roots of one rule, as configured.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct RuleRoots {
     pub(super) roots: Vec<PathBuf>,
     /// Whether this is a deny rule. A missing root of a deny rule is an error, because it may have
     /// led to paths that must not be read. A missing root of an allow rule just leads to no path.
@@ -63,7 +63,7 @@ pub(super) struct Wanted {
 /// The roots of all rules of a policy, and their closures if these are known.
 #[derive(Debug)]
 pub(crate) struct Roots {
-    wanted: Vec<Wanted>,
+    rules: Vec<RuleRoots>,
     sets: RwLock<Option<Arc<Sets>>>,
     /// Number of changes of `sets` so far.
     generation: AtomicU64,
@@ -89,10 +89,10 @@ pub(crate) struct RootsError {
 }
 
 impl Roots {
-    pub(super) fn new(wanted: Vec<Wanted>) -> Self {
-        let known = wanted.is_empty().then(Arc::default);
+    pub(super) fn new(rules: Vec<RuleRoots>) -> Self {
+        let known = rules.is_empty().then(Arc::default);
         Self {
-            wanted,
+            rules,
             sets: RwLock::new(known),
             generation: AtomicU64::new(0),
         }
@@ -106,7 +106,7 @@ impl Roots {
 
     /// Whether the policy has roots, so that they must be watched.
     pub(crate) fn is_used(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.rules.is_empty()
     }
 
     /// Takes over the closures of `before`, which must have the same roots.
@@ -143,11 +143,11 @@ pub(crate) struct RootsWatch {
 }
 
 impl RootsWatch {
-    pub(crate) fn start(mut look: Look) -> io::Result<Self> {
+    pub(crate) fn start(mut check: RootsCheck) -> io::Result<Self> {
         let (running, end) = channel();
         let thread = LowPriority::start("roots", NICENESS, move || {
             loop {
-                look.look();
+                check.run();
                 if end.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Disconnected) {
                     return;
                 }
@@ -167,7 +167,7 @@ impl RootsWatch {
 
 /// The watched roots of one cache, with the results of the last check.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct RootsCheck {
     shared: Arc<SharedStore>,
     roots: Arc<Roots>,
     /// One closure per rule.
@@ -194,19 +194,19 @@ struct Target {
 
 /// The reason why the closures of a policy's roots cannot be computed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LookError {
+pub(crate) enum RootsCheckError {
     #[error("the root of a policy cannot be followed: {0}")]
     Roots(RootsError),
-    #[error("it cannot be found out what the roots of a policy need: {0}")]
+    #[error("the closures of the roots of a policy cannot be computed: {0}")]
     Store(StoreError),
     /// The first check exceeded its time limit.
-    #[error("it takes too long to find out what the roots of a policy need")]
+    #[error("computing the closures of the roots of a policy takes too long")]
     Late,
 }
 
-impl Look {
+impl RootsCheck {
     pub(crate) fn new(shared: Arc<SharedStore>, roots: Arc<Roots>) -> Self {
-        let count = roots.wanted.len();
+        let count = roots.rules.len();
         Self {
             shared,
             roots,
@@ -218,26 +218,26 @@ impl Look {
 
     /// Checks the roots of a new policy once, before the policy is used. The check runs on another
     /// thread, and fails at `deadline`, because a disk may hang.
-    pub(crate) fn first(mut self, deadline: Instant) -> Result<Self, LookError> {
+    pub(crate) fn first(mut self, deadline: Instant) -> Result<Self, RootsCheckError> {
         let (sender, outcome) = channel();
         let thread = std::thread::Builder::new().name("roots-first".into());
         let spawned = thread.spawn(move || {
-            let looked = self.try_look();
+            let result = self.try_run();
             // Sending fails if the receiver has reached its time limit.
-            sender.send(looked.map(|()| self)).ok();
+            sender.send(result.map(|()| self)).ok();
         });
         let left = deadline.saturating_duration_since(Instant::now());
         match spawned.map(|_| outcome.recv_timeout(left)) {
-            Ok(Ok(looked)) => looked,
-            Ok(Err(_)) | Err(_) => Err(LookError::Late),
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(RootsCheckError::Late),
         }
     }
 
-    fn look(&mut self) {
-        let outcome = self.try_look();
+    fn run(&mut self) {
+        let outcome = self.try_run();
         let shared = &self.shared;
         match outcome {
-            Err(LookError::Roots(error)) => {
+            Err(RootsCheckError::Roots(error)) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
                     shared.observer.event(&Event::RootsFailed(&error));
                 }
@@ -247,39 +247,39 @@ impl Look {
                 if std::mem::take(&mut self.has_failed) {
                     shared.observer.event(&Event::RootsRecovered);
                 }
-                if let Err(LookError::Store(error)) = outcome {
+                if let Err(RootsCheckError::Store(error)) = outcome {
                     shared.note(error);
                 }
             }
         }
     }
 
-    fn try_look(&mut self) -> Result<(), LookError> {
+    fn try_run(&mut self) -> Result<(), RootsCheckError> {
         let (shared, roots) = (Arc::clone(&self.shared), Arc::clone(&self.roots));
-        let led = roots
-            .wanted
+        let targets = roots
+            .rules
             .iter()
-            .map(|wanted| wanted.lead_to(shared.store.store_dir()))
+            .map(|rule| rule.store_paths(shared.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
-        let led = led.map_err(LookError::Roots)?;
+        let targets = targets.map_err(RootsCheckError::Roots)?;
         // The epoch is read before the rows, so that the next check finds anything committed after
         // that.
         let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
         let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
-        let is_same = |(known, led): (&Closure, &BTreeSet<StorePath>)| {
-            known.targets.iter().map(|target| &target.path).eq(led)
+        let is_same = |(known, targets): (&Closure, &BTreeSet<StorePath>)| {
+            known.targets.iter().map(|target| &target.path).eq(targets)
         };
-        if is_known && self.closures.iter().zip(&led).all(is_same) {
+        if is_known && self.closures.iter().zip(&targets).all(is_same) {
             return Ok(());
         }
         let store = &*shared.store;
         let made = self
             .closures
             .iter()
-            .zip(led)
-            .map(|(known, led)| known.now(store, led))
+            .zip(targets)
+            .map(|(known, targets)| known.now(store, targets))
             .collect::<Result<Vec<_>, _>>();
-        self.closures = made.map_err(LookError::Store)?;
+        self.closures = made.map_err(RootsCheckError::Store)?;
         shared.recovered();
         self.epoch = epoch;
         let sets = self.closures.iter().map(Closure::sorted).collect();
@@ -290,8 +290,8 @@ impl Look {
 
 impl Closure {
     /// Computes the closure for new targets, starting from this one.
-    fn now(&self, store: &dyn Store, led: BTreeSet<StorePath>) -> Result<Self, StoreError> {
-        let paths: Vec<StorePath> = led.into_iter().collect();
+    fn now(&self, store: &dyn Store, targets: BTreeSet<StorePath>) -> Result<Self, StoreError> {
+        let paths: Vec<StorePath> = targets.into_iter().collect();
         let mut targets = Vec::with_capacity(paths.len());
         for some in paths.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
@@ -357,18 +357,20 @@ fn add_closure(
     Ok(())
 }
 
-impl Wanted {
+impl RuleRoots {
     /// Returns the store paths that the roots lead to.
-    fn lead_to(&self, dir: &StoreDir) -> Result<BTreeSet<StorePath>, RootsError> {
+    fn store_paths(&self, dir: &StoreDir) -> Result<BTreeSet<StorePath>, RootsError> {
         let mut found = BTreeSet::new();
         for root in &self.roots {
             let outcome = match follow(root, dir) {
-                Ok(Lead::StorePath(path)) => {
+                Ok(LinkTarget::StorePath(path)) => {
                     found.insert(path);
                     Ok(())
                 }
-                Ok(Lead::Folder(folder)) => self.search(&folder, dir, DEPTH_MAX, &mut found),
-                Ok(Lead::Other) => Err(io::Error::new(
+                Ok(LinkTarget::Directory(directory)) => {
+                    self.search(&directory, dir, DEPTH_MAX, &mut found)
+                }
+                Ok(LinkTarget::Other) => Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
                     "leads to no store path and is no folder of links to store paths",
                 )),
@@ -387,17 +389,17 @@ impl Wanted {
     /// ignored, as Nix does.
     fn search(
         &self,
-        folder: &Path,
+        directory: &Path,
         dir: &StoreDir,
         depth: usize,
         found: &mut BTreeSet<StorePath>,
     ) -> io::Result<()> {
-        for entry in folder.read_dir()? {
+        for entry in directory.read_dir()? {
             let entry = entry?;
             let kind = entry.file_type()?;
             let outcome = if kind.is_symlink() {
-                follow(&entry.path(), dir).map(|lead| {
-                    if let Lead::StorePath(path) = lead {
+                follow(&entry.path(), dir).map(|target| {
+                    if let LinkTarget::StorePath(path) = target {
                         found.insert(path);
                     }
                 })
@@ -422,32 +424,32 @@ impl Wanted {
 }
 
 /// The final target of a chain of links.
-enum Lead {
+enum LinkTarget {
     StorePath(StorePath),
-    Folder(PathBuf),
+    Directory(PathBuf),
     Other,
 }
 
 /// Follows a chain of links up to a path in the logical store directory. The files of the store may
 /// be in another directory.
-fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
+fn follow(start: &Path, dir: &StoreDir) -> io::Result<LinkTarget> {
     let mut path = start.to_owned();
     for _ in 0..=HOP_COUNT_MAX {
         if let Some(found) = within(&path, dir) {
-            return Ok(Lead::StorePath(found));
+            return Ok(LinkTarget::StorePath(found));
         }
         if path.components().any(|one| one == Component::ParentDir) {
             path = resolve_parents(&path)?;
             if let Some(found) = within(&path, dir) {
-                return Ok(Lead::StorePath(found));
+                return Ok(LinkTarget::StorePath(found));
             }
         }
         let kind = path.symlink_metadata()?.file_type();
         if kind.is_dir() {
-            return Ok(Lead::Folder(path));
+            return Ok(LinkTarget::Directory(path));
         }
         if !kind.is_symlink() {
-            return Ok(Lead::Other);
+            return Ok(LinkTarget::Other);
         }
         let target = path.read_link()?;
         // A relative target is relative to the link's directory; an absolute one replaces the path.

@@ -86,7 +86,7 @@ fn an_empty_generation_is_prolonged_without_a_new_connection() {
     keeper.shared.change(Table::begin_leasing);
     let generation = keeper.shared.table.locked().generation;
     let before = Instant::now();
-    keeper.turn();
+    keeper.begin_generation();
     assert!(keeper.ends_at >= before + keeper.config.time);
     assert_eq!(keeper.shared.table.locked().generation, generation);
 }

@@ -16,7 +16,7 @@ struct Fixture {
     store: MemoryStore,
     events: Arc<Recorder>,
     roots: Arc<Roots>,
-    look: Look,
+    check: RootsCheck,
 }
 
 impl Fixture {
@@ -24,12 +24,12 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let store = MemoryStore::new();
         let (shared, events) = shared(&store, None);
-        let roots = Arc::new(Roots::new(vec![Wanted {
+        let roots = Arc::new(Roots::new(vec![RuleRoots {
             roots: vec![dir.path().join("root")],
             denies,
         }]));
         Self {
-            look: Look::new(shared, Arc::clone(&roots)),
+            check: RootsCheck::new(shared, Arc::clone(&roots)),
             dir,
             store,
             events,
@@ -48,8 +48,8 @@ impl Fixture {
 
     /// Checks the roots. Returns for each path whether the closure contains it, or `None` if the
     /// closure is unknown.
-    fn look<const N: usize>(&mut self, infos: [&PathInfo; N]) -> Option<[bool; N]> {
-        self.look.look();
+    fn check<const N: usize>(&mut self, infos: [&PathInfo; N]) -> Option<[bool; N]> {
+        self.check.run();
         self.members(infos)
     }
 
@@ -78,7 +78,7 @@ fn a_root_leads_to_its_closure_and_to_nothing_else() {
     let [a, b, c] = chain(&fixture.store);
     let other = fixture.store.add_file("other", b"other");
     fixture.link("root", &b);
-    let members = fixture.look([&a, &b, &c, &other]);
+    let members = fixture.check([&a, &b, &c, &other]);
     assert_eq!(members, Some([false, true, true, false]));
 }
 
@@ -86,19 +86,19 @@ fn a_root_leads_to_its_closure_and_to_nothing_else() {
 fn a_root_that_appears_vanishes_or_moves_is_followed_by_the_next_check() {
     let mut fixture = Fixture::new(false);
     let [a, _, c] = chain(&fixture.store);
-    assert_eq!(fixture.look([&a, &c]), Some([false, false]));
+    assert_eq!(fixture.check([&a, &c]), Some([false, false]));
     let empty = fixture.roots.generation();
     fixture.link("root", &a);
-    assert_eq!(fixture.look([&a, &c]), Some([true, true]));
+    assert_eq!(fixture.check([&a, &c]), Some([true, true]));
     assert_eq!(fixture.roots.generation(), empty + 1);
     // If the closure is unchanged, the generation is too: answers made under it stay valid.
-    assert_eq!(fixture.look([&a, &c]), Some([true, true]));
+    assert_eq!(fixture.check([&a, &c]), Some([true, true]));
     assert_eq!(fixture.roots.generation(), empty + 1);
     fs::remove_file(fixture.at("root")).unwrap();
     fixture.link("root", &c);
-    assert_eq!(fixture.look([&a, &c]), Some([false, true]));
+    assert_eq!(fixture.check([&a, &c]), Some([false, true]));
     fs::remove_file(fixture.at("root")).unwrap();
-    assert_eq!(fixture.look([&a, &c]), Some([false, false]));
+    assert_eq!(fixture.check([&a, &c]), Some([false, false]));
     assert_eq!(fixture.roots.generation(), empty + 3);
 }
 
@@ -107,13 +107,13 @@ fn a_missing_root_of_a_deny_rule_makes_the_closure_unknown() {
     let mut fixture = Fixture::new(true);
     let [a, ..] = chain(&fixture.store);
     fixture.link("root", &a);
-    assert_eq!(fixture.look([&a]), Some([true]));
+    assert_eq!(fixture.check([&a]), Some([true]));
     fs::remove_file(fixture.at("root")).unwrap();
-    assert_eq!(fixture.look([&a]), None);
-    assert_eq!(fixture.look([&a]), None);
+    assert_eq!(fixture.check([&a]), None);
+    assert_eq!(fixture.check([&a]), None);
     assert_eq!(fixture.events.take(), ["roots failed"], "reported once");
     fixture.link("root", &a);
-    assert_eq!(fixture.look([&a]), Some([true]));
+    assert_eq!(fixture.check([&a]), Some([true]));
     assert_eq!(fixture.events.take(), ["roots recovered"]);
 }
 
@@ -136,7 +136,7 @@ fn forty_links_in_a_row_are_followed_as_by_the_kernel() {
         fs::remove_file(fixture.at(&last)).unwrap();
         fixture.link(&last, &a);
         let expected = is_followed.then_some([true]);
-        assert_eq!(fixture.look([&a]), expected, "{count} links");
+        assert_eq!(fixture.check([&a]), expected, "{count} links");
     }
 }
 
@@ -147,7 +147,7 @@ fn a_cycle_of_links_is_an_error_and_not_an_endless_search() {
         let [a, ..] = chain(&fixture.store);
         symlink("other", fixture.at("root")).unwrap();
         symlink("root", fixture.at("other")).unwrap();
-        assert_eq!(fixture.look([&a]), None);
+        assert_eq!(fixture.check([&a]), None);
         assert_eq!(fixture.events.take(), ["roots failed"]);
     }
 }
@@ -166,10 +166,10 @@ fn a_folder_leads_to_all_store_paths_linked_in_it_and_in_folders_below() {
     symlink("..", fixture.at("root/one/cycle")).unwrap();
     symlink("/", fixture.at("root/one/everything")).unwrap();
     fs::write(fixture.at("root/file"), b"").unwrap();
-    let members = fixture.look([&a, &b, &c, &other]);
+    let members = fixture.check([&a, &b, &c, &other]);
     assert_eq!(members, Some([false, true, true, true]));
     fs::remove_file(fixture.at("elsewhere")).unwrap();
-    let members = fixture.look([&a, &b, &c, &other]);
+    let members = fixture.check([&a, &b, &c, &other]);
     assert_eq!(members, Some([false, true, true, false]));
 }
 
@@ -187,7 +187,7 @@ fn a_relative_link_may_lead_to_the_store_through_parent_directories() {
             .collect::<PathBuf>()
             .join(in_store(&a).strip_prefix("/").unwrap());
         symlink(&target, &link).unwrap();
-        assert_eq!(fixture.look([&a]), Some([true]), "{root} -> {target:?}");
+        assert_eq!(fixture.check([&a]), Some([true]), "{root} -> {target:?}");
     }
 }
 
@@ -201,11 +201,11 @@ fn a_relative_link_to_an_existing_store_path_is_not_taken_for_a_folder() {
     fs::create_dir(base.join("roots")).unwrap();
     symlink(Path::new("../store").join(&name), base.join("roots/link")).unwrap();
     for root in ["roots", "roots/link"] {
-        let wanted = Wanted {
+        let rule = RuleRoots {
             roots: vec![base.join(root)],
             denies: true,
         };
-        let found = wanted.lead_to(&store_dir).unwrap();
+        let found = rule.store_paths(&store_dir).unwrap();
         let expected = StorePath::from_base_name(&name).unwrap();
         assert_eq!(found, BTreeSet::from([expected]), "{root}");
     }
@@ -216,7 +216,7 @@ fn a_link_to_a_file_in_a_store_path_leads_to_that_path() {
     let mut fixture = Fixture::new(true);
     let [a, ..] = chain(&fixture.store);
     symlink(in_store(&a).join("bin/a"), fixture.at("root")).unwrap();
-    assert_eq!(fixture.look([&a]), Some([true]));
+    assert_eq!(fixture.check([&a]), Some([true]));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_root_that_is_a_file_is_an_error() {
         let mut fixture = Fixture::new(denies);
         let [a, ..] = chain(&fixture.store);
         fs::write(fixture.at("root"), b"").unwrap();
-        assert_eq!(fixture.look([&a]), None);
+        assert_eq!(fixture.check([&a]), None);
     }
 }
 
@@ -242,7 +242,7 @@ fn folders_too_deep_to_be_searched_are_an_error_of_a_deny_rule_only() {
         let folder = format!("root{}", "/x".repeat(depth));
         fs::create_dir_all(fixture.at(&folder)).unwrap();
         fixture.link(&format!("{folder}/link"), &a);
-        assert_eq!(fixture.look([&a]), expected, "{depth} {denies}");
+        assert_eq!(fixture.check([&a]), expected, "{depth} {denies}");
     }
 }
 
@@ -257,14 +257,14 @@ fn an_unreadable_folder_makes_the_closure_of_a_deny_rule_unknown() {
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
         // The superuser can read it in spite of its mode.
         let is_readable = closed.read_dir().is_ok();
-        let members = fixture.look([&a]);
+        let members = fixture.check([&a]);
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
         if !is_readable {
             assert_eq!(members, expected, "denies: {denies}");
         }
         // Not even the superuser can follow a cycle of links.
         symlink("cycle", fixture.at("root/cycle")).unwrap();
-        assert_eq!(fixture.look([&a]), expected, "denies: {denies}");
+        assert_eq!(fixture.check([&a]), expected, "denies: {denies}");
     }
 }
 
@@ -275,20 +275,20 @@ fn a_store_that_fails_at_any_look_up_leaves_the_last_closure_in_use() {
     let other = fixture.store.add_file("other", b"other");
     fixture.link("root", &other);
     let before = Some([false, false, false, true]);
-    assert_eq!(fixture.look([&a, &b, &c, &other]), before);
+    assert_eq!(fixture.check([&a, &b, &c, &other]), before);
     let generation = fixture.roots.generation();
     fs::remove_file(fixture.at("root")).unwrap();
     fixture.link("root", &a);
     // One look-up of the target, then one of each member.
     for count in 0..4 {
         fixture.store.fail_after(Some(count));
-        assert_eq!(fixture.look([&a, &b, &c, &other]), before, "{count}");
+        assert_eq!(fixture.check([&a, &b, &c, &other]), before, "{count}");
     }
     assert_eq!(fixture.events.take(), ["store failed"], "reported once");
     assert_eq!(fixture.roots.generation(), generation);
     fixture.store.fail_after(Some(4));
     let after = Some([true, true, true, false]);
-    assert_eq!(fixture.look([&a, &b, &c, &other]), after);
+    assert_eq!(fixture.check([&a, &b, &c, &other]), after);
     assert_eq!(fixture.events.take(), ["store recovered"]);
 }
 
@@ -298,9 +298,9 @@ fn an_unavailable_store_leaves_closures_unknown_that_were_never_read() {
     let [a, ..] = chain(&fixture.store);
     fixture.link("root", &a);
     fixture.store.fail(true);
-    assert_eq!(fixture.look([&a]), None);
+    assert_eq!(fixture.check([&a]), None);
     fixture.store.fail(false);
-    assert_eq!(fixture.look([&a]), Some([true]));
+    assert_eq!(fixture.check([&a]), Some([true]));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_target_is_in_the_closure_while_it_is_registered() {
     let [a, b, _] = chain(&fixture.store);
     fixture.link("root", &a);
     fixture.store.unregister(&a.path);
-    assert_eq!(fixture.look([&a, &b]), Some([false, false]));
+    assert_eq!(fixture.check([&a, &b]), Some([false, false]));
     fixture.store.restore(&a);
     let c = fixture.store.add_file("d", b"d");
     // The path is registered anew with other references; the old ones must be dropped.
@@ -317,12 +317,12 @@ fn a_target_is_in_the_closure_while_it_is_registered() {
         info.references = vec![c.path.clone()];
         info.registration = Some(100);
     });
-    assert_eq!(fixture.look([&a, &b, &c]), Some([true, false, true]));
+    assert_eq!(fixture.check([&a, &b, &c]), Some([true, false, true]));
     fixture.store.change(&a.path, |info| {
         info.references = vec![b.path.clone()];
         info.registration = Some(101);
     });
-    assert_eq!(fixture.look([&a, &b, &c]), Some([true, true, false]));
+    assert_eq!(fixture.check([&a, &b, &c]), Some([true, true, false]));
 }
 
 #[test]
@@ -330,9 +330,9 @@ fn a_target_is_read_anew_only_if_its_registration_changed() {
     let mut fixture = Fixture::new(false);
     let [a, _, c] = chain(&fixture.store);
     fixture.link("root", &a);
-    assert_eq!(fixture.look([&a, &c]), Some([true, true]));
+    assert_eq!(fixture.check([&a, &c]), Some([true, true]));
     fixture.store.fail_after(Some(1));
-    assert_eq!(fixture.look([&a, &c]), Some([true, true]));
+    assert_eq!(fixture.check([&a, &c]), Some([true, true]));
     assert_eq!(fixture.events.take(), [""; 0]);
 }
 
@@ -342,19 +342,22 @@ fn another_path_with_the_hash_part_of_a_target_is_not_the_target() {
     let [a, ..] = chain(&fixture.store);
     let name = format!("{}-another", a.path.hash_part());
     symlink(Path::new("/nix/store").join(name), fixture.at("root")).unwrap();
-    assert_eq!(fixture.look([&a]), Some([false]));
+    assert_eq!(fixture.check([&a]), Some([false]));
 }
 
 #[test]
 fn the_first_check_reports_errors_of_roots_and_of_the_store() {
-    let deadline = Instant::now() + FIRST_LOOK_TIME;
+    let deadline = Instant::now() + FIRST_CHECK_TIME;
     let fixture = Fixture::new(true);
-    let missing = fixture.look.first(deadline).unwrap_err();
-    assert!(matches!(missing, LookError::Roots(_)), "{missing}");
+    let missing = fixture.check.first(deadline).unwrap_err();
+    assert!(matches!(missing, RootsCheckError::Roots(_)), "{missing}");
     let fixture = Fixture::new(true);
     let [a, ..] = chain(&fixture.store);
     fixture.link("root", &a);
     fixture.store.fail(true);
-    let unavailable = fixture.look.first(deadline).unwrap_err();
-    assert!(matches!(unavailable, LookError::Store(_)), "{unavailable}");
+    let unavailable = fixture.check.first(deadline).unwrap_err();
+    assert!(
+        matches!(unavailable, RootsCheckError::Store(_)),
+        "{unavailable}"
+    );
 }
