@@ -237,7 +237,9 @@ impl fmt::Display for Event<'_> {
                 "{path} was uploaded again with the token {token:?}, with another NAR; the first \
                  one stays: its build is not reproducible"
             ),
-            Self::UploadRefused { url, reason } => write!(f, "PUT {url} was refused: {reason}"),
+            Self::UploadRefused { url, reason } => {
+                write!(f, "the upload to {url} was refused: {reason}")
+            }
             Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),
         }
     }
