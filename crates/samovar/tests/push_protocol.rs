@@ -7,9 +7,10 @@ mod support_uploads;
 
 use std::iter;
 
-use support_protocol::{Push, lines_of};
+use support_protocol::{Push, lines_of, pack};
 use support_uploads::{MadePath, Running, Site, hash};
 use testkit::eventually;
+use testkit::http1::Connection;
 use testkit::procfs;
 use testkit::random::SplitMix64;
 
@@ -161,6 +162,66 @@ fn a_large_file_is_sent_in_parts_and_continues_after_kills() {
     assert_eq!(push.open(&[&path]).1, ["link"]);
     push.published(&id, &[&path]);
     let server = restart(&site, server);
+    server.assert_serves(&path);
+}
+
+#[test]
+fn a_pack_that_a_kill_cuts_off_leaves_nothing_behind_that_hinders() {
+    let site = Site::new();
+    let mut server = site.start();
+    let token = site.token(&[]);
+    let paths = closure();
+    // Longer than bodies that the server receives before it handles the request.
+    let large = noise("large", 200_000);
+    let paths: Vec<&MadePath> = paths.iter().chain([&large]).collect();
+    let (id, _) = Push::new(&server, &token).open(&paths);
+    let body = pack(&paths);
+    // Cut in the last record, while the files of the others are being stored.
+    for cut in [10, 1000, 150_000] {
+        let mut connection = Connection::connect(server.address);
+        connection.send(format!(
+            "PUT /upload/push/1/{id}/pack HTTP/1.1\r\nHost: a\r\n\
+             Authorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        ));
+        connection.send(&body[..body.len() - cut]);
+        eventually("the first files are stored", || {
+            let files = site.files();
+            files.iter().any(|file| file.starts_with("nar/"))
+        });
+        server = restart(&site, server);
+        assert_eq!(unfinished(&site), 0);
+        for path in &paths {
+            server.assert_lacks(path);
+        }
+    }
+    let push = Push::new(&server, &token);
+    assert_eq!(push.open(&paths).1, ["need"; 4]);
+    push.pack(&id, &paths);
+    push.published(&id, &paths);
+    for path in paths {
+        server.assert_serves(path);
+    }
+}
+
+#[test]
+fn a_join_goes_on_without_its_client() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let push = Push::new(&server, &token);
+    let path = MadePath::new("path").compressed("zstd");
+    let nar = &*hash(&path.nar);
+    let (id, _) = push.open(&[&path]);
+    assert_eq!(push.part(&id, nar, 1, &path.file).status, 200);
+    let mut connection = Connection::connect(server.address);
+    connection.send(format!(
+        "POST /upload/push/1/{id}/join/{nar}?parts=1&compression=zstd HTTP/1.1\r\nHost: a\r\n\
+         Authorization: Bearer {token}\r\nContent-Length: 0\r\n\r\n"
+    ));
+    drop(connection);
+    eventually("the parts are joined", || push.parts(&id, nar).is_empty());
+    push.published(&id, &[&path]);
     server.assert_serves(&path);
 }
 

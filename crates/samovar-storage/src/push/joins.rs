@@ -29,3 +29,19 @@ impl Drop for Join<'_> {
         running.remove(&self.1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_join_of_the_same_parts_runs_at_a_time() {
+        let joins = Joins::default();
+        let key = |push: &str| (push.to_owned(), NarHash::from_bytes([1; 32]));
+        let first = joins.start(key("a"));
+        assert!(first.is_some() && joins.start(key("a")).is_none());
+        assert!(joins.start(key("b")).is_some());
+        drop(first);
+        assert!(joins.start(key("a")).is_some());
+    }
+}
