@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 
+use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
     client_setup, export, fsck, gc, hook, import, pin, push, secrets, serve, status, token,
@@ -147,28 +148,9 @@ fn config() -> Command {
         )
 }
 
-/// Defines a positional argument that must be given.
-fn required(id: &'static str, value_name: &'static str) -> Arg {
-    Arg::new(id).value_name(value_name).required(true)
-}
-
-/// Defines an option with a value.
-pub(crate) fn option(id: &'static str, value_name: &'static str) -> Arg {
-    Arg::new(id).long(id).value_name(value_name)
-}
-
-/// Defines an option without a value.
-pub(crate) fn switch(id: &'static str) -> Arg {
-    Arg::new(id).long(id).action(ArgAction::SetTrue)
-}
-
 fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
     let rate = text.parse();
     rate.map_err(|_error| "expected a number of bytes per second, at least 1")
-}
-
-pub(crate) fn json() -> Arg {
-    switch("json").help("Print a JSON document")
 }
 
 fn url() -> Arg {
@@ -176,17 +158,6 @@ fn url() -> Arg {
         "URL of a binary cache: Samovar, nix-serve, harmonia or static files; NIX_SSL_CERT_FILE \
          names the trusted certificates, as for Nix",
     )
-}
-
-pub(crate) fn paths() -> Arg {
-    Arg::new("paths")
-        .value_name("PATH")
-        .action(ArgAction::Append)
-        .num_args(0..)
-        .help(
-            "Store path, base name, hash part, or link to a store path such as ./result; - reads \
-             them from standard input, one per line",
-        )
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod cache;
 pub mod cli;
 mod client_setup;

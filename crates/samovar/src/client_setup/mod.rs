@@ -20,8 +20,8 @@ use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::PublicKey;
 
+use crate::arguments::switch;
 use crate::cache::{Cache, INFO_PATH, Private};
-use crate::cli::switch;
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
 use crate::outcome::Outcome;

@@ -9,7 +9,7 @@ use samovar_cache::Glob;
 use super::closure::Selection;
 use super::compress::Compressing;
 use super::credentials::Sources;
-use crate::cli::{json, option, paths, switch};
+use crate::arguments::{json, option, paths, switch};
 use crate::hook;
 use crate::remote::Remote;
 
