@@ -16,6 +16,7 @@ use support_push::{
 use support_uploads::Site;
 use testkit::nix::{OwnStore, local};
 use testkit::process::output;
+use testkit::sqlite::Shell;
 
 #[test]
 fn a_closure_is_pushed_once_and_copied_back() {
@@ -128,6 +129,39 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
         text.contains(&line) && text.contains(" is not in the cache"),
         "{text}"
     );
+}
+
+#[test]
+fn a_refused_narinfo_fails_its_path_and_the_referrer_only() {
+    let site = Site::new();
+    let server = site.start();
+    let store = OwnStore::new();
+    let paths: Vec<String> = (0..6)
+        .map(|number| store.add_file(&format!("file-{number}"), &[b'0' + number]))
+        .collect();
+    let [_, bad, .., referrer] = &paths[..] else {
+        unreachable!("there are six paths");
+    };
+    let row = |path: &str| format!("(select id from ValidPaths where path = '{path}')");
+    drop(Shell::open(
+        &store.database(),
+        &format!(
+            "update ValidPaths set ca = (select ca from ValidPaths where path = '{referrer}') \
+             where path = '{bad}'; \
+             update ValidPaths set ca = null where path = '{referrer}'; \
+             insert into Refs values ({}, {});",
+            row(referrer),
+            row(bad)
+        ),
+    ));
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    let text = exits_with(&mut pusher.push(&server.url(), &words(&paths)), 1);
+    let line = format!("failed {bad}: the cache refused it: 422");
+    assert!(text.contains(&line), "{text}");
+    let name = &bad["/nix/store/".len()..];
+    let line = format!("failed {referrer}: its reference {name} was not pushed");
+    assert!(text.contains(&line), "{text}");
+    assert!(text.contains("\npushed 4 paths, "), "{text}");
 }
 
 /// 10,000 paths take as many requests, plus those for three more packs and two more batches.

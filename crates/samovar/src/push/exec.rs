@@ -95,7 +95,33 @@ pub(super) fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart
 
 #[cfg(test)]
 mod tests {
+    use samovar_nix::{NarHash, StorePath};
+
     use super::*;
+
+    #[test]
+    fn downloaded_paths_and_derivations_are_left_out() {
+        let info = |name: &str, ultimate| PathInfo {
+            path: StorePath::from_base_name(&format!("{:032}-{name}", name.len())).unwrap(),
+            nar_hash: NarHash::from_bytes([0; 32]),
+            nar_size: 96,
+            references: Vec::new(),
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: 0,
+            ultimate,
+            registration: None,
+        };
+        let infos = [
+            info("built", true),
+            info("copied", false),
+            info("a.drv", true),
+        ];
+        let [built, copied, _] = infos.each_ref().map(|info| info.path.hash_part());
+        assert_eq!(wanted(&infos[..2], false), [built]);
+        assert_eq!(wanted(&infos, true), [built, copied]);
+    }
 
     #[test]
     fn exit_codes_of_commands() {
