@@ -5,11 +5,12 @@
 //! * `options`: the command line. `credentials`: tokens and logins.
 //! * `closure`: selects the paths. `compress`: reads and compresses their NARs. `ledger`: the
 //!   states of the paths.
-//! * `session`: the requests of the push protocol, with `publisher`, `resume` and `wire`. `stock`:
-//!   the requests of a stock Nix client, for caches that do not know the protocol.
+//! * `session`: the requests of the push protocol, with `assembler`, `publisher`, `resume` and
+//!   `wire`. `stock`: the requests of a stock Nix client, for caches that do not know the protocol.
 //! * `exec`, `watch`, `spool`: other sources of paths than the command line.
 //! * `progress`, `report`: the output.
 
+mod assembler;
 mod cache_dir;
 mod closure;
 mod compress;

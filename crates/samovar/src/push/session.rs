@@ -8,7 +8,7 @@
 //!                             joiners ──────┘
 //! ```
 //!
-//! The assembler collects small NARs in a pack and the frames of a large NAR in a part, up to
+//! The [`Assembler`] collects small NARs in a pack and the frames of a large NAR in a part, up to
 //! 16 MiB, and hands the full buffer to the next free sender. The sender that gets the response to
 //! the last part of a NAR has the parts joined. The publisher publishes paths as soon as there are
 //! more of them than one request may have, and the rest at the end.
@@ -23,22 +23,22 @@
 //! | limit | value | reason |
 //! | --- | --- | --- |
 //! | buffers for packs and parts | 4 of 16 MiB | one is filled while three are sent |
-//! | NARs in a pack | 2048 | the server can verify several packs at once |
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use samovar_nix::{PathInfo, StoreDir};
 use samovar_store::Store;
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
 use ureq::http::Response;
 
-use super::compress::{self, Compressing, Output, SMALL_LEN_MAX};
+use super::assembler::Assembler;
+use super::compress::{self, Compressing, SMALL_LEN_MAX};
 use super::ledger::{Ledger, Summary};
 use super::progress::Progress;
 use super::publisher::{Event, Publisher};
@@ -48,9 +48,6 @@ use crate::http::{Http, Payload, read_body, refusal};
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 16 << 20;
-
-/// Maximum number of NARs in a pack.
-const PACK_COUNT_MAX: usize = 2048;
 
 /// Number of packs and parts that are sent at once.
 const SENDER_COUNT: usize = 3;
@@ -123,19 +120,19 @@ pub(super) fn answer(
 }
 
 /// A full buffer.
-enum Upload {
+pub(super) enum Upload {
     Pack { body: Vec<u8>, nars: Vec<usize> },
     Part(Part),
 }
 
 /// A part of a NAR file.
-struct Part {
-    nar: usize,
+pub(super) struct Part {
+    pub(super) nar: usize,
     /// From 1.
-    number: u64,
-    bytes: Vec<u8>,
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
     /// Length of the part of the NAR, in bytes.
-    content_len: u64,
+    pub(super) content_len: u64,
 }
 
 /// The parts of a NAR in progress.
@@ -151,8 +148,8 @@ struct Parts {
 }
 
 /// State that the threads of a push share.
-struct Shared<'a> {
-    session: &'a Session<'a>,
+pub(super) struct Shared<'a> {
+    pub(super) session: &'a Session<'a>,
     infos: &'a [PathInfo],
     progress: &'a Progress,
     parts: Mutex<HashMap<usize, Parts>>,
@@ -189,6 +186,10 @@ impl Session<'_> {
         let (join_sender, joins) = channel();
         let (event_sender, events) = channel();
         let (uploads, joins) = (Mutex::new(uploads), Mutex::new(joins));
+        let (buffer_sender, buffers) = channel();
+        for _ in 0..=SENDER_COUNT {
+            buffer_sender.send(Vec::new()).ok();
+        }
         let published = std::thread::scope(|scope| {
             let shared = &shared;
             let publisher = scope.spawn(move || shared.publish(ledger, dir, &events));
@@ -198,11 +199,11 @@ impl Session<'_> {
             }
             for _ in 0..SENDER_COUNT {
                 let (joins, events) = (join_sender.clone(), event_sender.clone());
-                let uploads = &uploads;
-                scope.spawn(move || shared.send_all(uploads, &joins, &events));
+                let (uploads, buffers) = (&uploads, buffer_sender.clone());
+                scope.spawn(move || shared.send_all(uploads, &joins, &events, &buffers));
             }
             drop(join_sender);
-            let mut assembler = Assembler::new(shared, upload_sender, event_sender);
+            let mut assembler = Assembler::new(shared, upload_sender, event_sender, buffers);
             let done = compress::run(store, infos, &nars, settings, |one| assembler.take(one));
             shared.note(done.and_then(|()| assembler.flush_pack()));
             drop(assembler);
@@ -229,11 +230,6 @@ impl Session<'_> {
     fn url(&self, rest: &str) -> String {
         format!("/{}/{rest}", self.opened.push_id)
     }
-
-    /// Returns the smaller of the server's limit and the length of a buffer.
-    fn len_max(limit: u64) -> usize {
-        usize::try_from(limit).map_or(BUFFER_LEN, |limit| limit.min(BUFFER_LEN))
-    }
 }
 
 impl Shared<'_> {
@@ -245,12 +241,19 @@ impl Shared<'_> {
         }
     }
 
-    fn is_failed(&self) -> bool {
+    pub(super) fn is_failed(&self) -> bool {
         self.is_failed.load(Ordering::Relaxed)
     }
 
-    fn info(&self, nar: usize) -> anyhow::Result<&PathInfo> {
+    pub(super) fn info(&self, nar: usize) -> anyhow::Result<&PathInfo> {
         self.infos.get(nar).context("unknown path")
+    }
+
+    /// Records the number of parts of a NAR, once the last one was made.
+    pub(super) fn set_part_count(&self, nar: usize, count: u64) -> anyhow::Result<()> {
+        let mut all = lock(&self.parts);
+        all.get_mut(&nar).context("unknown NAR")?.count = Some(count);
+        Ok(())
     }
 
     /// Finds parts that an interrupted push has sent.
@@ -288,17 +291,27 @@ impl Shared<'_> {
         uploads: &Mutex<Receiver<Upload>>,
         joins: &Sender<usize>,
         events: &Sender<Event>,
+        buffers: &Sender<Vec<u8>>,
     ) {
         loop {
             let upload = lock(uploads).recv();
             let Ok(upload) = upload else { return };
             // After a failure the rest is dropped.
             if !self.is_failed() {
-                self.note(match upload {
-                    Upload::Pack { body, nars } => self.send_pack(&body, &nars, events),
-                    Upload::Part(part) => self.send_part(&part, joins),
+                self.note(match &upload {
+                    Upload::Pack { body, nars } => self.send_pack(body, nars, events),
+                    Upload::Part(part) => self.send_part(part, joins),
                 });
             }
+            let (Upload::Pack {
+                body: mut buffer, ..
+            }
+            | Upload::Part(Part {
+                bytes: mut buffer, ..
+            })) = upload;
+            buffer.clear();
+            // The assembler may have ended.
+            buffers.send(buffer).ok();
         }
     }
 
@@ -440,136 +453,6 @@ impl Shared<'_> {
                 None
             }
         }
-    }
-}
-
-/// Collects compressed NARs in packs and parts.
-struct Assembler<'a> {
-    shared: &'a Shared<'a>,
-    uploads: SyncSender<Upload>,
-    events: Sender<Event>,
-    pack_len_max: usize,
-    part_len_max: usize,
-    pack: Vec<u8>,
-    pack_nars: Vec<usize>,
-    part: Vec<u8>,
-    /// Number of the next part, from 1.
-    part_number: u64,
-    /// Bytes of the NAR whose last frame is in the current part.
-    part_content_len: u64,
-}
-
-impl<'a> Assembler<'a> {
-    fn new(shared: &'a Shared<'a>, uploads: SyncSender<Upload>, events: Sender<Event>) -> Self {
-        let opened = &shared.session.opened;
-        Self {
-            uploads,
-            events,
-            pack_len_max: Session::len_max(opened.pack_len_max),
-            part_len_max: Session::len_max(opened.part_len_max),
-            shared,
-            pack: Vec::new(),
-            pack_nars: Vec::new(),
-            part: Vec::new(),
-            part_number: 1,
-            part_content_len: 0,
-        }
-    }
-
-    fn take(&mut self, output: Output) -> anyhow::Result<()> {
-        ensure!(!self.shared.is_failed(), "the push has failed");
-        match output {
-            Output::Frame {
-                nar,
-                bytes,
-                content_len,
-                is_last,
-            } => {
-                if self.shared.info(nar)?.nar_size <= SMALL_LEN_MAX {
-                    return self.take_small(nar, &bytes);
-                }
-                self.part_content_len += content_len;
-                self.take_frame(nar, &bytes, is_last)
-            }
-            Output::Failed { nar, reason } => {
-                self.part.clear();
-                self.part_number = 1;
-                self.part_content_len = 0;
-                let info = self.shared.info(nar)?;
-                self.shared.session.unfinished.forget(&info.nar_hash);
-                let event = Event::Failed(nar, format!("unreadable: {reason}"));
-                Ok(self.events.send(event)?)
-            }
-        }
-    }
-
-    fn take_small(&mut self, nar: usize, bytes: &[u8]) -> anyhow::Result<()> {
-        // A line before the record, and the last one.
-        let len = bytes.len() + 2 * wire::LINE_LEN_MAX;
-        ensure!(
-            len <= self.pack_len_max,
-            "the cache takes packs of at most {} bytes: use nix copy",
-            self.pack_len_max
-        );
-        let is_full = self.pack.len() + len > self.pack_len_max;
-        if is_full || self.pack_nars.len() >= PACK_COUNT_MAX {
-            self.flush_pack()?;
-        }
-        if self.pack.is_empty() {
-            self.pack.reserve_exact(self.pack_len_max);
-        }
-        let info = self.shared.info(nar)?;
-        wire::push_record(&mut self.pack, &info.nar_hash, bytes);
-        self.pack_nars.push(nar);
-        Ok(())
-    }
-
-    fn flush_pack(&mut self) -> anyhow::Result<()> {
-        if self.pack_nars.is_empty() {
-            return Ok(());
-        }
-        let nars = std::mem::take(&mut self.pack_nars);
-        let mut body = std::mem::take(&mut self.pack);
-        wire::push_end(&mut body, nars.len());
-        Ok(self.uploads.send(Upload::Pack { body, nars })?)
-    }
-
-    /// Appends a frame to the current part, and sends each part that is full.
-    fn take_frame(&mut self, nar: usize, bytes: &[u8], is_last: bool) -> anyhow::Result<()> {
-        let mut rest = bytes;
-        loop {
-            if self.part.is_empty() {
-                self.part.reserve_exact(self.part_len_max);
-            }
-            let room = self.part_len_max - self.part.len();
-            let (taken, left) = rest.split_at(room.min(rest.len()));
-            self.part.extend_from_slice(taken);
-            rest = left;
-            let is_full = self.part.len() == self.part_len_max;
-            let is_end = is_last && rest.is_empty();
-            if is_full || is_end {
-                self.send_part(nar, is_end)?;
-            }
-            if rest.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    fn send_part(&mut self, nar: usize, is_last: bool) -> anyhow::Result<()> {
-        let number = self.part_number;
-        if is_last {
-            let mut all = lock(&self.shared.parts);
-            all.get_mut(&nar).context("unknown NAR")?.count = Some(number);
-        }
-        self.part_number = if is_last { 1 } else { number + 1 };
-        let part = Part {
-            nar,
-            number,
-            bytes: std::mem::take(&mut self.part),
-            content_len: std::mem::take(&mut self.part_content_len),
-        };
-        Ok(self.uploads.send(Upload::Part(part))?)
     }
 }
 
