@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod backup;
 mod browse;
 pub mod collect;
 mod commit_queue;

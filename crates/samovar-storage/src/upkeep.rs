@@ -34,8 +34,9 @@ impl Storage {
             .unwrap_or_else(PoisonError::into_inner) = retentions;
     }
 
-    /// Starts the thread that writes uses every 10 minutes, and runs the collector every hour. It
-    /// ends after the storage was dropped. `report` gets the outcome of each run.
+    /// Starts the thread that writes uses every 10 minutes, makes a backup every day, and runs the
+    /// collector every hour. It ends after the storage was dropped. `report` gets the outcome of
+    /// each run.
     ///
     /// # Errors
     ///
@@ -55,6 +56,9 @@ impl Storage {
                     report(Err(error));
                 }
                 if let Err(error) = storage.sweep_pushes() {
+                    report(Err(error));
+                }
+                if let Err(error) = storage.back_up() {
                     report(Err(error));
                 }
                 if interval.is_multiple_of(COLLECT_INTERVAL)

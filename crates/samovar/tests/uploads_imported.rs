@@ -11,7 +11,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use samovar_storage::DATABASE;
+use samovar_nix::StoreDir;
+use samovar_storage::{DATABASE, Storage};
 use support::{samovar, sample, sample_store};
 use support_uploads::{MadePath, Running, Site};
 use testkit::eventually;
@@ -264,14 +265,38 @@ fn a_lost_database_is_made_again() {
         .referring_to(&sample("built"));
     server.publish(&token, &lib);
     server.publish(&token, &app);
+    let pin = |arguments: &[&str]| {
+        let mut command = samovar();
+        command
+            .args(["pin", arguments[0], "--storage"])
+            .arg(site.storage());
+        output(command.args(&arguments[1..]))
+    };
+    pin(&["add", "main", &app.store_path]);
+    let pins = pin(&["list"]);
     let narinfo = |server: &Running, path: &MadePath| server.get(&path.target()).text();
     let before = [narinfo(&server, &lib), narinfo(&server, &app)];
     server.process.terminate();
     site.configure_empty("");
     assert!(fails(&mut import(&site, &["--rebuild"])).contains("the database has paths"));
-    for suffix in ["", "-wal", "-shm"] {
-        fs::remove_file(site.storage().join(format!("{DATABASE}{suffix}"))).ok();
-    }
+    let lose_database = || {
+        for suffix in ["", "-wal", "-shm"] {
+            fs::remove_file(site.storage().join(format!("{DATABASE}{suffix}"))).ok();
+        }
+    };
+    let back_up = || {
+        let storage = Storage::open(&site.storage(), &StoreDir::default()).unwrap();
+        storage.back_up().unwrap();
+    };
+    let kept = site.dir().join("database");
+    let mut sqlite = Command::new("sqlite3");
+    let copy = format!(".backup '{}'", kept.display());
+    output(sqlite.arg(site.storage().join(DATABASE)).arg(copy));
+    let backup = |day: &str| {
+        site.storage()
+            .join(format!(".samovar/backup/{day}.jsonl.zst"))
+    };
+    lose_database();
     let refused = fails(samovar().args(site.arguments()));
     assert!(refused.contains("samovar import --rebuild"), "{refused}");
     let files = site.files();
@@ -284,8 +309,21 @@ fn a_lost_database_is_made_again() {
     assert_eq!(text.unwrap(), "2 paths imported, 0 known, 0 not imported\n");
     assert!(advice.unwrap().contains("make the tokens and pins again"));
     assert_eq!(site.files(), files);
+    // With a backup, the token and the pin are there again.
+    lose_database();
+    fs::rename(&kept, site.storage().join(DATABASE)).unwrap();
+    fs::create_dir(site.storage().join(".samovar/backup")).unwrap();
+    for day in 1..=7 {
+        fs::write(backup(&format!("2001-01-0{day}")), "").unwrap();
+    }
+    back_up();
+    assert!(!backup("2001-01-01").exists() && backup("2001-01-02").exists());
+    lose_database();
+    output(&mut import(&site, &["--rebuild"]));
+    assert_eq!(pin(&["list"]), pins);
     let server = site.start();
     assert_eq!([narinfo(&server, &lib), narinfo(&server, &app)], before);
+    server.publish(&token, &MadePath::new("later"));
     server.assert_serves(&lib);
     server.assert_serves(&app);
     assert_clean(&site);

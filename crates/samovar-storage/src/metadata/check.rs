@@ -73,6 +73,31 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn mirrored_cache(&self) -> Result<Option<CacheRow>, StorageError>;
 
+    /// Returns the date of today, as `2026-11-23`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn today(&self) -> Result<String, StorageError>;
+
+    /// Calls `write` with a line of JSON for each token, each pin and the last use of each path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`], and those of `write`.
+    fn dump(
+        &self,
+        write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError>;
+
+    /// Restores lines of [`dump`](Self::dump) in one transaction. Ignores pins and uses of paths
+    /// that do not exist.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn restore(&self, lines: &[String]) -> Result<(), StorageError>;
+
     /// Returns the cache of this name.
     ///
     /// # Errors

@@ -156,7 +156,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         out,
         "{imported} paths imported, {known} known, {failed} not imported"
     )?;
-    advise(&storage, rebuilds);
+    let backup = match rebuilds {
+        true => Some(storage.restore_backup()?),
+        false => None,
+    };
+    advise(&storage, backup);
     Ok(match failed {
         0 => Outcome::Complete,
         _ => Outcome::Incomplete,
@@ -193,17 +197,24 @@ fn live_store(config: &Configuration) -> Option<Box<dyn Store>> {
     samovar_store::open(config.store.as_deref(), &settings).ok()
 }
 
-/// Prints what is left to do, on standard error.
-fn advise(storage: &Storage, rebuilds: bool) {
+/// Prints what is left to do, on standard error. `backup`: of a rebuilt database.
+fn advise(storage: &Storage, backup: Option<Option<String>>) {
     let mut advice = Vec::new();
-    if rebuilds {
-        advice.push(
-            "tokens, pins and the days of last uses are not in the directory, and neither are the \
-             paths of other caches: make the tokens and pins again",
-        );
+    match backup {
+        Some(Some(key)) => advice.push(format!(
+            "tokens, pins and last uses are those of {key}: repeat what changed since, such as \
+             revocations; paths of other caches are not in the directory"
+        )),
+        Some(None) => advice.push(
+            "there is no backup of tokens, pins and last uses: make the tokens and pins again; \
+             paths of other caches are not in the directory"
+                .to_owned(),
+        ),
+        None => {}
     }
     if !storage.is_alone() {
-        advice.push("a server uses the storage: reload it (HUP), so that it serves the paths");
+        let reload = "a server uses the storage: reload it (HUP), so that it serves the paths";
+        advice.push(reload.to_owned());
     }
     for line in advice {
         // Standard error may be closed.

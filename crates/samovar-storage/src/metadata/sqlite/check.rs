@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::{damaged, nar_columns, nar_of, path_of};
-use super::{Sqlite, collect, paths as stored};
+use super::{Sqlite, backup, collect, paths as stored};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, CacheRow, ListedNar, ListedPath, Metadata as _, Rows, StoredPath};
 
@@ -56,6 +56,21 @@ impl Rows for Sqlite {
 
     fn mirrored_cache(&self) -> Result<Option<CacheRow>, StorageError> {
         self.read(mirrored_cache)
+    }
+
+    fn today(&self) -> Result<String, StorageError> {
+        self.read(|connection| backup::today(connection, self.now()))
+    }
+
+    fn dump(
+        &self,
+        write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        self.read(|connection| backup::dump(connection, write))
+    }
+
+    fn restore(&self, lines: &[String]) -> Result<(), StorageError> {
+        self.write(|transaction| backup::restore(transaction, lines))
     }
 
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError> {

@@ -7,6 +7,7 @@
 //! upgrade. The journal mode is WAL and `synchronous` is `full`, so a commit survives a power cut
 //! once it has returned.
 
+mod backup;
 mod check;
 mod collect;
 mod extra;
