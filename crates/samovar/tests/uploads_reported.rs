@@ -12,7 +12,7 @@ use std::process::Command;
 
 use samovar_storage::DATABASE;
 use serde_json::Value;
-use support::samovar;
+use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site};
 use testkit::eventually;
 use testkit::http1::exchange;
@@ -143,6 +143,31 @@ fn uploads_are_counted_by_kind_result_and_reason() {
     }
     let page = watched.get("/status");
     assert!(page.contains("1 missing file"), "{page}");
+}
+
+#[test]
+fn the_paths_of_a_push_are_counted_like_single_uploads() {
+    let site = Site::new();
+    let watched = Watched::start(&site);
+    let token = secret_file(site.dir(), "token", &site.token(&[]));
+    let mut push = samovar();
+    push.args(["push", &watched.server.url(), "--store", &sample_store()]);
+    push.arg("--token-file")
+        .arg(token)
+        .arg(sample("self_reference"));
+    output(&mut push);
+    let samples = watched.samples();
+    let accepted = |kind: &str| {
+        let labels = format!("{{kind=\"{kind}\",result=\"accepted\"}}");
+        samples[&format!("samovar_uploads_total{labels}")]
+    };
+    assert!(accepted("nar") >= 1.0, "{samples:#?}");
+    assert!(
+        (accepted("narinfo") - accepted("nar")).abs() < 0.5,
+        "{samples:#?}"
+    );
+    assert!(samples["samovar_upload_received_bytes_total"] > 0.0);
+    assert!(samples["samovar_upload_verified_bytes_total"] > 0.0);
 }
 
 #[test]
