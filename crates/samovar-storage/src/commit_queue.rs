@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
 use crate::metadata::{NewPath, Published};
@@ -26,79 +27,136 @@ pub(crate) struct CommitQueue {
 #[derive(Debug, Default)]
 struct State {
     next_ticket: u64,
-    waiting: Vec<(u64, Arc<Vec<NewPath>>)>,
+    waiting: Vec<Waiting>,
     is_committing: bool,
     /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
     /// same error.
     outcomes: HashMap<u64, Result<Vec<Published>, StorageError>>,
 }
 
+/// A group of paths that waits for a commit.
+#[derive(Debug)]
+struct Waiting {
+    ticket: u64,
+    group: Arc<Vec<NewPath>>,
+    /// When its caller gives up.
+    deadline: Instant,
+}
+
 impl State {
     /// Returns the number of groups for the next commit.
     fn batch_len(&self) -> usize {
         let mut count = 0;
-        let groups = self.waiting.iter().take_while(|(_, group)| {
+        let groups = self.waiting.iter().take_while(|waiting| {
             let is_open = count < BATCH_COUNT_MAX;
-            count += group.len();
+            count += waiting.group.len();
             is_open
         });
         groups.count()
     }
+
+    /// Ends a commit: records the outcomes of its groups. If the database was busy, groups whose
+    /// callers have time left wait for the next commit.
+    fn end_commit(
+        &mut self,
+        batch: Vec<Waiting>,
+        outcome: Result<Vec<Vec<Published>>, StorageError>,
+    ) {
+        self.is_committing = false;
+        let error = match outcome {
+            Ok(published) => {
+                let outcomes = batch.iter().map(|waiting| waiting.ticket);
+                let outcomes = outcomes.zip(published.into_iter().map(Ok));
+                return self.outcomes.extend(outcomes);
+            }
+            Err(error) => error,
+        };
+        let now = Instant::now();
+        let (again, failed): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .partition(|waiting| matches!(error, StorageError::Busy) && waiting.deadline > now);
+        let failed = failed.into_iter();
+        let failed = failed.map(|waiting| (waiting.ticket, Err(error.copy())));
+        self.outcomes.extend(failed);
+        self.waiting.splice(0..0, again);
+    }
 }
 
 impl CommitQueue {
-    /// Publishes a group of paths in one of the next commits, and waits for the outcomes. `commit`
-    /// publishes a batch of groups.
+    /// Publishes a group of paths in one of the next commits, and waits for the outcomes, at most
+    /// `patience` if the database is busy. `commit` publishes a batch of groups, and waits for the
+    /// database for at most the given time.
     pub(crate) fn publish(
         &self,
         group: &Arc<Vec<NewPath>>,
-        commit: impl Fn(&[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError>,
+        patience: Duration,
+        commit: impl Fn(&[&[NewPath]], Duration) -> Result<Vec<Vec<Published>>, StorageError>,
     ) -> Result<Vec<Published>, StorageError> {
         let mut state = self.state();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.waiting.push((ticket, Arc::clone(group)));
+        let deadline = Instant::now() + patience;
+        state.waiting.push(Waiting {
+            ticket,
+            group: Arc::clone(group),
+            deadline,
+        });
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return outcome;
             }
             if state.is_committing {
-                state = self
-                    .committed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state = self.await_commit(state, ticket, deadline)?;
                 continue;
             }
             state.is_committing = true;
             let count = state.batch_len();
-            let (tickets, groups): (Vec<_>, Vec<_>) = state.waiting.drain(..count).unzip();
+            let batch: Vec<Waiting> = state.waiting.drain(..count).collect();
             drop(state);
-            let batch: Vec<&[NewPath]> = groups.iter().map(|group| group.as_slice()).collect();
+            let groups: Vec<&[NewPath]> = batch
+                .iter()
+                .map(|waiting| waiting.group.as_slice())
+                .collect();
+            let first = batch.iter().map(|waiting| waiting.deadline).min();
+            let left = first.unwrap_or(deadline);
+            let left = left.saturating_duration_since(Instant::now());
             // A panic must not leave the others waiting; the panic hook has reported it.
-            let outcome = catch_unwind(AssertUnwindSafe(|| commit(&batch)))
+            let outcome = catch_unwind(AssertUnwindSafe(|| commit(&groups, left)))
                 .unwrap_or_else(|_panic| Err(StorageError::Database("the commit panicked".into())));
             state = self.state();
-            state.is_committing = false;
-            match outcome {
-                Ok(published) => {
-                    let outcomes = published.into_iter().map(Ok);
-                    state.outcomes.extend(tickets.into_iter().zip(outcomes));
-                }
-                Err(error) => {
-                    let failed = tickets
-                        .into_iter()
-                        .map(|ticket| (ticket, Err(error.copy())));
-                    state.outcomes.extend(failed);
-                }
-            }
+            state.end_commit(batch, outcome);
             self.committed.notify_all();
         }
+    }
+
+    /// Waits for the end of the commit in progress. If the group is not part of it, gives up at
+    /// `deadline`, and removes the group.
+    fn await_commit<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        ticket: u64,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'a, State>, StorageError> {
+        let mut waiting = state.waiting.iter();
+        let Some(position) = waiting.position(|waiting| waiting.ticket == ticket) else {
+            let state = self.committed.wait(state);
+            return Ok(state.unwrap_or_else(PoisonError::into_inner));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            state.waiting.remove(position);
+            return Err(StorageError::Busy);
+        }
+        let waited = self.committed.wait_timeout(state, left);
+        let (state, _timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        Ok(state)
     }
 
     /// Returns the number of paths that wait for a commit.
     pub(crate) fn len(&self) -> usize {
         let state = self.state();
-        state.waiting.iter().map(|(_, group)| group.len()).sum()
+        let groups = state.waiting.iter();
+        groups.map(|waiting| waiting.group.len()).sum()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,11 +167,14 @@ impl CommitQueue {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use samovar_nix::StorePath;
 
     use super::*;
     use crate::metadata::CacheId;
+
+    const LONG: Duration = Duration::from_secs(600);
 
     fn new_path() -> Arc<Vec<NewPath>> {
         let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
@@ -134,22 +195,65 @@ mod tests {
     #[test]
     fn a_full_disk_is_reported_as_such() {
         let queue = CommitQueue::default();
-        let full = |_: &[&[NewPath]]| {
+        let full = |_: &[&[NewPath]], _| {
             let error = io::ErrorKind::StorageFull.into();
             Err(StorageError::file("cannot write", "the database", error))
         };
-        let error = queue.publish(&new_path(), full).unwrap_err();
+        let error = queue.publish(&new_path(), LONG, full).unwrap_err();
         assert!(error.is_full(), "{error}");
     }
 
     #[test]
     fn a_commit_that_panics_fails_and_the_next_one_works() {
         let queue = CommitQueue::default();
-        let panics = |_: &[&[NewPath]]| std::panic::resume_unwind(Box::new(()));
-        assert!(queue.publish(&new_path(), panics).is_err());
-        let published = queue.publish(&new_path(), |batch| {
+        let panics = |_: &[&[NewPath]], _| std::panic::resume_unwind(Box::new(()));
+        assert!(queue.publish(&new_path(), LONG, panics).is_err());
+        let published = queue.publish(&new_path(), LONG, |batch, _| {
             Ok(vec![vec![Published::New]; batch.len()])
         });
         assert_eq!(published.unwrap(), [Published::New]);
+    }
+
+    #[test]
+    fn a_commit_is_repeated_while_the_database_is_busy() {
+        let queue = CommitQueue::default();
+        let count = AtomicUsize::new(0);
+        let busy_twice = |batch: &[&[NewPath]], _| match count.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(StorageError::Busy),
+            _ => Ok(vec![vec![Published::New]; batch.len()]),
+        };
+        let published = queue.publish(&new_path(), LONG, busy_twice);
+        assert_eq!(published.unwrap(), [Published::New]);
+        let busy = |_: &[&[NewPath]], left| {
+            assert_eq!(left, Duration::ZERO);
+            Err(StorageError::Busy)
+        };
+        let error = queue.publish(&new_path(), Duration::ZERO, busy);
+        assert!(matches!(error, Err(StorageError::Busy)));
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn a_caller_gives_up_while_another_commit_takes_long() {
+        let queue = CommitQueue::default();
+        let (started, starts) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let queue = &queue;
+            let first = scope.spawn(move || {
+                queue.publish(&new_path(), LONG, |batch, _| {
+                    started.send(()).unwrap();
+                    ends.recv().unwrap();
+                    Ok(vec![vec![Published::New]; batch.len()])
+                })
+            });
+            starts.recv().unwrap();
+            let never = |_: &[&[NewPath]], _| unreachable!("the first commit has not ended");
+            let gave_up = queue.publish(&new_path(), Duration::ZERO, never);
+            assert!(matches!(gave_up, Err(StorageError::Busy)));
+            assert_eq!(queue.len(), 0);
+            end.send(()).unwrap();
+            assert_eq!(first.join().unwrap().unwrap(), [Published::New]);
+        });
     }
 }

@@ -20,6 +20,9 @@ pub enum StorageError {
     /// The database returned this error.
     #[error("database: {0}")]
     Database(String),
+    /// Other writers of the database, in this process or in another, did not end in time.
+    #[error("database is busy: another process writes to it for a long time")]
+    Busy,
     /// The database was written by a newer version of Samovar.
     #[error(
         "database has schema {found}, this version reads up to {supported}: run a newer Samovar"
@@ -85,6 +88,7 @@ impl StorageError {
             }
             Self::Damaged(reason) => Self::Damaged(reason.clone()),
             Self::Database(reason) => Self::Database(reason.clone()),
+            Self::Busy => Self::Busy,
             other => Self::Database(other.to_string()),
         }
     }

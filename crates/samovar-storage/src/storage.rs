@@ -229,10 +229,14 @@ impl Storage {
     }
 
     /// Publishes a batch of groups and adds the new paths to the index in memory.
-    pub(crate) fn commit(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError> {
+    pub(crate) fn commit(
+        &self,
+        batch: &[&[NewPath]],
+        patience: Duration,
+    ) -> Result<Vec<Vec<Published>>, StorageError> {
         let _changing = self.changing();
         let started = Instant::now();
-        let outcomes = self.metadata.publish(batch)?;
+        let outcomes = self.metadata.publish(batch, patience)?;
         let path_count = batch.iter().map(|group| group.len()).sum();
         self.counters.committed(path_count, started.elapsed());
         let mut index = self.index_mut();

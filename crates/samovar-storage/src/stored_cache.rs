@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
-use crate::admission::{Admitted, Wait};
+use crate::admission::{Admitted, PATIENCE, Wait};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
@@ -330,8 +330,8 @@ impl StoredCache {
     ) -> Result<Vec<Published>, StorageError> {
         let storage = &*self.storage;
         loop {
-            let commit = |batch: &[&[NewPath]]| storage.commit(batch);
-            let outcomes = storage.queue.publish(&group, commit)?;
+            let commit = |batch: &[&[NewPath]], patience| storage.commit(batch, patience);
+            let outcomes = storage.queue.publish(&group, PATIENCE, commit)?;
             let mut is_outdated = false;
             for (at, outcome) in outcomes.iter().enumerate() {
                 let Published::MissingReferences(missing) = outcome else {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{Metadata, NewToken, Published, StoredPath};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
 use sha2::{Digest, Sha256};
@@ -32,6 +33,10 @@ struct Upload {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_rules(Rules::default())
+    }
+
+    fn with_rules(rules: Rules) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let database = open_database(dir.path()).unwrap();
         for text in ["smv1_a", "smv1_b"] {
@@ -47,7 +52,8 @@ impl Fixture {
             let hash = TokenHash::of(text.as_bytes()).unwrap();
             database.add_token(&hash, &new).unwrap();
         }
-        let cache = open(dir.path());
+        let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, now).unwrap();
+        let cache = storage.cache("default", true).unwrap();
         let token = |text: &[u8]| cache.authorize(text, NOW).unwrap().unwrap();
         let tokens = [token(b"smv1_a"), token(b"smv1_b")];
         Self { dir, cache, tokens }
@@ -306,4 +312,44 @@ fn paths_that_arrive_together_are_all_published() {
     for thread in threads {
         thread.join().unwrap();
     }
+}
+
+#[test]
+fn files_of_a_token_that_no_path_uses_are_limited() {
+    let uploads = ["a", "b", "c"].map(upload);
+    let sizes = uploads.each_ref().map(|upload| upload.nar.len() as u64);
+    let put = |fixture: &Fixture, token: usize, upload: &Upload| {
+        let mut body = upload.nar.as_slice();
+        let token = &fixture.tokens[token];
+        fixture
+            .cache
+            .put_nar(token, &upload.name, &mut body, &mut Unlimited)
+    };
+    let limited = |loose_bytes_max| {
+        let rules = Rules {
+            loose_bytes_max,
+            ..Rules::default()
+        };
+        Fixture::with_rules(rules)
+    };
+    let fixture = limited(sizes[0] + sizes[1]);
+    put(&fixture, 0, &uploads[0]).unwrap();
+    put(&fixture, 0, &uploads[1]).unwrap();
+    let refused = |outcome| {
+        matches!(outcome, Err(PutError::Narinfo(refusal))
+            if matches!(*refusal, Refusal::TooManyLoose { .. }))
+    };
+    assert!(refused(put(&fixture, 0, &uploads[2])));
+    put(&fixture, 0, &uploads[1]).unwrap();
+    put(&fixture, 1, &uploads[2]).unwrap();
+    // A file that a path uses does not count any more.
+    let app = path(1, "app");
+    let narinfo = text(&app, &uploads[0], &[]);
+    fixture.put_narinfo(0, &app, &narinfo).unwrap();
+    put(&fixture, 0, &upload("d")).unwrap();
+    assert!(refused(put(&fixture, 0, &upload("e"))));
+
+    let fixture = limited(sizes[0] + sizes[1] - 1);
+    put(&fixture, 0, &uploads[0]).unwrap();
+    assert!(refused(put(&fixture, 0, &uploads[1])));
 }

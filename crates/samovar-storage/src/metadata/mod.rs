@@ -11,6 +11,8 @@ mod push;
 mod sqlite;
 mod totals;
 
+use std::time::Duration;
+
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 
@@ -268,10 +270,16 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// earlier one. If the outcome of one path [is no success](Published::is_success), no path of
     /// its group was published.
     ///
+    /// Waits at most `patience` for other writers.
+    ///
     /// # Errors
     ///
     /// Any [`StorageError`]; then nothing was published.
-    fn publish(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError>;
+    fn publish(
+        &self,
+        batch: &[&[NewPath]],
+        patience: Duration,
+    ) -> Result<Vec<Vec<Published>>, StorageError>;
 
     /// Records a realisation that was uploaded with `token`, and the use of its output, which is
     /// revived if it is condemned.

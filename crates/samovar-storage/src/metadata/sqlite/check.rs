@@ -35,7 +35,7 @@ impl Rows for Sqlite {
     }
 
     fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError> {
-        set_frames(&self.writer(), nar_id, frames)
+        set_frames(&*self.writer()?, nar_id, frames)
     }
 
     fn set_lost(

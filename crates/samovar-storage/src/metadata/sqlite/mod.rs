@@ -19,26 +19,26 @@ mod rows;
 mod schema;
 mod tokens;
 mod totals;
+mod writer;
 
 pub(crate) use schema::SCHEMA;
 pub(crate) use tokens::all as all_tokens;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use samovar_nix::{HashPart, StorePath};
 
+use self::writer::{Taken, Writer};
 use super::{
     CacheId, Clock, Graph, Metadata, NewNar, NewPath, NewPin, NewRealisation, NewToken, Pin,
     Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
+use crate::admission::PATIENCE;
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
-
-/// Maximum time to wait for the lock of another process, which holds it for one commit.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;
@@ -47,7 +47,7 @@ const IDLE_COUNT_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
-    writer: Mutex<Connection>,
+    writer: Writer,
     idle: Mutex<Vec<Connection>>,
     clock: Clock,
 }
@@ -72,7 +72,7 @@ impl Sqlite {
         schema::migrate(&mut writer)?;
         Ok(Self {
             path: path.to_owned(),
-            writer: Mutex::new(writer),
+            writer: Writer::new(writer),
             idle: Mutex::default(),
             clock,
         })
@@ -81,13 +81,12 @@ impl Sqlite {
     /// Sets the identifier of the storage: that of the directory, after its database was lost.
     pub(crate) fn set_store_id(&self, id: &str) -> Result<(), StorageError> {
         let update = "update meta set value = ?1 where key = 'store-id'";
-        self.writer().execute(update, [id])?;
+        self.writer()?.execute(update, [id])?;
         Ok(())
     }
 
-    fn writer(&self) -> MutexGuard<'_, Connection> {
-        // A panic leaves no open transaction: dropping the transaction's guard rolls it back.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> Result<Taken<'_>, StorageError> {
+        self.writer.take(PATIENCE)
     }
 
     /// Runs statements in one transaction, which is committed unless they fail.
@@ -95,7 +94,16 @@ impl Sqlite {
         &self,
         statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let mut writer = self.writer();
+        self.write_within(PATIENCE, statements)
+    }
+
+    /// Like [`write`](Self::write), and waits at most `patience` for other writers.
+    fn write_within<T>(
+        &self,
+        patience: Duration,
+        statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut writer = self.writer.take(patience)?;
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let outcome = statements(&transaction)?;
         transaction.commit()?;
@@ -124,7 +132,7 @@ impl Sqlite {
 
 fn connect(path: &Path) -> Result<Connection, StorageError> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.busy_timeout(PATIENCE)?;
     connection.execute_batch(
         "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;",
     )?;
@@ -140,11 +148,11 @@ impl Metadata for Sqlite {
     }
 
     fn cache(&self, name: &str, store_dir: &str) -> Result<CacheId, StorageError> {
-        paths::cache(&self.writer(), name, store_dir, self.now())
+        paths::cache(&*self.writer()?, name, store_dir, self.now())
     }
 
     fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError> {
-        paths::set_mirrored(&self.writer(), cache)
+        paths::set_mirrored(&*self.writer()?, cache)
     }
 
     fn hash_parts(&self) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
@@ -224,8 +232,12 @@ impl Metadata for Sqlite {
         self.read(|connection| paths::loose_bytes(connection, token))
     }
 
-    fn publish(&self, batch: &[&[NewPath]]) -> Result<Vec<Vec<Published>>, StorageError> {
-        self.write(|transaction| {
+    fn publish(
+        &self,
+        batch: &[&[NewPath]],
+        patience: Duration,
+    ) -> Result<Vec<Vec<Published>>, StorageError> {
+        self.write_within(patience, |transaction| {
             let now = self.now();
             let outcomes = batch
                 .iter()
@@ -256,7 +268,7 @@ impl Metadata for Sqlite {
     }
 
     fn add_token(&self, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
-        tokens::add(&self.writer(), hash, token, self.now())
+        tokens::add(&*self.writer()?, hash, token, self.now())
     }
 
     fn tokens(&self) -> Result<Vec<Token>, StorageError> {
@@ -272,7 +284,7 @@ impl Metadata for Sqlite {
     }
 
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError> {
-        tokens::revoke(&self.writer(), name, self.now())
+        tokens::revoke(&*self.writer()?, name, self.now())
     }
     fn now(&self) -> i64 {
         (self.clock)()
@@ -339,11 +351,11 @@ impl Metadata for Sqlite {
     }
 
     fn free_keys(&self, before: i64) -> Result<(), StorageError> {
-        collect::free_keys(&self.writer(), before)
+        collect::free_keys(&*self.writer()?, before)
     }
 
     fn set_collected(&self) -> Result<(), StorageError> {
-        totals::set_collected(&self.writer(), self.now())
+        totals::set_collected(&*self.writer()?, self.now())
     }
 
     fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError> {
@@ -355,10 +367,10 @@ impl Metadata for Sqlite {
     }
 
     fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError> {
-        pins::remove(&self.writer(), cache, name)
+        pins::remove(&*self.writer()?, cache, name)
     }
 
     fn remove_expired_pins(&self) -> Result<usize, StorageError> {
-        pins::remove_expired(&self.writer(), self.now())
+        pins::remove_expired(&*self.writer()?, self.now())
     }
 }

@@ -57,6 +57,9 @@ pub(super) fn signed(number: u64) -> Result<i64, StorageError> {
 
 impl From<rusqlite::Error> for StorageError {
     fn from(error: rusqlite::Error) -> Self {
+        if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) {
+            return Self::Busy;
+        }
         if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
             let full = std::io::ErrorKind::StorageFull.into();
             return Self::file("cannot write", "the database", full);
