@@ -508,3 +508,15 @@ fn policy_rules_and_signing() {
          [{ name = \"x\" }]",
     );
 }
+
+#[test]
+fn a_retention_of_less_than_30_days_is_remarked() {
+    let remarks = |days: u32| {
+        let file = format!("storage = \"/s\"\nuploads.retention = \"{days}d\"\n");
+        configuration(&file).unwrap().remarks
+    };
+    let short = remarks(29);
+    assert_eq!(short.len(), 1, "{short:?}");
+    assert!(short[0].contains("29 days is short"), "{short:?}");
+    assert_eq!(remarks(30), [] as [String; 0]);
+}

@@ -33,7 +33,14 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
         );
-    serve::with_options(command, "")
+    // All options of the server are accepted, as in its configuration file, but only these have an
+    // effect.
+    serve::with_options(command, "").mut_args(|arg| {
+        let name = arg.get_id().as_str();
+        let has_effect = matches!(name, "dry-run" | "config" | "set" | "storage")
+            || name.starts_with("uploads.retention");
+        arg.hide(!has_effect)
+    })
 }
 
 /// Runs the command.
@@ -69,7 +76,16 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         bail!("another collector uses the storage: try again when it has ended");
     };
     let summary = collector.run()?;
-    Ok(writeln!(out, "{summary}")?)
+    let condemned = condemned_count(&metadata)?;
+    Ok(writeln!(
+        out,
+        "{summary}; {condemned} condemned paths wait for deletion"
+    )?)
+}
+
+/// Returns the number of paths that will be deleted unless they are used.
+fn condemned_count(metadata: &dyn Metadata) -> anyhow::Result<usize> {
+    Ok(metadata.condemned_paths(i64::MAX)?.len())
 }
 
 /// Prints the paths that would be deleted, with the size of their files and the reason.
@@ -120,7 +136,8 @@ fn show(
     let total = graph.paths.len();
     Ok(writeln!(
         out,
-        "{count} of {total} paths would be deleted, {} freed",
-        human(freed)
+        "{count} of {total} paths would be deleted, {} freed; {} of all are condemned already",
+        human(freed),
+        condemned_count(metadata)?
     )?)
 }

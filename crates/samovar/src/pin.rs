@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
-use samovar_nix::StoreDir;
-use samovar_storage::metadata::{Metadata, NewPin, Pin, Sqlite};
+use samovar_storage::metadata::{Metadata, NewPin, Pin, Rows, Sqlite};
 use samovar_storage::token::now;
 
 use crate::roots;
@@ -111,11 +110,9 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
         !name.is_empty() && !name.chars().any(char::is_control),
         "the name must not be empty or contain a control character"
     );
-    let roots = roots::read(
-        std::slice::from_ref(path),
-        &StoreDir::default(),
-        io::empty(),
-    )?;
+    let row = metadata.find_cache(cache)?;
+    let dir = row.map(|row| row.store_dir).unwrap_or_default();
+    let roots = roots::read(std::slice::from_ref(path), &dir, io::empty())?;
     let root = roots.first().context("PATH is missing")?;
     let lifetime: Option<&i64> = matches.get_one("expires");
     let new = NewPin {

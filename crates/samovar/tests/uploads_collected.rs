@@ -3,7 +3,7 @@
 mod support;
 mod support_uploads;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use samovar_storage::DATABASE;
 use support::{samovar, sample, sample_store, secret_file};
@@ -28,11 +28,15 @@ fn pin(site: &Site, arguments: &[&str]) -> Command {
 /// Makes everything in the storage older by a number of days.
 fn age(site: &Site, days: u32) {
     let seconds = days * 86_400;
+    // The time of a condemnation that a killed collector has not confirmed yet.
+    let unconfirmed = i64::MAX;
     let sql = format!(
         "pragma busy_timeout = 10000; begin immediate; \
          update path set used_on = used_on - {days}, registered_at = registered_at - {seconds}; \
-         update path set condemned_at = condemned_at - {seconds}; \
-         update nar set state_at = state_at - {seconds}, created_at = created_at - {seconds}; \
+         update path set condemned_at = condemned_at - {seconds} \
+             where condemned_at <> {unconfirmed}; \
+         update nar set created_at = created_at - {seconds}, \
+             state_at = iif(state_at = {unconfirmed}, state_at, state_at - {seconds}); \
          update sent set sent_at = sent_at - {seconds}; \
          update garbage set done_at = done_at - {seconds}; \
          update pin set expires_at = expires_at - {seconds}; commit;"
@@ -307,4 +311,150 @@ fn a_realisation_is_deleted_with_its_output_and_revives_it() {
     server.publish(&token, &path);
     assert_eq!(server.put(&token, &target, &document).status, 200);
     assert_eq!(server.get(&target).status, 200);
+}
+
+fn sql(site: &Site, statement: &str) -> String {
+    let mut sqlite = Command::new("sqlite3");
+    sqlite.args(["-cmd", ".timeout 10000"]);
+    let text = output(sqlite.arg(site.storage().join(DATABASE)).arg(statement));
+    text.trim().to_owned()
+}
+
+#[test]
+fn above_the_retention_size_the_longest_unused_go_first() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let paths = ["oldest", "older", "recent"].map(MadePath::new);
+    for path in &paths {
+        server.publish(&token, path);
+    }
+    age(&site, 2);
+    sql(
+        &site,
+        "update path set used_on = used_on - 2 where name = 'oldest'",
+    );
+    sql(
+        &site,
+        "update path set used_on = used_on - 1 where name = 'older'",
+    );
+    let sizes = paths.each_ref().map(|path| path.file.len());
+    let total: usize = sizes.iter().sum();
+    let condemned_at = |size: usize| {
+        let size = size.to_string();
+        let plan = gc(&site, &["--dry-run", "--uploads-retention-size", &size]);
+        let names = paths.each_ref().map(|path| &path.store_path[11..]);
+        let lines: Vec<&str> = plan.lines().collect();
+        names.map(|name| {
+            let line = lines.iter().find(|line| line.ends_with(name));
+            line.is_some_and(|line| line.contains(" size "))
+        })
+    };
+    assert_eq!(condemned_at(total), [false, false, false]);
+    assert_eq!(condemned_at(total - 1), [true, false, false]);
+    assert_eq!(condemned_at(total - sizes[0]), [true, false, false]);
+    assert_eq!(condemned_at(total - sizes[0] - 1), [true, true, false]);
+}
+
+#[test]
+fn a_collector_that_is_killed_loses_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let lib = MadePath::new("lib");
+    let app = MadePath::new("app").referring_to(&lib.store_path);
+    let unused: Vec<MadePath> = (0..40)
+        .map(|number| MadePath::new(&format!("unused-{number}")))
+        .collect();
+    for path in [&lib, &app].into_iter().chain(&unused) {
+        server.publish(&token, path);
+    }
+    output(&mut pin(&site, &["add", "main", &app.store_path]));
+    let narinfos = || {
+        let files = site.files().into_iter();
+        files.filter(|file| file.ends_with(".narinfo")).count()
+    };
+    let nars = || {
+        let files = site.files().into_iter();
+        files.filter(|file| file.starts_with("nar/")).count()
+    };
+    let condemned = || {
+        sql(
+            &site,
+            "select count(*) from path where condemned_at is not null",
+        )
+    };
+    let effects: [&dyn Fn() -> bool; 3] =
+        [&|| condemned() != "0", &|| narinfos() < 42, &|| nars() < 42];
+    for effect in effects {
+        age(&site, 40);
+        let mut command = samovar();
+        command.args(["gc", "--uploads-retention", "30d", "--storage"]);
+        command.arg(site.storage()).stdout(Stdio::null());
+        let mut collector = command.spawn().expect("starts");
+        while !effect() && collector.try_wait().expect("waits").is_none() {}
+        // The process may have ended already, with the same outcome as a kill after its last step.
+        collector.kill().expect("is killed");
+        collector.wait().expect("has ended");
+        server.assert_serves(&lib);
+        server.assert_serves(&app);
+        // Whatever is visible is complete.
+        for path in &unused {
+            let narinfo = sql(
+                &site,
+                &format!(
+                    "select count(*) from path where name = '{}'",
+                    &path.store_path[44..]
+                ),
+            );
+            let file = site.storage().join(path.url());
+            assert!(narinfo == "0" || file.exists(), "{}", path.store_path);
+        }
+    }
+    collect(&site);
+    server.assert_serves(&lib);
+    server.assert_serves(&app);
+    assert_eq!((narinfos(), nars()), (2, 2));
+}
+
+#[test]
+fn gc_shows_its_own_options_and_what_waits() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    server.publish(&token, &MadePath::new("path"));
+    age(&site, 40);
+    let summary = gc(&site, &[]);
+    let waits = "; 1 condemned paths wait for deletion";
+    assert!(summary.trim_end().ends_with(waits), "{summary}");
+    let plan = gc(&site, &["--dry-run"]);
+    assert!(plan.contains("; 1 of all are condemned already"), "{plan}");
+    let help = output(samovar().args(["gc", "--help"]));
+    for (option, is_shown) in [
+        ("--dry-run", true),
+        ("--config ", true),
+        ("--storage ", true),
+        ("--uploads-retention ", true),
+        ("--uploads-retention-size ", true),
+        ("--listen", false),
+        ("--nar-cache", false),
+        ("--uploads-quota", false),
+    ] {
+        assert_eq!(help.contains(option), is_shown, "{option}: {help}");
+    }
+}
+
+#[test]
+fn a_pin_takes_paths_of_the_store_directory_of_its_cache() {
+    let site = Site::new();
+    let server = site.start();
+    let path = MadePath::new("path");
+    server.publish(&site.token(&[]), &path);
+    server.process.terminate();
+    sql(&site, "update cache set store_dir = '/other/store'");
+    let full = path.store_path.replace("/nix/store", "/other/store");
+    let text = output(&mut pin(&site, &["add", "main", &full]));
+    assert!(text.starts_with("main generation 1 is "), "{text}");
+    let text = fails(&mut pin(&site, &["add", "main", &path.store_path]));
+    assert!(text.contains("/other/store"), "{text}");
 }

@@ -5,9 +5,12 @@
 mod support;
 mod support_uploads;
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
-use support_uploads::{MadePath, Site, hash, nar_of_file};
+use samovar_storage::DATABASE;
+use support_uploads::{MadePath, Site, hash, nar_of_file, send};
 use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::procfs;
@@ -132,5 +135,50 @@ fn slow_uploads_with_one_token_do_not_delay_other_tokens() {
     }
     // A free slot goes to the next upload with this token.
     drop(uploads);
+    server.publish(&token, &path);
+}
+
+#[test]
+fn an_upload_waits_while_another_process_writes_to_the_database() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    let path = MadePath::new("path");
+    let mut sqlite = Command::new("sqlite3");
+    sqlite.arg(site.storage().join(DATABASE));
+    let mut sqlite = sqlite
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut statements = sqlite.stdin.take().unwrap();
+    statements
+        .write_all(b"begin immediate; select 'locked';\n")
+        .unwrap();
+    let mut locked = String::new();
+    let mut rows = BufReader::new(sqlite.stdout.take().unwrap());
+    rows.read_line(&mut locked).unwrap();
+    assert_eq!(locked, "locked\n");
+    std::thread::scope(|scope| {
+        let upload = scope.spawn(|| {
+            // A client that would hang after a 503.
+            let fields =
+                format!("Authorization: Bearer {token}\r\nUser-Agent: curl/7.88.1 Nix/2.8.0\r\n");
+            send(
+                server.address,
+                "PUT",
+                &path.file_target(),
+                &fields,
+                &path.file,
+            )
+        });
+        // The file is stored before the database knows it.
+        eventually("the file is stored", || site.files().contains(&path.url()));
+        assert_eq!(server.get(&path.file_target()).status, 404);
+        drop(statements);
+        sqlite.wait().unwrap();
+        let response = upload.join().unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+    });
     server.publish(&token, &path);
 }
