@@ -47,15 +47,16 @@ fn a_killed_client_continues_after_the_stored_parts() {
     wait_for_first_part(&proxy);
     child.kill().unwrap();
     child.wait().unwrap();
-    let first = proxy.exchanges("/1?")[0].clone();
 
     proxy.resume(server.address);
     let report = pusher.report(&proxy.url(), &[&path]);
     assert_eq!(count(&report, "pushed"), 1);
-    let parts = proxy.exchanges("PUT");
-    let len: usize = parts.iter().map(|part| part.body_len).sum();
-    assert_eq!(parts.len(), 3, "{parts:?}");
-    assert_eq!(report["sentSize"], len - first.body_len);
+    // The first part was sent once only. A late request of the killed client may have stored
+    // another part before the second push listed them.
+    assert_eq!(proxy.exchanges("/1?").len(), 1);
+    let rest = ["/2?", "/3?"].map(|part| proxy.exchanges(part)[0].body_len);
+    let sent_len = report["sentSize"].as_u64().unwrap();
+    assert!(sent_len <= rest.iter().sum::<usize>() as u64, "{report}");
     assert_copies_back(&server.url(), &site.public_key, store.root(), &[path]);
 }
 

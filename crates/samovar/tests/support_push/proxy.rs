@@ -104,6 +104,9 @@ pub(crate) fn without_protocol(server: SocketAddr) -> Proxy {
 /// Serves one request; ends if a connection is closed.
 fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
     let (state, changed) = shared;
+    // The rule of the time of the connection: a request of a client that was killed before
+    // `resume` must not be forwarded after it.
+    let rule = state.lock().unwrap().rule.clone();
     let mut reader = BufReader::new(&client);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -124,7 +127,6 @@ fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
     }
     let mut body = vec![0; len];
     reader.read_exact(&mut body).ok()?;
-    let rule = state.lock().unwrap().rule.clone();
     match rule.map_or(Action::Forward, |rule| rule(&line)) {
         Action::Forward => {}
         Action::Refuse(status) => {
