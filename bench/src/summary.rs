@@ -55,8 +55,10 @@ pub(crate) fn render(results: &Results) -> String {
     let mut text = format!(
         "### {name} beside the best peer of each row\n\nA ratio below 1 means that {name} \
          is better. *Cost* is server CPU time; in the rows of memory and system calls, it is the \
-         memory or the number of calls. *Speed* is the rate or the time. The worst ratio is bold.\n\n\
-         | | cost: {name} | best peer | ÷ peer | ÷ nginx | speed ÷ peer | p50 ÷ peer | p99 ÷ peer |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
+         memory or the number of calls. *Speed* is the rate or the time. The worst ratio is \
+         bold.\n\n\
+         | | cost: {name} | best peer | ÷ peer | ÷ nginx | speed ÷ peer | p50 ÷ peer \
+         | p99 ÷ peer |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
     );
     for line in &lines {
         text.push_str(&line.render(worst));
