@@ -213,7 +213,7 @@ mod tests {
         proptest::collection::vec(node, 0..60)
     }
 
-    /// The bytes of the kept files of a cache, each counted once.
+    /// Total size of the kept files of a cache, in bytes. A file of several paths counts once.
     fn kept_size(graph: &Graph, verdicts: &[Verdict], cache: u32) -> u64 {
         let nars: BTreeSet<(i64, u64)> = graph
             .paths

@@ -58,7 +58,7 @@ impl FileName {
         })
     }
 
-    /// Makes the name of a file.
+    /// Makes the name of a NAR file from its SHA-256 hash and its compression.
     #[must_use]
     pub const fn new(file_hash: [u8; 32], compression: Compression) -> Self {
         Self {

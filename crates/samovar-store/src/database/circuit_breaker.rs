@@ -31,7 +31,8 @@ pub(super) struct CircuitBreaker {
     /// Start times by query number. Numbers ascend, so the first entry is the oldest query.
     running: BTreeMap<u64, Instant>,
     next_number: u64,
-    /// `None` if the last query that took the lock succeeded.
+    /// Until this time queries fail at once, because the database was locked. `None` if the last
+    /// query got the lock.
     busy_until: Option<Instant>,
     /// Number of the query that probes the lock.
     probe: u64,

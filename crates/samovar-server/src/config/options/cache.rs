@@ -276,7 +276,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
             Some(())
         }),
         "Time since the last use after which uploaded paths are deleted, in whole days. Pinned \
-         paths, and all that kept paths need, stay.",
+         paths stay, and so does everything that the remaining paths refer to.",
     )
     .defaults_to(Words("for ever")),
     cache(
