@@ -14,7 +14,8 @@ use crate::storage::Storage;
 /// so that every use revives before the path can be deleted.
 const WRITE_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Number of write intervals between two runs of the collector: an hour.
+/// Number of write intervals between two runs of the collector: an hour. The first run is after the
+/// first interval, so that a server which is restarted often collects, too.
 const COLLECT_INTERVAL: u32 = 6;
 
 /// Minimum interval at which totals are read.
@@ -61,7 +62,7 @@ impl Storage {
                 if let Err(error) = storage.back_up() {
                     report(Err(error));
                 }
-                if interval.is_multiple_of(COLLECT_INTERVAL)
+                if interval % COLLECT_INTERVAL == 1
                     && let Some(outcome) = storage.collect().transpose()
                 {
                     report(outcome);
