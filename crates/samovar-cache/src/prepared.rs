@@ -23,7 +23,7 @@ pub(crate) fn may_go_inline(prepared: &Prepared) -> bool {
 /// A header field, name and value.
 pub(crate) type Field = (&'static str, &'static str);
 
-/// Status and header fields of a response that exists in both forms.
+/// Status and header fields of a response that can be sent either by an I/O thread or by a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerHead {
     pub(crate) status: Status,

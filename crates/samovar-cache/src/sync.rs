@@ -16,7 +16,7 @@ impl<T> Locked<T> for Mutex<T> {
     }
 }
 
-/// Returns the guard of a lock or a wait, even if the lock is poisoned.
+/// Returns the guard from the result of a lock or a wait, even if the lock is poisoned.
 pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
@@ -41,7 +41,7 @@ impl LowPriority {
         Ok(Self(Some(thread)))
     }
 
-    /// Prevents that the thread is joined: it may wait for a disk.
+    /// Prevents the thread from being joined, because it may be waiting for a disk.
     pub(crate) fn detach(&mut self) {
         drop(self.0.take());
     }

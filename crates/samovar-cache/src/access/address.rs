@@ -21,7 +21,7 @@ use samovar_http::Peer;
 
 use super::config::Forwarded;
 
-/// IP networks, by prefix.
+/// A set of IP networks, each given as an address prefix such as `10.0.0.0/8`.
 #[derive(Debug, Default)]
 pub(crate) struct Networks(Vec<IpNet>);
 
@@ -90,17 +90,19 @@ impl Proxies {
             }
         }
         match walk.found {
-            // The request comes from the proxy itself.
+            // The header has no entries: the request comes from the proxy itself.
             None => own,
             Some((address, _)) => address,
         }
     }
 }
 
-/// Finds the client while the entries are read from left to right.
+/// Finds the client's address. [`hop`](Self::hop) is called with the header's entries from left to
+/// right.
 struct Walk<'p> {
     proxies: &'p Proxies,
-    /// The candidate: its address, `None` if unknown, and whether it is a trusted proxy.
+    /// The candidate for the client, `None` before the first entry: its address (`None` if the
+    /// entry is not an address), and whether it is a trusted proxy.
     found: Option<(Option<IpAddr>, bool)>,
 }
 
@@ -152,7 +154,8 @@ fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
 
 type Pair<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// Parses `[ token "=" value ]` and returns the rest of the text with it.
+/// Parses `[ token "=" value ]`. Returns the token and the value, if there are any, and the rest of
+/// the text; `None` if the text is invalid.
 fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
     let is_end = |byte: &u8| matches!(byte, b',' | b';');
     let text = text.trim_ascii_start();
@@ -172,7 +175,7 @@ fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
         Some(quoted) => {
             let end = quoted.iter().position(|byte| *byte == b'"')?;
             let (value, rest) = quoted.split_at(end);
-            // No address contains a quoted pair.
+            // A backslash starts a quoted pair, which an address never contains.
             if value.contains(&b'\\') {
                 return None;
             }

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 use crate::sync::Locked;
 
-/// Entries in a set.
+/// Number of entries in a set.
 const WAYS: usize = 8;
 
-/// Sets that share one mutex.
+/// Number of sets that share one mutex.
 const SETS: usize = 32;
 
 /// Number of mutexes in a table.
@@ -38,9 +38,9 @@ const CLIENTS_MAX: usize = WAYS * SETS * SHARDS;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
-    /// Hash of the client; 0: the entry is unused.
+    /// Hash of the client to which the entry belongs; 0 if the entry is unused.
     tag: u64,
-    /// Time at which the bucket is full, in nanoseconds since the start of the table.
+    /// Time at which the client's bucket is full again, in nanoseconds since the table was created.
     full_at: u64,
 }
 
@@ -52,14 +52,15 @@ pub(crate) struct Buckets {
     shards: Box<[Mutex<Box<Shard>>]>,
     start: Instant,
     state: RandomState,
-    /// Time in which one token is added, in nanoseconds.
+    /// Time after which the bucket gains one token, in nanoseconds.
     interval: u64,
-    /// Time to fill an empty bucket, in nanoseconds.
+    /// Time in which an empty bucket fills up completely, in nanoseconds.
     size: u64,
 }
 
 impl Buckets {
-    /// Creates full buckets of `burst` tokens, to which one token is added per `interval`.
+    /// Creates the table. Each client starts with a full bucket of `burst` tokens, and gains one
+    /// token per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32, start: Instant) -> Self {
         let interval = nanoseconds(interval).max(1);
         let shard = || Mutex::new(Box::new([[Bucket::default(); WAYS]; SETS]));

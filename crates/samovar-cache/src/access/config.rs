@@ -16,9 +16,9 @@ pub struct AccessConfig {
     /// The client certificates that are admitted. The listener's TLS configuration must request and
     /// verify them.
     pub certificates: CertificateConfig,
-    /// UIDs of processes that are admitted over a Unix socket.
+    /// UIDs whose processes are admitted when they connect over a Unix socket.
     pub uids: Vec<u32>,
-    /// Primary GIDs of processes that are admitted over a Unix socket.
+    /// Primary GIDs whose processes are admitted when they connect over a Unix socket.
     pub gids: Vec<u32>,
     /// Networks that are admitted: prefixes (`10.0.0.0/8`) and addresses.
     pub networks: Vec<String>,

@@ -100,9 +100,9 @@ pub struct Access {
 #[derive(Debug)]
 struct Lasting {
     secret: Secret,
-    /// Limits wrong passwords by address and name.
+    /// Limits the wrong passwords that an address may send for one user name.
     attempts: Buckets,
-    /// Limits wrong passwords by address alone.
+    /// Limits the wrong passwords that an address may send for all user names together.
     attempts_of_all: Buckets,
     start: Instant,
 }
@@ -341,7 +341,7 @@ impl Access {
         if name.is_some() {
             return Verdict::Granted;
         }
-        // This attempt was already admitted; the limit only applies to later ones.
+        // Count the wrong password. It was already verified, so this only limits later attempts.
         self.lasting
             .attempts
             .take(&Counted::attempt(client, &basic), now)

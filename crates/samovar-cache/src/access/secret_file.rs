@@ -9,8 +9,9 @@ use crate::private_file;
 /// Maximum size of a file in bytes, enough for 100,000 users. A larger file must be a mistake.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// Reads and parses a secret file, and adds warnings about it to the list. `len` returns the number
-/// of entries. `path` is `None` if the file is not configured.
+/// Reads a secret file and parses it with `parse`. Adds warnings about the file to `warnings`.
+/// `len` returns the number of parsed entries. Returns `None` if `path` is `None`, because no such
+/// file is configured.
 pub(super) fn read<T>(
     kind: FileKind,
     path: Option<&Path>,
@@ -28,9 +29,9 @@ pub(super) fn read<T>(
         error,
     };
     let (text, mode) = private_file::read(path, FILE_LEN_MAX).map_err(unreadable)?;
-    // A file may be readable by its group, which is the server's. A token file must not be
-    // readable by all users. For a file of passwords that is only a warning: existing ones are
-    // often world-readable, although hashed passwords are easier to crack than hashed random
+    // The server usually reads the file through its group, so the group may read it. A tokens file
+    // must not be readable by all users. For a users file that causes only a warning: existing ones
+    // are often world-readable, although hashed passwords are easier to crack than hashed random
     // tokens.
     if mode & 0o007 != 0 && kind == FileKind::Tokens {
         let path = owned();
@@ -55,7 +56,7 @@ pub(super) fn read<T>(
     Ok(Some(entries))
 }
 
-/// The number of a wrong line, starting at 1, and its fault.
+/// Line number of an invalid line, starting at 1, and the fault in that line.
 pub(crate) type LineError = (usize, LineProblem);
 
 /// Calls `take` with the text before and after the first colon of each line. Skips empty lines and

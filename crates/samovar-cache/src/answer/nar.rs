@@ -77,8 +77,9 @@ pub(super) fn watched(shared: &SharedStore, head: Head<'_>, info: &PathInfo, bod
     }
 }
 
-/// Leases the path of a NAR that `is_sent`. `None`: the path was collected or registered anew
-/// before the lease was granted. It is leased now, so the caller must start again.
+/// Leases the path of a NAR if its contents are sent (`is_sent`). Returns `None` if the path was
+/// collected or registered anew before the lease was granted. It is leased from now on, so the
+/// caller must start again.
 pub(super) fn lease(
     shared: &SharedStore,
     registration: &Registration,
@@ -89,12 +90,12 @@ pub(super) fn lease(
     (!has_waited || registration.is_current() != Ok(false)).then_some(lease)
 }
 
-/// The part of a NAR, or of its file, that a request asks for.
+/// The part of a NAR, or of its compressed file, that a request asks for.
 pub(crate) struct Part {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) status: Status,
-    /// Length of the whole, in bytes.
+    /// Length of the whole NAR or compressed file, in bytes.
     size: u64,
 }
 
@@ -167,7 +168,8 @@ fn open(
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
-/// Starts the check of a whole NAR: hashing it, copying it to the NAR cache, or neither.
+/// Creates the check of a whole NAR, which hashes it, copies it to the NAR cache, or both. Returns
+/// `None` if neither is needed.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Check> {
     let is_first = shared.health.is_to_hash(info, &root);
     let nar_cache = shared.nar_cache.as_ref();

@@ -65,9 +65,9 @@ impl Check {
         self.hash.update(bytes);
     }
 
-    /// Compares the hash of the whole NAR with that of the registration, which must be current
-    /// still. Returns the recording. An outage of the store is no error: the client compares the
-    /// hash itself.
+    /// Compares the hash of the whole NAR with that of the registration, which must still be
+    /// current. Returns the copy for the NAR cache, if one was recorded. An outage of the store is
+    /// no error: the client compares the hash itself.
     pub(super) fn settle(self, registration: &Registration) -> io::Result<Option<Recording>> {
         let info = &registration.info;
         if self.hash.finalize().as_slice() != info.nar_hash.as_bytes() {
@@ -79,7 +79,7 @@ impl Check {
         Ok(self.recording)
     }
 
-    /// Hashes and records the next bytes. Returns `None` if neither is needed any more.
+    /// Hashes and records the next bytes. Returns `None` if the rest needs neither.
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         self.hash.update(bytes);
         let recording = self.recording.take();

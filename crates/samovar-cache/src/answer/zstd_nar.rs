@@ -35,7 +35,7 @@ use crate::prepared::AnswerHead;
 use crate::reader::Reader;
 use crate::refusal::Refusal;
 
-/// Answers `/nar/….nar.zst`. The path may be read.
+/// Answers `/nar/….nar.zst`. The caller has checked that the client may read the path.
 pub(super) fn respond(
     reader: &Reader,
     head: Head<'_>,
@@ -90,17 +90,20 @@ pub(super) fn respond(
 struct ZstdBody {
     shared: Arc<SharedStore>,
     reader: NarReader,
-    /// NAR bytes that are not compressed yet.
+    /// Number of NAR bytes that are not compressed yet.
     nar_left: u64,
-    /// `None` after the last frame.
+    /// Hashes the NAR and compares the hash with the registered one; `None` after the last frame.
     check: Option<Check>,
-    /// The copy. `None`: frames are sent from memory.
+    /// The copy that is being written for the NAR cache; `None` if it is complete, or if frames are
+    /// sent from memory.
     recording: Option<Recording>,
-    /// The complete copy.
+    /// The complete copy in the NAR cache; `None` before the last frame, and if frames are sent
+    /// from memory.
     cached: Option<Arc<CachedNar>>,
-    /// The frame that is sent from memory, and the number of its bytes that were sent.
+    /// If there is no copy, the frame that is being sent from memory, and the number of its bytes
+    /// that were sent.
     frame: (Vec<u8>, usize),
-    /// Bytes of the copy that were sent.
+    /// Number of bytes of the copy that were sent.
     sent_len: u64,
     seek_table: SeekTable,
     registration: Registration,

@@ -31,7 +31,7 @@ const STALL_TIME: Duration = Duration::from_secs(5);
 /// Age of an answer before its client's pace is estimated; until then it is not evicted.
 const ESTIMATED_FROM: Duration = Duration::from_secs(1);
 
-/// The lists of all answers in progress.
+/// The lists of paths that all bulk answers in progress hold.
 #[derive(Debug, Default)]
 pub(crate) struct BulkBudget {
     state: Mutex<State>,
@@ -45,7 +45,7 @@ struct State {
     next_id: u64,
 }
 
-/// A list, and the progress of its answer.
+/// The list of paths of one bulk answer, and the progress of that answer.
 #[derive(Debug)]
 struct List {
     count: usize,
@@ -177,7 +177,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let list = self.of.state.locked().remove(self.id);
-        // Free the list after the lock is released.
+        // Free the list after the lock of the budget is released.
         drop(list);
     }
 }

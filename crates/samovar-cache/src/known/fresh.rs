@@ -9,7 +9,8 @@ use samovar_store::{Catalog, Snapshot, Store};
 #[derive(Debug)]
 pub(crate) struct Fresh {
     snapshot: Option<Arc<Snapshot>>,
-    /// The turn of the last check, and whether the snapshot was current.
+    /// The turn in which the snapshot was last checked, and whether it was current then; `None`
+    /// before the first check.
     checked: Option<(Turn, bool)>,
 }
 

@@ -9,7 +9,7 @@ use crate::known::sharded::{MemoryLen, Sharded};
 /// Names of recently requested paths, by hash part.
 pub(crate) type Names = Sharded<StorePath>;
 
-/// Memory for all names, in bytes: enough for some thousand.
+/// Memory for all names, in bytes: enough for a few thousand names.
 const MEMORY_LEN: usize = 1 << 20;
 
 /// Memory of an entry in addition to its name, in bytes.

@@ -39,7 +39,7 @@ pub(crate) struct Plans {
 #[derive(Debug, Clone)]
 struct Entry {
     stamp: Stamp,
-    /// `None`: the plan would be too large.
+    /// The plan of the tree; `None` if it would be too large.
     plan: Option<Arc<NarPlan>>,
 }
 
@@ -63,7 +63,7 @@ impl Default for Plans {
 }
 
 impl Plans {
-    /// Returns the valid entry of a tree.
+    /// Returns the entry of a path, if it is valid for this row and this root.
     fn find(&self, info: &PathInfo, root: Identity) -> Option<Entry> {
         let entry = self.entries.find(&info.path.hash_part());
         let known = entry.filter(|entry| {
@@ -124,7 +124,8 @@ impl Plans {
     ) -> io::Result<NarReader> {
         if let Some(plan) = self.plan_of_nar(registration, tree, start)? {
             match tree.nar_at(&plan, start) {
-                // The root was just replaced; the stale plan will not be used again.
+                // The files were just replaced. The stale plan will not be used again, so walk the
+                // tree.
                 Err(TreeError::Changed) => {}
                 outcome => return Ok(outcome?),
             }

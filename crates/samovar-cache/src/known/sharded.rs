@@ -37,11 +37,11 @@ struct Shard<V> {
 #[derive(Debug)]
 struct Generation<V> {
     entries: HashMap<HashPart, V, BuildHasherDefault<HashPartHasher>>,
-    /// Memory of the entries, in bytes.
+    /// Memory that the entries use, in bytes.
     len: usize,
 }
 
-/// An entry whose memory can be measured.
+/// An entry that can report how much memory it uses.
 pub(crate) trait MemoryLen {
     /// Returns the memory of the entry in bytes, including its share of the table.
     fn memory_len(&self) -> usize;
@@ -213,7 +213,7 @@ impl<V: MemoryLen> Generation<V> {
     }
 }
 
-// Derived ones would require a default of `V`.
+// A derived implementation would require that `V` has a default, too.
 impl<V> Default for Shard<V> {
     fn default() -> Self {
         let (young, old) = (Generation::default(), Generation::default());
@@ -247,7 +247,7 @@ impl Hasher for HashPartHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // The first byte selected the shard.
+        // Skip the first byte, which has already selected the shard.
         for byte in bytes.iter().skip(1).take(8) {
             self.0 = self.0 << 8 | u64::from(*byte);
         }

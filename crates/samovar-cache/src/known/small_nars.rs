@@ -25,7 +25,7 @@ const NAR_TYPE: Field = ("Content-Type", "application/x-nix-nar");
 
 pub(crate) const ACCEPT_RANGES: Field = ("Accept-Ranges", "bytes");
 
-/// Status and header fields of an answer with a whole NAR.
+/// Status and header fields of a response with a whole NAR.
 pub(crate) const HEAD: AnswerHead = AnswerHead {
     status: Status::OK,
     fields: &[NAR_TYPE, ACCEPT_RANGES],
@@ -38,7 +38,7 @@ pub(crate) const LEN_MAX: u64 = 64 * 1024;
 /// Number of shards. Few, because each must have capacity for several NARs of maximum size.
 pub(crate) const SHARD_COUNT: usize = 16;
 
-/// A NAR in memory.
+/// An entry of the small-NAR cache: one NAR in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct SmallNar {
     pub(crate) nar_hash: NarHash,
@@ -65,7 +65,7 @@ impl SmallNar {
     }
 }
 
-/// The small-NAR cache. Its misses are the entries added for paths that had none.
+/// The small-NAR cache. It counts a miss when an entry is added for a path that had none.
 pub(crate) type SmallNars = Sharded<SmallNar>;
 
 impl MemoryLen for SmallNar {

@@ -1,4 +1,4 @@
-//! Independent zstd frames, and the seek table at the end of the file that they make up.
+//! Compresses NARs into independent zstd frames, and writes the seek table that ends such a file.
 //!
 //! # Source
 //!
@@ -12,19 +12,19 @@ use zstd::bulk::Compressor;
 
 use crate::sync::Locked;
 
-/// Compression level: a third of the size at about 400 MB/s of a core.
+/// Compression level. It reduces a NAR to about a third of its size, at about 400 MB/s per core.
 const LEVEL: i32 = 3;
 
-/// NAR bytes in a frame. Longer frames hardly compress better.
+/// Number of NAR bytes in a frame. Longer frames hardly compress better.
 pub(crate) const FRAME_LEN: usize = 4 << 20;
 
-/// NAR bytes in a frame that is sent from memory.
+/// Number of NAR bytes in a frame that is sent from memory.
 pub(crate) const MEMORY_FRAME_LEN: usize = 256 << 10;
 
-/// Number of encoders kept for the next frame, of 10 MB each.
+/// Maximum number of idle encoders that are kept for later frames. Each takes 10 MB of memory.
 const IDLE_COUNT_MAX: usize = 4;
 
-/// Compresses frames. Workers take an encoder for one frame.
+/// The idle encoders. A worker takes one to compress a frame, and then gives it back.
 #[derive(Debug, Default)]
 pub(crate) struct FrameEncoders(Mutex<Vec<FrameEncoder>>);
 
@@ -62,21 +62,23 @@ impl FrameEncoders {
 }
 
 impl FrameEncoder {
-    /// Returns the buffer for NAR bytes, the empty buffer for the frame, and the compressor.
+    /// Returns the encoder's buffer for NAR bytes, its empty buffer for the compressed frame, and
+    /// its compressor.
     pub(crate) fn parts(&mut self) -> (&mut [u8], &mut Vec<u8>, &mut Compressor<'static>) {
         self.frame.clear();
         (&mut self.nar, &mut self.frame, &mut self.compressor)
     }
 }
 
-/// Returns the maximum length of the file that a NAR of `nar_size` bytes is compressed to.
+/// Returns the maximum length in bytes of the compressed file of a NAR of `nar_size` bytes.
 pub(crate) fn len_max(nar_size: u64) -> u64 {
     let frame_count = nar_size.div_ceil(FRAME_LEN as u64);
     let frame_overhead = (zstd::zstd_safe::compress_bound(FRAME_LEN) - FRAME_LEN) as u64;
     nar_size + frame_count * (frame_overhead + SeekTable::ENTRY_LEN) + SeekTable::EMPTY_LEN
 }
 
-/// The seek table at the end of the file: compressed and uncompressed length of each frame.
+/// The seek table at the end of a compressed file. It lists the compressed and the uncompressed
+/// length of each frame.
 #[derive(Debug, Default)]
 pub(crate) struct SeekTable {
     entries: Vec<u8>,
@@ -85,7 +87,8 @@ pub(crate) struct SeekTable {
 impl SeekTable {
     const ENTRY_LEN: u64 = 8;
 
-    /// Length of a table without entries: header of a skippable frame, and footer.
+    /// Length in bytes of a seek table without entries: the header of a skippable frame, and a
+    /// footer.
     const EMPTY_LEN: u64 = 17;
 
     pub(crate) fn add(&mut self, frame_len: usize, nar_len: usize) {
@@ -105,7 +108,7 @@ impl SeekTable {
         out.extend_from_slice(&len.to_le_bytes());
         out.extend_from_slice(&self.entries);
         out.extend_from_slice(&count.to_le_bytes());
-        // No checksums of frames.
+        // Flags of the footer: the table contains no checksums.
         out.push(0);
         out.extend_from_slice(&SEEKABLE.to_le_bytes());
     }

@@ -41,7 +41,7 @@ impl Narinfos {
         }
     }
 
-    /// Whether a cache with these settings would have the same narinfos.
+    /// Whether a cache with these settings would render the same narinfos.
     pub(crate) fn are_made_of(
         &self,
         signing: &Signing,
@@ -124,7 +124,8 @@ impl Narinfos {
         Ok(rendered)
     }
 
-    /// Drops a narinfo that was just added, if its path was marked meanwhile.
+    /// Drops a narinfo that was just added, if its path was marked as suspect or quarantined
+    /// meanwhile.
     fn drop_if_marked(&self, hash_part: &HashPart) {
         if self.reader.shared.health.is_marked(hash_part) {
             self.rendered.remove(hash_part);
@@ -286,7 +287,8 @@ impl Narinfos {
         Ok(true)
     }
 
-    /// Returns the answer if it needs no look-up in the store.
+    /// Returns the narinfo or the refusal for a hash part, if that needs no look-up in the store;
+    /// otherwise `None`.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
         if !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part) {

@@ -80,9 +80,9 @@ struct Walk<'a> {
     rest_factor: u32,
     /// Whether the catalog was out of date at the last step.
     was_stale: bool,
-    /// The epoch of the last check for new paths.
+    /// The catalog's epoch at the last check for new paths; `None` before the first check.
     epoch: Option<u64>,
-    /// The highest registration number seen.
+    /// The highest registration number found so far.
     newest: i64,
     /// The registration number below which the walk continues; it goes from the newest row to the
     /// oldest.

@@ -30,9 +30,10 @@ pub(crate) const HEAD: AnswerHead = AnswerHead {
 #[derive(Debug)]
 pub(crate) struct Narinfo {
     pub(crate) path: StorePath,
-    /// The registration number of the row that it describes.
+    /// The registration number of the row from which the narinfo was rendered; `None` if the row
+    /// has none.
     pub(crate) registration: Option<i64>,
-    /// Length of the text before the signatures.
+    /// Length in bytes of the narinfo's text before its signatures.
     pub(crate) unsigned_len: usize,
     pub(crate) prepared: Prepared,
 }

@@ -67,7 +67,8 @@ impl Sign {
 }
 
 impl Signing {
-    /// Returns the signatures to send with a path. `sign` computes one of the cache's own.
+    /// Returns the signatures to send with a path. `sign` computes a signature with one of the
+    /// cache's own keys.
     fn signatures(
         &self,
         signs: bool,

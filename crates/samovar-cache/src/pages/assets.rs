@@ -49,7 +49,7 @@ impl Asset {
     }
 }
 
-/// Returns the response for the asset of this name, if there is one.
+/// Returns the response with the asset of this name; `None` if there is no such asset.
 pub(crate) fn answer(name: &str) -> Option<Response> {
     let all = [&STYLE, &SCRIPT, &ICON];
     let asset = all.into_iter().find(|asset| asset.name == name)?;

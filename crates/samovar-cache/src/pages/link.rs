@@ -2,7 +2,7 @@
 
 use samovar_nix::{StoreDir, StorePath};
 
-/// A file or directory in this store path or another one.
+/// The destination of a symbolic link: a file or directory in this store path or in another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: StorePath,

@@ -43,7 +43,8 @@ impl Render for Visible<'_> {
     }
 }
 
-/// Whether a character is a control or format character: line breaks, direction marks, joiners,
+/// Whether a character is a control or format character, such as a line break, a direction mark, a
+/// joiner or a tag.
 /// tags.
 fn is_unseen(character: char) -> bool {
     character.is_control()

@@ -24,7 +24,7 @@ impl View<'_> {
         };
         match self.uploads_of(stored) {
             Ok(main) => self.page("Uploads", "wide", main).response(Status::OK),
-            // Reported where it was found.
+            // The function that found the error has reported it.
             Err(_refusal) => self.unreadable(),
         }
     }

@@ -22,7 +22,8 @@ pub(crate) struct Background {
 pub(crate) struct Threads {
     narinfos: Arc<Narinfos>,
     prefetch: Option<Prefetcher>,
-    /// `None` if the policy has no roots.
+    /// The thread that watches the roots of the policy; `None` if the policy has no roots or the
+    /// thread could not be started.
     roots: Option<RootsWatch>,
 }
 
@@ -117,7 +118,7 @@ impl Background {
     }
 }
 
-/// Returns the roots of a cache's policy, to be watched; `None` if the policy has no roots.
+/// Returns the check of a cache's roots; `None` if its policy has no roots.
 fn check_of_roots(narinfos: &Arc<Narinfos>) -> Option<RootsCheck> {
     let reader = &narinfos.reader;
     let roots = Arc::clone(&reader.policy.roots);

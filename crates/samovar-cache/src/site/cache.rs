@@ -352,7 +352,7 @@ impl Cache {
     /// Answers a GET or HEAD from the store.
     fn respond(&self, head: Head<'_>, path: &[u8], route: Route) -> Result<Response, Refusal> {
         match route {
-            // The same answer as on the I/O thread.
+            // The I/O thread gives the same response.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => {
                 let text = String::from_utf8_lossy(self.cache_info.body());

@@ -21,7 +21,7 @@ use crate::sync::unpoisoned;
 /// The caches of a site.
 #[derive(Debug)]
 pub(crate) struct Caches {
-    /// Ordered by prefix, the longest first.
+    /// The caches in descending order of the length of their prefixes.
     caches: Box<[Cache]>,
     have_pages: bool,
 }
@@ -97,7 +97,7 @@ impl Caches {
 #[derive(Debug)]
 pub(crate) struct Current {
     caches: RwLock<Arc<Caches>>,
-    /// Number of replacements. It is changed only while the lock is held.
+    /// Number of replacements. It is changed only while `caches` is locked for writing.
     number: AtomicU64,
 }
 
@@ -137,7 +137,7 @@ impl LocalCaches {
         }
     }
 
-    /// Returns the current caches.
+    /// Returns the current caches. Copies them first if they were replaced since the last call.
     pub(crate) fn now(&mut self, current: &Current) -> &Caches {
         if self.number != current.number.load(Ordering::Acquire) {
             *self = Self::of(current);

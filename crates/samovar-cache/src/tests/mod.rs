@@ -30,7 +30,7 @@ struct TestServer {
     server: Server<Site>,
 }
 
-/// A response without its `Date`.
+/// A response without its `Date` field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     status: u16,
@@ -68,8 +68,8 @@ impl TestServer {
         self.get(&format!("/{}.narinfo", info.path.hash_part()))
     }
 
-    /// Sends a request. `fields`: header lines. `None`: the connection ended before the response
-    /// was complete.
+    /// Sends a request with the header lines in `fields`. Returns `None` if the connection ended
+    /// before the response was complete.
     fn request(&self, method: &str, path: &str, fields: &str) -> Option<Answer> {
         self.request_with_body(method, path, fields, "")
     }

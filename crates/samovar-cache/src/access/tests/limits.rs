@@ -1,4 +1,5 @@
-//! Rate limits are exact to the request and the second, and so is the memory of passwords.
+//! Rate limits admit exactly the configured number of requests, and remembered passwords expire on
+//! time.
 
 use super::*;
 

@@ -12,12 +12,12 @@ use crate::answer::bulk;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
-/// Maximum number of paths in a closure. It takes eight seconds of a worker; no known system is as
-/// large.
+/// Maximum number of paths in a closure. Computing one of this size takes a worker eight seconds;
+/// no known system is as large.
 const COUNT_MAX: usize = 1_000_000;
 
-/// Maximum number of paths in a closure that is computed without a slot. It takes ten milliseconds,
-/// less than a retry of the client.
+/// Maximum number of paths in a closure that is computed without a slot. Computing one of this size
+/// takes ten milliseconds, less than a retry of the client would take.
 const SMALL_COUNT_MAX: usize = 1000;
 
 /// Answers `/closure/<hash part>`.

@@ -29,7 +29,8 @@ use crate::narinfo::rendered::Narinfo;
 /// them.
 const STEP_COUNT: usize = 32;
 
-/// A `text/` media type, so that proxies compress the response: without its signatures, to a third.
+/// A `text/` media type, so that proxies compress the response: apart from its signatures, it
+/// shrinks to a third.
 const TYPE: &str = "text/x-nix-narinfos";
 
 /// Makes the response with these records.
@@ -58,8 +59,8 @@ struct Records {
     /// Index of the first record that is not rendered yet.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
-    /// The line of the current record, of which the bytes before `text_at` were sent. Its narinfo
-    /// follows.
+    /// The header line of the current record. Its first `text_at` bytes were sent. The narinfo
+    /// follows the line.
     text: Vec<u8>,
     text_at: usize,
     narinfo: Option<(Arc<Narinfo>, usize)>,
@@ -86,7 +87,8 @@ impl Records {
         true
     }
 
-    /// Renders the next line. Returns `false` after the last one.
+    /// Moves to the next record and writes its header line to `text`. Returns `false` after the
+    /// last line.
     fn advance(&mut self) -> io::Result<bool> {
         self.text.clear();
         self.text_at = 0;
@@ -122,7 +124,7 @@ impl Records {
         Ok(true)
     }
 
-    /// Renders the next few records.
+    /// Renders the narinfos of the next [`STEP_COUNT`] records.
     fn make(&mut self) -> io::Result<()> {
         let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
         let members = members.map_err(|Evicted| {
@@ -158,7 +160,8 @@ impl Records {
     }
 }
 
-/// Whether the answer is about the wanted registration, or a failure that says nothing about it.
+/// Whether a closure may contain `answer` for `member`: a narinfo of the same registration, or an
+/// error other than absence, which leaves open whether that registration still exists.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
         Ok(rendered) => rendered.narinfo.registration == member.registration,

@@ -57,9 +57,10 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
     present: Option<TempRoots>,
-    /// The connection of the previous generation. It is closed when the present generation ends.
+    /// The connection that holds the leases of the previous generation. It is closed when the
+    /// present generation ends; `None` if there is none.
     previous: Option<TempRoots>,
-    /// Time from which the present connection counts as working; `None` after that time.
+    /// Time at which the present connection starts to count as working; `None` once it does.
     settles_at: Option<Instant>,
     /// Time at which the present generation ends.
     ends_at: Instant,
@@ -332,7 +333,7 @@ impl Keeper {
     }
 }
 
-/// Tells the requests that wait for these paths whether the paths are leased.
+/// Replies to the requests that wait for these paths: reports whether the paths are leased.
 fn answer(requests: impl IntoIterator<Item = LeaseRequest>, is_leased: bool) {
     let waiters = requests.into_iter().filter_map(|request| request.waiter);
     waiters.for_each(|waiter| waiter.answer(is_leased));

@@ -64,7 +64,8 @@ pub(super) struct Table {
     pub(super) present: Set,
     previous: Set,
     queue: Vec<LeaseRequest>,
-    /// Whether the queue was empty before its first entry, so that the keeper must be woken.
+    /// Whether the keeper must be woken, because the queue was empty before its first entry was
+    /// added.
     needs_wake: bool,
     in_progress: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
     pub(super) is_stopped: bool,

@@ -57,8 +57,8 @@ struct Mark {
     row: Stamp,
     /// The fingerprint of the damaged files; `None` while the path is only suspect.
     files: Option<Fingerprint>,
-    /// The epoch of the last check. In the same epoch, the next check may run from `next_check_at`
-    /// on.
+    /// The catalog's epoch in which the files were last checked. In the same epoch, they are not
+    /// checked again before `next_check_at`.
     checked_epoch: Option<u64>,
     next_check_at: Instant,
     is_being_checked: bool,
@@ -160,7 +160,7 @@ impl Damaged {
         is_known || self.add(&mut marks, hash_part, row, None)
     }
 
-    /// Quarantines a path whose files failed two reads; the files have this fingerprint.
+    /// Quarantines a path whose files failed two reads. `files` is the fingerprint of the files.
     pub(super) fn quarantine(&self, info: &PathInfo, files: Fingerprint) {
         let row = Stamp::of_row(info);
         self.add(

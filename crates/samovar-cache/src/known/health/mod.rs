@@ -128,7 +128,8 @@ impl Health {
         self.damaged.contains(hash_part)
     }
 
-    /// Whether the NAR of these files must be hashed while it is sent.
+    /// Whether a NAR must be hashed while it is sent. `info` is the row of its path, and `root`
+    /// identifies the directory or file from which it is read.
     pub(crate) fn is_to_hash(&self, info: &PathInfo, root: &Identity) -> bool {
         self.trust.is_first_hashed && self.minute(info, root).is_none()
     }

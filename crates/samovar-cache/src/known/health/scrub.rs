@@ -95,7 +95,7 @@ impl<'a> Round<'a> {
             let len_before = self.status.len_done;
             self.verify_path(planned.hash_part)?;
             self.status.paths_done += 1;
-            // Skipped paths count with their planned length as well.
+            // Count the planned length even if the path was skipped.
             self.status.len_done = len_before + planned.len;
             self.publish();
         }

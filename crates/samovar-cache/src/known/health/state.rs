@@ -92,7 +92,8 @@ pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Another server of this directory may be writing, or may just have renamed this file.
+    // Another server that uses this directory may be writing the same file, or may just have
+    // renamed it.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     if fs::symlink_metadata(&new)?.ino() != file.metadata()?.ino() {
         return Err(io::ErrorKind::ResourceBusy.into());

@@ -12,7 +12,7 @@ use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
 use crate::sync::Locked;
 
-/// Number of records below which those of collected paths are not searched for.
+/// Minimum number of records at which the table is searched for those of collected paths.
 const COUNT_MIN: usize = 4096;
 
 /// All verification records.

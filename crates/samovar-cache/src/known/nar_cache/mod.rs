@@ -42,10 +42,11 @@ use samovar_http::{Batch, Body, Progress, Source};
 pub(crate) use recording::Recording;
 pub(crate) use table::{CachedNar, Key, NarCache};
 
-/// Bytes added to a batch at once.
+/// Maximum number of bytes of a copy that are added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
-/// An open directory for the NAR cache, and the configured size of the cache.
+/// The open directory in which the NAR cache stores its copies, and the configured size of the
+/// cache.
 #[derive(Debug)]
 pub struct NarCacheDirectory {
     directory: OwnedFd,
@@ -123,8 +124,8 @@ fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
 }
 
 impl NarCache {
-    /// Returns a copy. A copy of a NAR whose size is not `nar_size` is not used, even if it has the
-    /// hash in the row.
+    /// Returns the copy with this key. Returns `None` if there is no such copy, or if its NAR does
+    /// not have the length `nar_size`, even though it has the hash in the row.
     pub(crate) fn get(&self, key: &Key, nar_size: u64) -> Option<Arc<CachedNar>> {
         let cached = self.find(key)?;
         (cached.nar_size == nar_size).then_some(cached)
@@ -152,7 +153,7 @@ impl CachedNar {
     }
 }
 
-/// The body of a response that is sent from the cache: a whole NAR or a range.
+/// The body of a response that is sent from a copy in the NAR cache: a whole NAR or a range of it.
 #[derive(Debug)]
 struct CachedNarBody {
     cached: Arc<CachedNar>,
@@ -160,7 +161,8 @@ struct CachedNarBody {
     end: u64,
 }
 
-/// Adds bytes of a file to a batch, at most up to offset `end`. Returns the offset behind them.
+/// Adds bytes of a copy's file to a batch, from offset `at` to at most offset `end`. Returns the
+/// offset of the first byte that was not added.
 pub(crate) fn add_file(batch: &mut Batch, file: &Arc<File>, at: u64, end: u64) -> io::Result<u64> {
     let left = end.saturating_sub(at);
     if batch.takes_files() {

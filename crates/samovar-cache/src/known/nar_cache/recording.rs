@@ -12,7 +12,8 @@ use super::table::{Allocation, CachedNar, NarCache};
 /// Average file length in bytes above which opening the files is cheaper than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
 
-/// NAR bytes in addition to the average: one large file among many small ones is no reason to stop.
+/// Number of bytes that a copy may have beyond [`FILE_LEN_MAX`] per file: one large file among many
+/// small ones is no reason to stop.
 const UNDECIDED_LEN: u64 = 256 * 1024;
 
 /// A copy in progress. Dropping it frees its file and its disk space.
@@ -25,15 +26,15 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts to record a NAR that is about to be sent completely. `None`: the NAR is not worth
-    /// caching.
+    /// Starts to record a NAR that is about to be sent completely. Returns `None` if the NAR is not
+    /// worth caching or cannot be cached now.
     pub(crate) fn start(cache: &Arc<NarCache>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
         let key = (*nar_hash, NarCoding::Identity);
         Self::reserve(cache, key, nar_size, nar_size)
     }
 
-    /// Starts to record a NAR that is being compressed to at most `len_max` bytes. `None`: it
-    /// cannot be cached now.
+    /// Starts to record a NAR that is being compressed to at most `len_max` bytes. Returns `None`
+    /// if it cannot be cached now.
     pub(crate) fn start_zstd(
         cache: &Arc<NarCache>,
         nar_hash: &NarHash,
@@ -58,8 +59,8 @@ impl Recording {
         })
     }
 
-    /// Writes the next bytes. `file_count`: number of files in the NAR that were started so far.
-    /// `None`: the NAR is not worth caching, or writing failed.
+    /// Writes the next bytes of an uncompressed NAR. `file_count` is the number of the NAR's files
+    /// that were started so far. Returns `None` if the NAR is not worth caching, or writing failed.
     pub(crate) fn write(self, bytes: &[u8], file_count: u64) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
@@ -70,7 +71,7 @@ impl Recording {
         self.append(bytes)
     }
 
-    /// Writes the next bytes. `None`: writing failed, or there is no disk space.
+    /// Writes the next bytes. Returns `None` if writing failed, or there is no disk space.
     pub(crate) fn append(mut self, bytes: &[u8]) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
         self.allocation.grow(&self.file, len)?;
@@ -82,12 +83,13 @@ impl Recording {
         Some(self)
     }
 
-    /// Returns the file and the number of bytes written so far.
+    /// Returns the file of the copy, and the number of bytes written to it so far.
     pub(crate) fn written(&self) -> (&Arc<File>, u64) {
         (&self.file, self.written_len)
     }
 
-    /// Adds the complete copy to the cache. The hash of the NAR must be the registered one.
+    /// Adds the complete copy to the cache. The caller has checked that the hash of the NAR is the
+    /// registered one. Returns `None` if the copy is incomplete or there is no capacity for it.
     pub(crate) fn finish(mut self) -> Option<Arc<CachedNar>> {
         let is_whole = match self.allocation.key.1 {
             NarCoding::Identity => self.written_len == self.allocation.len,

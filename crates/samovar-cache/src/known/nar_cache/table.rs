@@ -21,17 +21,17 @@ use crate::sync::Locked;
 /// Minimum size of a cached NAR, in bytes. Smaller ones are sent in one buffer.
 const NAR_LEN_MIN: u64 = 256 * 1024;
 
-/// Disk space is allocated in steps of this many bytes. So an aborted download evicts no more than
-/// its own bytes plus one step.
+/// Number of bytes of disk space that are allocated at a time. So an aborted download evicts no
+/// more than its own bytes plus this number.
 const STEP_LEN: u64 = 4 << 20;
 
-/// Time without writes after a write error.
+/// Time after a write error during which no copy is written.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum number of NARs recorded as not worth caching, at 72 bytes each.
 const REFUSED_COUNT_MAX: usize = 4096;
 
-/// The NAR and the form of a copy.
+/// Identifies a copy: the hash of its NAR, and whether it is compressed.
 pub(crate) type Key = (NarHash, NarCoding);
 
 /// A verified copy of a NAR.
@@ -50,7 +50,7 @@ pub(super) struct Allocation {
     pub(super) key: Key,
     /// Length of the copy, in bytes; before the copy is complete, the most that it may have.
     pub(super) len: u64,
-    /// Bytes allocated so far; at the end, equal to `len`.
+    /// Number of bytes allocated so far; once the copy is complete, equal to `len`.
     taken_len: u64,
     pub(super) cache: Arc<NarCache>,
 }
@@ -66,7 +66,8 @@ impl Allocation {
         let more_len = wanted_len.checked_sub(self.taken_len)?;
         let evicted = self.cache.take(more_len)?;
         let before_len = std::mem::replace(&mut self.taken_len, wanted_len);
-        // Close the files after releasing the lock: dropping their allocations takes the same lock.
+        // Close the files of the evicted copies now that `take` has released the lock of the cache:
+        // dropping their allocations takes the same lock.
         drop(evicted);
         let allocated = allocate(file, before_len, more_len);
         allocated
@@ -106,10 +107,11 @@ pub(crate) struct NarCache {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<Key, Entry>,
-    /// NARs that have disk space allocated, complete or not.
+    /// Keys of all copies that have disk space allocated, whether complete or being written.
     allocations: HashSet<Key>,
     used_len: u64,
-    /// Number of uses so far; the time in entries is measured by it.
+    /// Number of uses of copies so far. Each entry stores the value at its last use, so that the
+    /// least recently used one can be found.
     clock: u64,
     /// NARs that are not cached again, because their copy was unreadable or is not worth its disk
     /// space. The set is cleared when it is full.

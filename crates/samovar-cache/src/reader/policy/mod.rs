@@ -85,7 +85,8 @@ pub(crate) enum Decision {
 /// The expiry time of a decision that never expires.
 pub(crate) const FOREVER: i64 = i64::MAX;
 
-/// A compiled rule. `roots` is the index of its set in [`Roots`].
+/// A rule in the form in which it is evaluated. `roots` is the index of the closure of its roots in
+/// [`Roots`]; `None` if the rule has no roots.
 #[derive(Debug)]
 struct Ready {
     roots: Option<usize>,

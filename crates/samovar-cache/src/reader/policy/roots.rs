@@ -119,7 +119,8 @@ impl Roots {
         self.publish(sets.map(|sets| Arc::new(Sets(sets))));
     }
 
-    /// Returns a number that grows with each change of the sets. Read it before deciding.
+    /// Returns a number that grows with each change of the closures. Callers must read it before
+    /// they decide about a path.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -137,7 +138,8 @@ impl Roots {
 /// The thread that watches the roots of one cache. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
-    /// Dropped first, which tells the thread to end.
+    /// The thread ends when this channel is closed. The field is declared first, so it is dropped
+    /// before `thread`, which waits for the thread.
     _running: Sender<()>,
     thread: LowPriority,
 }
@@ -170,7 +172,7 @@ impl RootsWatch {
 pub(crate) struct RootsCheck {
     shared: Arc<SharedStore>,
     roots: Arc<Roots>,
-    /// One closure per rule.
+    /// The closures of the roots, one for each rule.
     closures: Vec<Closure>,
     /// The epoch of the store in which `closures` were computed.
     epoch: Option<u64>,
@@ -289,7 +291,7 @@ impl RootsCheck {
 }
 
 impl Closure {
-    /// Computes the closure for new targets, starting from this one.
+    /// Computes the closure of `targets`. Reuses as much of this closure as is still valid.
     fn now(&self, store: &dyn Store, targets: BTreeSet<StorePath>) -> Result<Self, StoreError> {
         let paths: Vec<StorePath> = targets.into_iter().collect();
         let mut targets = Vec::with_capacity(paths.len());
@@ -358,7 +360,7 @@ fn add_closure(
 }
 
 impl RuleRoots {
-    /// Returns the store paths that the roots lead to.
+    /// Returns the store paths to which the roots of this rule lead.
     fn store_paths(&self, dir: &StoreDir) -> Result<BTreeSet<StorePath>, RootsError> {
         let mut found = BTreeSet::new();
         for root in &self.roots {
