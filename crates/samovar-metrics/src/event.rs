@@ -54,7 +54,7 @@ pub enum Event<'a> {
     StoreRecovered,
     /// The store can be read, but its schema needs the operator's attention.
     StoreRemark(SchemaWarning),
-    /// One path cannot be served; the store as a whole is fine.
+    /// One path cannot be served, although the store as a whole can be read.
     PathFailed {
         /// The path, its hash part, or the request.
         path: &'a dyn fmt::Display,

@@ -33,7 +33,7 @@ pub(crate) struct Meter {
     shards: Box<[Shard]>,
 }
 
-/// The counters of some of the threads, on separate cache lines.
+/// One shard: the counters of some of the threads, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
@@ -70,7 +70,8 @@ pub(crate) struct RecordedRequest {
     pub(crate) client: u8,
 }
 
-/// The kind of request, and its outcome.
+/// The kind of a recorded request: for a narinfo that was found, for one that is missing, or for a
+/// NAR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Served,
@@ -81,7 +82,7 @@ pub(crate) enum RequestKind {
 #[derive(Debug)]
 struct RequestShard {
     list: Vec<RecordedRequest>,
-    /// On average one of `stride` requests is recorded.
+    /// Sampling interval: one in `stride` requests is recorded on average.
     stride: u64,
     /// Number of requests to skip before the next one is recorded.
     skip: u64,
@@ -137,8 +138,8 @@ impl Meter {
             (Class::Nar, StatusClass::Success) => RequestKind::Nar,
             _ => return,
         };
-        // The lock is contended only when the sampler takes the records, once a second. Then this
-        // record is lost, which does not matter.
+        // The lock of the records is contended only when the sampler takes them, once a second.
+        // Then this record is lost, which does not matter.
         if let Some(hash_part) = hash_part
             && let Ok(mut records) = shard.requests.try_lock()
         {

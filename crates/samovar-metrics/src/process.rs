@@ -12,7 +12,8 @@ use crate::status::ProcessStatus;
 pub(crate) struct Process {
     pub(crate) status: ProcessStatus,
     pub(crate) virtual_len: u64,
-    /// Whether the number of file descriptors is limited.
+    /// Whether the number of file descriptors is limited. If it is not, `max_fds` of the status is
+    /// 0.
     pub(crate) limits_fds: bool,
     /// Start time, a Unix time in seconds.
     pub(crate) started_s: f64,
@@ -61,7 +62,7 @@ impl Process {
                 pid: std::process::id(),
                 cpu_s: seconds(field(14) + field(15)),
                 resident_len: field(24) * page_size() as u64,
-                // Minus the descriptor that lists the directory.
+                // Do not count the descriptor with which this directory is listed.
                 open_fds: count("/proc/self/fd").saturating_sub(1),
                 max_fds: max_fds.unwrap_or(0),
                 thread_count: field(20),

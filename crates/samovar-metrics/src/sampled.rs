@@ -16,8 +16,8 @@ use crate::status::{Latency, Moment, Rates, TopPath, Totals};
 pub(crate) const TOP_COUNT: usize = 20;
 /// Length of the history, in seconds: the width of the chart.
 const HISTORY_LEN: usize = 120;
-/// Windows of the percentiles, for the present and for comparison, each with the interval at which
-/// a state is stored for it.
+/// Time windows of the percentiles. The first is for the present, the second for comparison. Each
+/// has the interval at which a state is stored for it.
 const WINDOWS: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_secs(1)),
     (Duration::from_secs(300), Duration::from_secs(10)),
@@ -39,18 +39,19 @@ pub(crate) struct Sampled {
     /// CPU utilisation of each I/O thread over the last second, from 0 to 1.
     pub(crate) io_threads: Vec<f64>,
     threads_at: Option<Instant>,
-    /// The time of the last probe that all I/O threads answered, and how long they took.
+    /// The time of the last probe that all I/O threads answered, and how long they took; `None`
+    /// before the first one.
     pub(crate) answered: Option<(Instant, Duration)>,
-    /// The current epoch, and the time when it was first seen.
+    /// The current epoch, and the time when it was first seen; `None` before the first sample.
     epoch: Option<(u64, Instant)>,
     /// Number of catalog loads, counted by changes of the epoch.
     pub(crate) epoch_count: u64,
-    /// The time and result of the last probe of the store.
+    /// The time and result of the last probe of the store; `None` before the first one.
     pub(crate) store: Option<(Instant, Result<(), String>)>,
     list: Vec<RecordedRequest>,
 }
 
-/// Counters and histograms at one moment.
+/// The counters and histograms at one moment, from which later percentiles are computed.
 #[derive(Debug)]
 struct State {
     at: Instant,

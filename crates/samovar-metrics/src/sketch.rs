@@ -33,9 +33,9 @@ pub(crate) struct Sketch<K> {
 pub(crate) struct Counter {
     /// The estimate. It is never too low.
     pub(crate) count: u64,
-    /// The amount by which `count` may be too high.
+    /// Maximum amount by which `count` may be too high.
     pub(crate) error: u64,
-    /// The set of marks, from 0 to 63, that occurred with the key.
+    /// The marks that were added with the key: a set of numbers from 0 to 63, one bit each.
     pub(crate) marks: u64,
 }
 

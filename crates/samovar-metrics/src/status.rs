@@ -20,7 +20,7 @@ pub struct Status {
     pub version: u32,
     /// Time of the snapshot.
     pub time_ms: u64,
-    /// Name, version, addresses and readiness of the server.
+    /// State of the server process: name, version, addresses and readiness.
     pub server: ServerStatus,
     /// Rates over the last seconds, for example requests per second.
     pub now: Rates,
@@ -100,11 +100,11 @@ pub struct Rates {
 pub struct Latency {
     /// `all`, `narinfo` or `nar`.
     pub route: String,
-    /// Length of the window.
+    /// Length of the time window.
     pub window_s: f64,
     /// Number of responses. If 0, the percentiles are 0.
     pub count: u64,
-    /// Median latency, in seconds.
+    /// Median latency, in seconds: half of the responses took at most this long.
     pub p50_s: f64,
     /// 90th percentile of latency.
     pub p90_s: f64,
@@ -173,7 +173,7 @@ pub struct TransferStatus {
     pub id: u64,
     /// Store path of the NAR.
     pub path: String,
-    /// Address of the client; `-` on a unix socket.
+    /// Address of the client; `-` for a client on a Unix socket.
     pub client: String,
     /// Bytes of the body read so far; the client may have received fewer.
     pub sent_len: u64,
@@ -199,14 +199,14 @@ pub struct RecentError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreStatus {
-    /// The store directory, `/nix/store`.
+    /// The store directory, usually `/nix/store`.
     pub store_dir: String,
     /// Paths in the catalog, including paths deleted since it was loaded; `None` while it is being
     /// loaded.
     pub path_count: Option<u64>,
     /// Memory used by the catalog.
     pub catalog_len: u64,
-    /// Duration of the last complete load of the catalog.
+    /// Duration of the last complete load of the catalog; `None` before the first one.
     pub load_s: Option<f64>,
     /// Whether nix-daemon is queried because the database cannot be read. The number of paths is
     /// then unknown.
@@ -251,7 +251,7 @@ pub struct ScrubStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
-    /// Name of the cache: `narinfos`, `small_nars`, `nar_cache` or `plans`.
+    /// Name of the cache: `narinfos`, `small_nars`, `nar_cache` or `plans` (NAR plans).
     pub name: String,
     /// Number of entries.
     pub entry_count: u64,
@@ -273,7 +273,7 @@ pub struct CacheStatus {
 pub struct EventCount {
     /// Name of the event, as in the error log.
     pub name: String,
-    /// Occurrences since the start.
+    /// Number of occurrences of the event since the start.
     pub count: u64,
 }
 
@@ -315,7 +315,7 @@ pub struct ProcessStatus {
     pub resident_len: u64,
     /// Number of open file descriptors.
     pub open_fds: u64,
-    /// Limit of file descriptors.
+    /// Limit of file descriptors; 0 if there is none.
     pub max_fds: u64,
     /// Number of threads.
     pub thread_count: u64,

@@ -51,17 +51,17 @@ pub(crate) use families;
 pub struct StorageStatus {
     /// The storage directory.
     pub directory: String,
-    /// Uploads since the start.
+    /// Counters of uploads since the start.
     pub uploads: UploadStatus,
-    /// The caches.
+    /// The uploaded paths of each cache.
     pub caches: Vec<StoredCacheStatus>,
-    /// Totals of the database; `None` until they were read for the first time.
+    /// Totals of the upload database; `None` until they were read for the first time.
     pub totals: Option<StorageTotals>,
-    /// Free space on the disk.
+    /// Free space on the disk of the storage; `None` if unknown.
     pub disk_free_len: Option<u64>,
-    /// Size of the disk.
+    /// Size of the disk of the storage; `None` if unknown.
     pub disk_len: Option<u64>,
-    /// Runs of the collector.
+    /// Runs of the garbage collector for uploaded paths.
     pub collector: CollectorStatus,
 }
 
@@ -79,11 +79,11 @@ pub struct UploadStatus {
     pub verified_len: u64,
     /// Number of verified NARs.
     pub verified_count: u64,
-    /// Total time to receive and verify them.
+    /// Total time spent receiving and verifying the verified NARs.
     pub verification_s: f64,
-    /// Number of commits.
+    /// Number of commits to the upload database.
     pub commit_count: u64,
-    /// Total time of commits.
+    /// Total duration of these commits.
     pub commit_s: f64,
     /// Number of paths in all commits.
     pub committed_path_count: u64,
@@ -119,7 +119,7 @@ pub struct StoredCacheStatus {
     pub path_count: u64,
     /// Size of the files that count towards the quota.
     pub len: u64,
-    /// The quota; `None`: no limit.
+    /// Maximum of `len`; `None`: no limit.
     pub quota_len: Option<u64>,
 }
 
@@ -127,45 +127,45 @@ pub struct StoredCacheStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StorageTotals {
-    /// Number of NARs.
+    /// Number of NARs in the storage.
     pub nar_count: u64,
-    /// Size of the NARs, decompressed.
+    /// Total size of the NARs, decompressed.
     pub nar_len: u64,
-    /// Size of the files of the NARs.
+    /// Total size of the files in which the NARs are stored.
     pub file_len: u64,
     /// Number of NARs that no path uses.
     pub loose_count: u64,
-    /// Size of their files.
+    /// Total size of the files of NARs that no path uses.
     pub loose_len: u64,
     /// Number of NARs whose file is missing or damaged.
     pub lost_count: u64,
-    /// Number of paths that will be deleted unless they are used.
+    /// Number of condemned paths: they will be deleted unless they are used.
     pub condemned_count: u64,
-    /// Number of pins; each generation counts.
+    /// Number of pins. Each generation of a pin counts.
     pub pin_count: u64,
 }
 
-/// Runs of the collector.
+/// Runs of the garbage collector for uploaded paths.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CollectorStatus {
-    /// End of the last complete run, also by another process; `None`: there was none.
+    /// End of the last complete run, in this process or another one; `None` if there was none.
     pub last_success_ms: Option<u64>,
-    /// Duration of the last complete run in this process.
+    /// Duration of the last complete run in this process; `None` before the first one.
     pub last_duration_s: Option<f64>,
     /// Number of complete runs since the start.
     pub run_count: u64,
     /// Number of failed runs since the start.
     pub failure_count: u64,
-    /// Number of paths condemned since the start.
+    /// Number of paths condemned (marked for deletion) since the start.
     pub condemned_path_count: u64,
     /// Number of paths deleted since the start.
     pub deleted_path_count: u64,
-    /// Number of NARs condemned since the start.
+    /// Number of NARs condemned (marked for deletion) since the start.
     pub condemned_nar_count: u64,
     /// Number of NARs deleted since the start.
     pub deleted_nar_count: u64,
-    /// Size of the files deleted since the start.
+    /// Total size of the files deleted since the start.
     pub freed_len: u64,
 }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 /// The media type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Builds a text in this format.
+/// Builds a text in the Prometheus format.
 #[derive(Debug)]
 pub(crate) struct Text {
     /// The declared families, one line each: name, type and help.

@@ -19,7 +19,7 @@ pub struct Transfers {
 #[derive(Debug, Default)]
 struct State {
     next_id: u64,
-    /// Transfers by id. Ids increase with time.
+    /// The transfers in progress by ID. IDs increase with time.
     list: BTreeMap<u64, Arc<Transfer>>,
 }
 
@@ -119,7 +119,7 @@ impl Source for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let gone = self.all.state().list.remove(&self.id);
-        // Free the entry after the lock is released.
+        // Free the transfer after the lock of the list is released.
         drop(gone);
     }
 }

@@ -22,13 +22,15 @@ pub(super) struct Draft {
     pub(super) socket: Option<PathBuf>,
     pub(super) host: Option<Host>,
     pub(super) port: Option<u16>,
-    /// The last option that switched TLS on or off, as spelled, and whether it was switched on.
+    /// The last option that switched TLS on or off, as spelled, and whether it was switched on;
+    /// `None` if there was no such option.
     pub(super) tls: Option<(String, bool)>,
-    /// Listeners with `:ssl`, to which `--disable-ssl` does not apply, and the spelling of the
-    /// first one.
+    /// Listeners with `:ssl`, to which `--disable-ssl` does not apply. The next field is the
+    /// spelling of the first one.
     pub(super) tls_listeners: Vec<ListenSpec>,
     pub(super) tls_listener: Option<String>,
-    /// The option as spelled, and its value.
+    /// The last option that set the certificate, as spelled, and its value. The next field is the
+    /// same for the key.
     pub(super) tls_certificate: Option<(String, PathBuf)>,
     pub(super) tls_key: Option<(String, PathBuf)>,
     pub(super) keepalive: Option<bool>,
@@ -44,15 +46,15 @@ pub(super) struct Draft {
 /// nix-serve-ng's log formats. Here, all of them log requests in one line format, except `json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogFormat {
-    /// No access log.
+    /// No requests are logged.
     Quiet,
-    /// Called `default`, or `normal` in the help of nix-serve-ng.
+    /// Requests are logged. Spelled `default`, or `normal` in the help of nix-serve-ng.
     Normal,
-    /// With the client address reported by a proxy.
+    /// Requests are logged with the client address that a proxy reports.
     RealIp,
-    /// One JSON object per request; not in nix-serve-ng.
+    /// Requests are logged as one JSON object each; not in nix-serve-ng.
     Json,
-    /// With debug messages in the error log. Also called `debug`.
+    /// Requests are logged, and the error log includes debug messages. Also spelled `debug`.
     Verbose,
 }
 

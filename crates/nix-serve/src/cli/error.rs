@@ -1,6 +1,6 @@
 //! Errors in the command line.
 
-/// Why the server does not start with a command line, in one line.
+/// An error in the command line that prevents the server from starting. The message is one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CliError {
     /// The value does not have the expected form.

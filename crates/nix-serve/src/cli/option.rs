@@ -11,7 +11,7 @@ use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 use super::draft::{Draft, LogFormat};
 
-/// One row of the table.
+/// An option that nix-serve knows: one row of [`OPTIONS`].
 #[derive(Debug)]
 pub(super) struct KnownOption {
     /// Names without dashes; single letters are the short names. Suggestions use the first name.
@@ -19,7 +19,7 @@ pub(super) struct KnownOption {
     pub(super) takes: Takes,
 }
 
-/// The value of an option, and its effect.
+/// Whether an option takes a value, and how it changes the draft of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Takes {
     /// Takes no value; `--x=0` and `--disable-x` switch the option off.

@@ -11,13 +11,13 @@ use crate::config::Configuration;
 
 const SUBJECT: &str = "storage";
 
-/// Seconds before its expiry from which a token is reported: 14 days.
+/// Maximum remaining time of a token, in seconds, at which its expiry is reported: 14 days.
 const RENEWAL_TIME: i64 = 14 * 86_400;
 
-/// Seconds by which a recorded time may be later than the clock.
+/// Number of seconds by which a time in the database may be later than the clock.
 const CLOCK_TOLERANCE: i64 = 60;
 
-/// Start of 2025, in seconds since 1970. A clock before it was never set.
+/// Start of 2025, in seconds since 1970. A clock that shows an earlier time was never set.
 const EARLIEST: i64 = 1_735_689_600;
 
 /// Types of file systems, from `statfs(2)` and `linux/magic.h`.
@@ -63,7 +63,7 @@ pub(super) fn examine(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Checks that the server can make files. Returns whether it can.
+/// Checks that the server can create files in the storage directory. Returns whether it can.
 fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Findings) -> bool {
     let shown = directory.display();
     let own = directory.join(".samovar");
@@ -95,7 +95,7 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
 }
 
 fn file_system(directory: &Path, found: &StatFs, findings: &mut Findings) {
-    // The kernel may extend the sign.
+    // `f_type` is signed: the kernel may have extended the sign of a 32-bit value.
     let kind = u32::try_from(found.f_type & 0xffff_ffff).unwrap_or_default();
     if let Some((_, name)) = NETWORK.iter().find(|(magic, _)| *magic == kind) {
         findings.error(
@@ -235,7 +235,7 @@ fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) 
         return;
     }
     let expires_soon = |token: &&&Token| {
-        // A newer token of the same name replaces it.
+        // Another token with the same name and right replaces this one if it is valid for longer.
         let lasts = |other: &&&Token| {
             other.name == token.name
                 && other.rights.push == token.rights.push

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Maximum length of a cache's name, bytes.
 pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
 
-/// The place where a setting was made.
+/// The place where an option was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// In a file, on this line.
@@ -49,11 +49,11 @@ pub enum ConfigError {
     /// There is no such option.
     #[error("{origin}: unknown option `{name}`{}", remedy(.nearest, *.is_of_server))]
     Unknown {
-        /// The location of the setting.
+        /// The place where the option was set.
         origin: Origin,
-        /// The name as written there.
+        /// The name of the option as written there.
         name: String,
-        /// The most similar option.
+        /// The known option with the most similar name; `None` if no name is similar.
         nearest: Option<String>,
         /// Whether the option exists but belongs to the server, and was set for a cache.
         is_of_server: bool,
@@ -64,15 +64,15 @@ pub enum ConfigError {
         CACHE_NAME_LEN_MAX
     )]
     CacheName {
-        /// The location of the setting.
+        /// The place where the name was written.
         origin: Origin,
-        /// The name as written there.
+        /// The invalid name.
         name: String,
     },
     /// The value of an option is invalid.
     #[error("{origin}: {option} must be {expected}, got {found}")]
     Value {
-        /// The location of the setting.
+        /// The place where the option was set.
         origin: Origin,
         /// Full name of the option.
         option: String,

@@ -12,7 +12,7 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// PEM file: the private key of the certificate.
     pub key: PathBuf,
-    /// Listeners that use TLS, given as `HOST:PORT:ssl`; `None` for all TCP listeners.
+    /// The listeners that use TLS, given as `HOST:PORT:ssl`; `None` if all TCP listeners do.
     pub only: Option<Vec<ListenSpec>>,
     /// Verification of client certificates; `None` if they are not requested.
     pub clients: Option<ClientAuthority>,

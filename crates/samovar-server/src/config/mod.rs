@@ -46,41 +46,43 @@ pub struct Configuration {
     /// Addresses to listen on, in the order given, each once; never empty. Default: all addresses,
     /// [`PORT_DEFAULT`].
     pub listeners: Vec<ListenSpec>,
-    /// Whether `listeners` was configured. If so, sockets of the service manager must be within it.
+    /// Whether `listeners` was configured. If so, each socket that the service manager passes must
+    /// be within one of them.
     pub listen_given: bool,
-    /// HTTPS, and the listeners that use it. Default: none.
+    /// Settings of HTTPS, and the listeners that use it; `None`: no listener uses TLS.
     pub tls: Option<Tls>,
-    /// Length of each listener's accept queue.
+    /// Maximum number of connections that may wait to be accepted, for each listener.
     pub backlog: u32,
-    /// Worker threads. Default: by the number of cores.
+    /// Number of worker threads; `None`: chosen by the number of cores.
     pub workers: Option<NonZeroU32>,
     /// Limits of connections. `Duration::MAX` means no time limit.
     pub limits: Limits,
-    /// User to switch to once the sockets are bound, by name or number. Default: no switch.
+    /// User to switch to once the sockets are bound, by name or number; `None`: the process keeps
+    /// its user.
     pub user: Option<String>,
-    /// Group to switch to, by name or number. Default: the primary group of `user`.
+    /// Group to switch to, by name or number; `None`: the primary group of `user`.
     pub group: Option<String>,
-    /// PID file. Default: none.
+    /// Path of the PID file; `None`: no PID file is written.
     pub pid_file: Option<PathBuf>,
-    /// File of the error log. Default: standard error.
+    /// Path of the file for the error log; `None`: the log goes to standard error.
     pub error_log: Option<PathBuf>,
     /// Whether the error log includes debug messages.
     pub is_verbose: bool,
-    /// Destination of the access log. Default: none.
+    /// Destination of the access log; `None`: there is no access log.
     pub access_log: Option<LogTarget>,
     /// Format of the access log.
     pub access_log_format: LogForm,
-    /// Client address in the access log.
+    /// Source of the client address that the access log shows.
     pub client_address: ClientAddress,
-    /// Metrics and status.
+    /// Settings of the admin server.
     pub admin: AdminSettings,
-    /// Store URI. Default: `NIX_REMOTE`.
+    /// URI of the store to serve; `None`: the value of `NIX_REMOTE`.
     pub store: Option<String>,
-    /// Directory of the NAR cache. Default: [`Self::cache_directory`].
+    /// Directory of the NAR cache; `None`: [`Self::cache_directory`].
     pub nar_cache: Option<PathBuf>,
     /// Default directory of the NAR cache. It is used only if it is writable and on a disk.
     pub cache_directory: PathBuf,
-    /// Maximum size of the NAR cache, bytes; 0 turns it off. Default: derived from the free space.
+    /// Maximum size of the NAR cache, bytes; 0 turns it off. `None`: derived from the free space.
     pub nar_cache_size: Option<u64>,
     /// GC leases: how long a path is protected after its narinfo was sent, at least; zero turns
     /// leases off. Default: [`GC_LEASE_TIME_DEFAULT`] if there is a daemon, else none.
@@ -88,11 +90,11 @@ pub struct Configuration {
     /// Whether the first NAR that is sent of each path is hashed, to compare it with the
     /// registration.
     pub verifies_first: bool,
-    /// Directory of the verification records. Default: none.
+    /// Directory of the verification records; `None`: they are not stored on disk.
     pub state_directory: Option<PathBuf>,
-    /// Rate of background verification, bytes per second. Default: no background verification.
+    /// Rate of background verification, bytes per second; `None`: no background verification.
     pub scrub_rate: Option<NonZeroU64>,
-    /// Directory for uploaded paths. Default: none; uploads are then refused.
+    /// Directory for uploaded paths; `None`: uploads are refused.
     pub storage: Option<PathBuf>,
     /// The caches, which have different URL paths; never empty.
     pub caches: Vec<CacheSettings>,
@@ -222,9 +224,9 @@ pub struct CacheSettings {
     pub policy: PolicyConfig,
     /// Texts of the web interface; `None` turns it off.
     pub pages: Option<Pages>,
-    /// Which uploaded paths the collector keeps.
+    /// Rules that decide which uploaded paths the garbage collector keeps.
     pub retention: Retention,
-    /// Maximum total length of the files of uploaded paths, in bytes. Default: no limit.
+    /// Maximum total length of the files of uploaded paths, in bytes; `None`: no limit.
     pub quota: Option<u64>,
 }
 
@@ -245,7 +247,8 @@ pub struct Pages {
     pub title: String,
     /// Description; may be empty.
     pub description: String,
-    /// URL at which clients reach the cache. Default: the URL in the browser.
+    /// URL at which clients reach the cache; `None`: the URL under which the browser has reached
+    /// it.
     pub public_url: Option<String>,
 }
 

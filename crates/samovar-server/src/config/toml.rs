@@ -93,7 +93,7 @@ fn write_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 pub(super) struct Leaf {
     /// Dotted name, as in `tls.certificate`.
     pub(super) name: String,
-    /// `None` for a table that holds leaves.
+    /// The value; `None` for a table, whose entries are separate leaves.
     pub(super) value: Option<Value>,
     /// Line number, from 1.
     pub(super) line: usize,

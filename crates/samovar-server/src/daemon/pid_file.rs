@@ -13,7 +13,8 @@ use rustix::process::{Pid, test_kill_process};
 pub struct PidFile {
     path: PathBuf,
     content: String,
-    /// Path of the file until [`put`](Self::put): a temporary name, removed on drop.
+    /// The temporary path of the file, which is removed on drop; `None` once [`put`](Self::put) has
+    /// renamed the file.
     beside: Option<PathBuf>,
 }
 

@@ -33,9 +33,9 @@ use crate::config::{LogForm, LogTarget};
 pub(crate) struct Entry<'a> {
     /// `%h`: address of the client; `None` on a Unix socket.
     pub(crate) client: Option<IpAddr>,
-    /// `%u`: the name of an authenticated client; empty for none.
+    /// `%u`: the name of the client; `None` or empty if it was not authenticated.
     pub(crate) user: Option<&'a [u8]>,
-    /// The requested store path, if known. Not in the combined format.
+    /// The requested store path; `None` if unknown. Not in the combined format.
     pub(crate) path: Option<&'a str>,
     /// `%t`: time when the request was received.
     pub(crate) time: SystemTime,

@@ -86,7 +86,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// An error of the writing thread, to be reported.
+/// An error of the writing thread, which `report` of [`LineWriter::spawn`] turns into a log line.
 #[derive(Debug)]
 pub(crate) enum Trouble<'a> {
     /// Lines were dropped because the buffer was full or could not be written. Reported once the
@@ -227,7 +227,8 @@ struct Writer<R> {
     failing: bool,
 }
 
-/// Work for the thread, in addition to the lines.
+/// The tasks of the writing thread besides writing lines: reporting lost lines and reopening the
+/// file.
 struct Work {
     lost_count: u64,
     reopen: bool,
@@ -314,7 +315,8 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         }
         drop(state);
         if !std::mem::replace(&mut self.failing, true) {
-            // The sink cannot take the reported line, but `report` may log it elsewhere.
+            // Drop the line that `report` returns, because the sink cannot take it. `report` may
+            // have logged the error elsewhere.
             drop((self.report)(Trouble::Write(error)));
         }
     }

@@ -16,7 +16,8 @@ use super::bind::{self, SocketFiles};
 use crate::config::Configuration;
 use crate::log::ErrorLog;
 
-/// Maximum number of a successor's attempts to bind the listeners, and the pause between them.
+/// Maximum number of attempts of an upgraded server to bind the listeners, and the pause between
+/// them.
 const TRY_COUNT: u32 = 100;
 const TRY_STEP: Duration = Duration::from_millis(100);
 
@@ -27,7 +28,7 @@ const CONNECTION_COUNT_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) metrics: Arc<Metrics>,
-    /// `None` while the predecessor still listens.
+    /// The bound listeners; `None` while the predecessor still listens on their addresses.
     bound: Option<Bound>,
 }
 
@@ -46,9 +47,9 @@ struct State {
     has_ended: bool,
 }
 
-/// Fields are dropped in order. The socket files must come first: once the server has closed its
-/// listeners, a successor may create files with the same inode numbers, which would be taken for
-/// the files of this process.
+/// The running admin server. Its fields are dropped in order. The socket files must come first:
+/// once the server has closed its listeners, a successor may create files with the same inode
+/// numbers, which would be taken for the files of this process.
 #[derive(Debug)]
 struct Running {
     _files: SocketFiles,

@@ -136,7 +136,7 @@ pub(super) struct SocketFiles(Vec<SocketFile>);
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode, if known.
+    /// Device and inode of the file when it was bound; `None` if they could not be read.
     identity: Option<(u64, u64)>,
 }
 

@@ -67,7 +67,8 @@ pub(super) fn add_uploads(
     Ok(())
 }
 
-/// Returns the certificate authorities of client certificates.
+/// Returns the file with the certificate authorities of client certificates; `None` if clients are
+/// not asked for certificates.
 fn authorities(config: &Configuration) -> Option<&std::path::Path> {
     let clients = config.tls.as_ref()?.clients.as_ref()?;
     Some(&clients.authorities)

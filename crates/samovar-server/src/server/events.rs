@@ -110,7 +110,8 @@ fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorL
     }
     let how = match outcome {
         Ok(_) => new.fail(),
-        // The time is over: end the process, so that it neither serves nor writes its PID file.
+        // The new process did not report in time, or the transfer of the sockets failed: kill it,
+        // so that it neither serves nor writes its PID file.
         Err(_) => new.end(),
     };
     errors.error(format_args!(

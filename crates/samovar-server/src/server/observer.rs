@@ -88,7 +88,8 @@ impl Logs {
         self.errors.write(level, message);
     }
 
-    /// Returns the address to log. `known` is the client as its cache identified it.
+    /// Returns the client address to log. `known` is the client that the requested cache has
+    /// identified, if it has access rules.
     fn address(&self, head: Head<'_>, known: Option<&Client>) -> Option<IpAddr> {
         let peer = address(head.peer());
         match self.client_address {
@@ -217,7 +218,7 @@ impl samovar_http::Observer for Logs {
             _ => Count::Other,
         });
         if let (Incident::Refused { peer, refusal }, Some(access)) = (incident, &self.access) {
-            // Leave the request line out: a malformed one may contain anything.
+            // Leave the request line out, because a malformed one may contain anything.
             access.record(&Entry {
                 client: address(*peer),
                 user: None,
@@ -235,7 +236,7 @@ impl samovar_http::Observer for Logs {
         }
         match incident {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
-            // Log them at debug level only: clients can cause them at will.
+            // Clients can cause these incidents at will, so log them at debug level only.
             Incident::Refused { .. } | Incident::TooSlow { .. } => self.errors.debug(incident),
             Incident::BodyFailed { .. } => self.say(&self.bodies, Level::Warning, incident),
             _ => self.say(&self.limits, Level::Warning, incident),

@@ -37,7 +37,7 @@ pub(super) const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// Time in which each I/O thread must answer the watchdog. A thread that does not counts as stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// Logs, keys, accounts and certificate are read; no socket is bound.
+/// The first stage: logs, keys, accounts and certificate are read, and no socket is bound.
 pub(super) struct Prepared<'a> {
     config: &'a Configuration,
     pub(super) logs: Arc<Logs>,
@@ -46,19 +46,21 @@ pub(super) struct Prepared<'a> {
     tls: Option<Secure<'a>>,
 }
 
-/// Sockets are bound and the PID file is written.
+/// The second stage: the sockets are bound, and the PID file is written.
 pub(super) struct Bound<'a> {
     pub(super) prepared: Prepared<'a>,
     listeners: Vec<Listener>,
     socket_files: SocketFiles,
     admin: Option<Planned>,
-    /// Still under its temporary name if there is a predecessor.
+    /// The PID file, still under its temporary name if there is a predecessor; `None` if none is
+    /// configured.
     pid_file: Option<PidFile>,
-    /// The server that has passed its sockets to this process, until it is released.
+    /// The server that has passed its sockets to this process; `None` if there is none, or once it
+    /// is released.
     predecessor: Option<handover::Predecessor>,
 }
 
-/// The process runs as the configured user, and the server answers requests.
+/// The third stage: the process runs as the configured user, and the server answers requests.
 pub(super) struct Serving<'a> {
     pub(super) bound: Bound<'a>,
     pub(super) server: Arc<Server<Site>>,
@@ -66,11 +68,11 @@ pub(super) struct Serving<'a> {
     pub(super) kinds: Vec<Kind>,
     /// URLs of the listeners.
     urls: Vec<String>,
-    /// `None` before [`announce`](Self::announce).
+    /// The admin server; `None` before [`announce`](Self::announce), and if it is turned off.
     pub(super) admin: Option<Admin>,
     pub(super) sender: Sender<Event>,
     pub(super) events: Receiver<Event>,
-    /// Threads that run until this value is dropped.
+    /// The threads for signals and for the watchdog, which run until this value is dropped.
     _threads: (SignalThread, Option<Watchdog>),
 }
 

@@ -40,7 +40,7 @@ const NOT_INHERITED: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", 
 #[derive(Debug)]
 pub(super) enum Event {
     Signal(Signal),
-    /// The outcome of an upgrade: whether the new process serves.
+    /// The outcome of an upgrade: whether the new process serves, or an error if that is uncertain.
     Successor(io::Result<bool>),
 }
 
@@ -175,7 +175,8 @@ impl Successor {
             let storage = server.service().storage();
             storage.inspect(|storage| storage.set_shared(true));
             let outcome = handover::give(&ours, &server);
-            // After an error it is not certain that the successor has never served.
+            // The storage stays shared after an error, because the successor may have served
+            // already.
             if matches!(outcome, Ok(false)) {
                 storage.inspect(|storage| storage.set_shared(false));
             }

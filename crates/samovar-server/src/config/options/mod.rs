@@ -23,7 +23,7 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// Description, of one or two sentences.
     pub help: &'static str,
-    /// The corresponding option of nix-serve, with its dashes.
+    /// The corresponding option of nix-serve, with its dashes; `None` if nix-serve has none.
     pub nix_serve: Option<&'static str>,
     /// Type and bounds of the value.
     pub kind: Kind,
@@ -112,7 +112,8 @@ pub(super) enum Set<D> {
     Rules(fn(&mut D, Vec<Rule>)),
 }
 
-/// Resolves the `NAME` of a path `credential:NAME`.
+/// Returns the path of the service manager's credential `NAME`, for a value `credential:NAME`, or
+/// an error message.
 pub(super) type FindCredential<'a> = &'a dyn Fn(&str) -> Result<PathBuf, String>;
 
 impl<D> Set<D> {
