@@ -17,8 +17,8 @@ const FIELD_COUNT_MAX: usize = 1000;
 const STREAMED_FORM_LEN_MAX: u64 = 1 << 20;
 
 impl Request {
-    /// Returns the decoded query. The limit of the request target, 8 KiB by default, also bounds
-    /// the query.
+    /// Returns the decoded query. The length limit of the request target, 8 KiB by default, also
+    /// bounds the length of the query.
     ///
     /// ```
     /// use samovar_http::{Request, Router};

@@ -57,9 +57,10 @@ use crate::service::Service;
 const DESCRIPTORS_MAX: usize = 253;
 /// First byte of the message: the version of its format.
 const VERSION: u8 = 1;
-/// Sent by the successor once it serves.
+/// The byte that the successor sends once it serves.
 const READY: u8 = b'R';
-/// Time limit for each step for which the other process need not wait.
+/// Timeout of sending and of receiving the sockets. The wait for the successor to serve has no
+/// timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until the
@@ -108,8 +109,8 @@ pub fn give<S: Service>(mut stream: &UnixStream, server: &Server<S>) -> io::Resu
     }
 }
 
-/// The process that has served until now, returned by [`take`]. Dropping this value without
-/// [`release`](Self::release) lets that process continue to serve.
+/// The old process, which serves until the new one is ready; returned by [`take`]. Dropping this
+/// value without [`release`](Self::release) lets the old process continue to serve.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
 

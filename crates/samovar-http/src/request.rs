@@ -21,7 +21,8 @@ pub struct Request {
     pub(crate) session: Option<Arc<Session>>,
     /// The body; empty if the handler reads it as a stream.
     pub(crate) body: Vec<u8>,
-    /// The part of the request body budget that `body` uses.
+    /// The part of the request body budget that `body` uses; `None` before the first byte was
+    /// added.
     held: Option<Held>,
     /// Number of bytes of `body` that a reader has consumed.
     pub(crate) read_len: usize,
@@ -125,7 +126,7 @@ impl BodyReader<'_> {
     pub fn wait(&self, mut is_ready: impl FnMut(Duration) -> bool) -> io::Result<()> {
         match &self.request.link {
             Some(link) => link.wait(&mut is_ready),
-            // Requests without a link are handled on an I/O thread, or are over.
+            // A request without a link is handled on an I/O thread, or its exchange has ended.
             None => Err(BodyError::Stopped.into()),
         }
     }

@@ -30,8 +30,8 @@ pub trait Service: Send + Sync + 'static {
         reply.dispatch()
     }
 
-    /// Returns how to receive the body of a request. Called on the I/O thread for requests with a
-    /// body that [`inline`](Self::inline) has declined; must not block.
+    /// Chooses the way of receiving the body of a request. Called on the I/O thread for requests
+    /// with a body that [`inline`](Self::inline) has declined; must not block.
     fn intake(&self, head: Head<'_>) -> Intake {
         let _unused = head;
         Intake::Buffered(0)
@@ -57,7 +57,7 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// How the body of a request is received.
+/// Way of receiving the body of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
     /// The whole body is in memory before the handler starts. At most this many bytes; a longer one

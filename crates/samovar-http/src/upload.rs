@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::http::Status;
 use crate::proto::Refusal;
 
-/// Interface of a connection or stream to the request, while a handler has the request.
+/// Access of a request to the connection or stream that carries it, while a handler has the
+/// request.
 pub(crate) trait RequestLink: fmt::Debug + Send {
     /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
@@ -20,7 +21,8 @@ pub(crate) trait RequestLink: fmt::Debug + Send {
     /// Returns whether the handler may have to wait for the rest of the body.
     fn is_streamed(&self) -> bool;
 
-    /// Converts the link, for the worker that takes the connection out of the request.
+    /// Converts the link to `Any`, so that the worker can downcast it and take the connection out
+    /// of the request.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 

@@ -56,7 +56,7 @@ pub struct ContentAddress {
     hash: Hash,
 }
 
-/// Why a text is not a content address.
+/// Error of parsing or creating a content address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContentAddressError {
@@ -105,7 +105,7 @@ impl ContentAddress {
         Self::new(method, hash.map_err(ContentAddressError::Hash)?)
     }
 
-    /// Returns the input that was hashed.
+    /// Returns the method, which states what data was hashed.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method

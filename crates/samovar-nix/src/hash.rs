@@ -97,7 +97,7 @@ pub struct Hash {
     bytes: [u8; DIGEST_LEN_MAX],
 }
 
-/// Why a text is not a hash.
+/// Error of parsing or creating a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {

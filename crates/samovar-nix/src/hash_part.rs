@@ -22,14 +22,14 @@ pub(crate) const TEXT_LEN: usize = 32;
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HashPart([u8; 20]);
 
-/// Why a text is not a hash part.
+/// Error of parsing a hash part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashPartError {
-    /// Not 32 characters.
+    /// The text does not have exactly 32 characters.
     #[error("a hash part has 32 characters")]
     Length,
-    /// A character outside Nix's base-32.
+    /// The text has a character outside Nix's base-32.
     #[error("a character that is not base-32")]
     Digit,
 }

@@ -69,17 +69,17 @@ pub struct PublicKey {
     bytes: [u8; PUBLIC_LEN],
 }
 
-/// Why a text is not a key. No variant holds any part of the text.
+/// Error of parsing a key. No variant holds any part of the text, which may be secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The text has no colon.
     #[error("key without a name")]
     NoColon,
-    /// The name is empty, or holds white space or a control character.
+    /// The key name is empty, or holds white space or a control character.
     #[error("bad key name")]
     Name,
-    /// The rest is not base-64 of 64 bytes (secret key) or 32 bytes (public key).
+    /// The text after the colon is not base-64 of 64 bytes (secret key) or 32 bytes (public key).
     #[error("bad base-64")]
     Base64(#[source] Base64Error),
 }

@@ -10,14 +10,14 @@ use crate::{Algorithm, Hash, HashError, nixbase32};
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NarHash([u8; 32]);
 
-/// Why a text is not a NAR hash.
+/// Error of parsing or converting a NAR hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NarHashError {
     /// The text is not a hash.
     #[error("not a hash")]
     Hash(#[from] HashError),
-    /// The hash has another algorithm.
+    /// The text is a hash, but not SHA-256.
     #[error("a NAR hash is SHA-256")]
     NotSha256,
 }

@@ -46,11 +46,11 @@ const fn values() -> [u8; 256] {
     values
 }
 
-/// Why a text is not base-32 of the expected length.
+/// Error of decoding base-32 to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The number of digits does not fit any byte string, or not the expected length.
+    /// The number of digits fits no byte string, or not one of the expected length.
     #[error("a base-32 text cannot be {text_len} digits long here")]
     Length {
         /// Length of the text, in bytes.

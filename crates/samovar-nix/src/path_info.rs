@@ -41,12 +41,12 @@ pub struct PathInfo {
     pub nar_hash: NarHash,
     /// Length of the path's NAR, in bytes. Zero means unknown: clients reject a narinfo with it.
     pub nar_size: u64,
-    /// The paths it refers to, possibly including itself. Sorted and unique by convention;
-    /// functions that write them sort them if necessary.
+    /// The paths to which this path refers, possibly including itself. Sorted and unique by
+    /// convention; functions that write them sort them if necessary.
     pub references: Vec<StorePath>,
     /// The derivation that built the path, if known.
     pub deriver: Option<StorePath>,
-    /// The stored signatures.
+    /// The signatures that the store holds for the path.
     pub signatures: Vec<Signature>,
     /// The content address, for content-addressed paths.
     pub content_address: Option<ContentAddress>,

@@ -32,7 +32,7 @@ pub struct Signature {
 
 const BYTES_LEN: usize = 64;
 
-/// Why a text is not a signature.
+/// Error of parsing or creating a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
@@ -42,7 +42,7 @@ pub enum SignatureError {
     /// The key name is empty, or holds a colon, white space or a control character.
     #[error("bad key name")]
     KeyName,
-    /// The rest is not the canonical base-64 of 64 bytes.
+    /// The text after the colon is not the canonical base-64 of 64 bytes.
     #[error("bad base-64")]
     Base64(#[source] Base64Error),
 }

@@ -31,7 +31,7 @@ pub const NAME_LEN_MAX: usize = 211;
 
 /// A store path without its directory, such as `vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0`.
 ///
-/// Ordered by the bytes of the base name, as Nix orders references.
+/// Paths are ordered by the bytes of the base name, as Nix orders references.
 ///
 /// # Examples
 ///
@@ -50,7 +50,7 @@ pub struct StorePath {
     hash_part: HashPart,
 }
 
-/// Why a text is not a store path.
+/// Error of parsing a store path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorePathError {

@@ -141,7 +141,8 @@ impl Store for LocalStore {
     }
 
     fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
-        // The daemon has no registration numbers.
+        // The daemon cannot list the newest paths, because its protocol has no registration
+        // numbers.
         self.database
             .query(|connection, dir| database::newest(connection, dir, before, count_max))
     }

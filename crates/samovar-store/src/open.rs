@@ -10,7 +10,7 @@ use crate::settings::{Settings, SettingsError, socket_below};
 use crate::store::Store;
 use crate::uri::{Parameters, StoreKind, StoreUri, UriError};
 
-/// Why a store cannot be opened: file, cause and remedy, in one line.
+/// Error of opening a store. Its message states the file, the cause and the remedy in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -35,7 +35,7 @@ pub enum OpenError {
         database: PathBuf,
         /// The expected path of the daemon's socket.
         socket: PathBuf,
-        /// Why the database is unavailable.
+        /// Reason for which the database is unavailable.
         reason: Unavailable,
         /// The schema version that Nix recorded, in parentheses, if it is the cause; else empty.
         schema: String,
@@ -91,7 +91,8 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
     }
     let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
     match store.probe_database() {
-        // A lock is temporary, so it is no error here: every look-up tries again.
+        // Another process holds the database's lock only for a moment, so this is no error here:
+        // every look-up tries again.
         Ok(()) | Err(StoreError::Busy) => {}
         Err(error) if store.leaves_to_daemon(error) && store.has_daemon() => {}
         Err(error) => return Err(explain(&location, error)),

@@ -25,7 +25,7 @@ pub enum Verdict {
     Gone,
 }
 
-/// How the files of a path differ from its registration.
+/// Difference between the files of a path and its registration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -152,7 +152,8 @@ impl From<TreeError> for Failure {
 #[derive(Debug)]
 pub struct Pace {
     rate: Option<NonZeroU64>,
-    /// Time at which the bytes counted so far may have been read at the configured rate.
+    /// Earliest time at which the bytes counted so far may have been read at the configured rate.
+    /// The next read waits until then.
     due: Instant,
 }
 

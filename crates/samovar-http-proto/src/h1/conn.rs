@@ -28,8 +28,8 @@ use super::chunk::{ChunkDecoder, ChunkEvent};
 use super::head::{self, Framing, HeadIndex, HeadLimits};
 
 /// The HTTP/2 connection preface (RFC 9113, section 3.4). It looks like an HTTP/1 request line with
-/// an unsupported version, so it is looked for only after that error, at no cost for other
-/// requests.
+/// an unsupported version. So the parser compares the input with the preface only after that error,
+/// which costs nothing for other requests.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Maximum length of the rest of a request body that is read and discarded after an early response,
@@ -49,7 +49,7 @@ pub enum Step {
     Framing,
     /// End of the body; the request is complete. Not reported for a request without a body.
     BodyEnd,
-    /// The response to the current request must be completed first.
+    /// No input is processed until the response to the current request is complete.
     Paused,
     /// The request is malformed or exceeds a limit; no more input is read.
     Refused(Refusal),
@@ -179,12 +179,12 @@ impl Conn {
         Ok((head_len, Step::Head))
     }
 
-    /// Whether the current request has unread body bytes.
+    /// Returns whether the current request has unread body bytes.
     pub fn has_body(&self) -> bool {
         matches!(self.state, State::Body(_))
     }
 
-    /// Whether the rest of a body is being discarded after an early response.
+    /// Returns whether the rest of a body is being discarded after an early response.
     pub fn is_discarding(&self) -> bool {
         matches!(self.state, State::Discard { .. })
     }
@@ -204,7 +204,7 @@ impl Conn {
         std::mem::take(&mut self.expect_continue)
     }
 
-    /// Whether a response sent now may leave the connection open.
+    /// Returns whether a response sent now may leave the connection open.
     pub fn may_keep(&self) -> bool {
         self.keep_alive
             && match &self.state {

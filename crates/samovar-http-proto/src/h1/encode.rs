@@ -11,7 +11,8 @@ pub enum Delimiter {
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// The end of the connection: a body of unknown length for an HTTP/1.0 peer.
+    /// No framing field: the server closes the connection after the body. For a body of unknown
+    /// length to an HTTP/1.0 peer.
     Close,
 }
 

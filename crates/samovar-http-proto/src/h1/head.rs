@@ -235,7 +235,7 @@ fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
 }
 
 /// Returns whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT, which
-/// makes it an unsupported version. `None` while too few bytes have arrived.
+/// makes it an unsupported version; `None` if too few bytes have arrived to decide that.
 fn other_version(head: &[u8]) -> Option<bool> {
     let third = head.splitn(3, |byte| *byte == b' ').nth(2)?;
     let shown = third.iter().zip(b"HTTP/0.0");
@@ -475,8 +475,9 @@ fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Whether a value is `host [ ":" port ]` (RFC 3986, section 3.2), or empty (RFC 9112, 3.2). The
-/// RFC allows a comma, but that looks like a list of hosts, so it is refused.
+/// Returns whether a value is `host [ ":" port ]` (RFC 3986, section 3.2), or empty (RFC 9112,
+/// 3.2). The RFC allows a comma in a host, but such a value looks like a list of hosts, so it is
+/// refused.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value {
         [] => return true,

@@ -23,7 +23,7 @@ impl ResponseHead {
 }
 
 impl<T: Default> Session<T> {
-    /// Returns the caller's data attached to a stream.
+    /// Returns the data that the caller has attached to a stream; `None` if the stream has ended.
     pub fn data(&mut self, stream: u32) -> Option<&mut T> {
         Some(&mut self.streams.find(stream)?.data)
     }
@@ -38,7 +38,8 @@ impl<T: Default> Session<T> {
         self.streams.count()
     }
 
-    /// Returns the number of response body bytes written to the output so far.
+    /// Returns the number of response body bytes written to the output so far; 0 if the stream has
+    /// ended.
     pub fn sent_len(&self, stream: u32) -> u64 {
         self.streams.peek(stream).map_or(0, |entry| entry.sent_len)
     }
@@ -113,7 +114,7 @@ impl<T: Default> Session<T> {
         self.push(stream);
     }
 
-    /// Resets a stream; returns the data attached to it.
+    /// Resets a stream; returns the data attached to it, or `None` if the stream had already ended.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) -> Option<T> {
         self.streams.find(stream)?.respond.send_reset(code);
         self.forget(stream)

@@ -39,7 +39,7 @@ impl Frame {
         }
     }
 
-    /// Whether the frame has the `END_STREAM` flag.
+    /// Returns whether the frame has the `END_STREAM` flag.
     pub(super) fn ends_stream(self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & FLAG_END_STREAM != 0
     }
@@ -62,7 +62,8 @@ pub(super) struct Scanner {
     header: [u8; HEADER_LEN],
     header_len: usize,
     is_block_open: bool,
-    /// The frame of the most recent header.
+    /// The frame whose header was found last, even if its payload is complete; `None` before the
+    /// first.
     frame: Option<Frame>,
     frame_count: u64,
 }
@@ -92,7 +93,7 @@ impl Scanner {
         self.frame_count
     }
 
-    /// Returns the frame whose payload is incomplete.
+    /// Returns the frame whose payload has not arrived completely yet, if there is one.
     pub(super) fn unfinished(&self) -> Option<Frame> {
         self.frame.filter(|_| self.skip_len > 0)
     }

@@ -131,7 +131,7 @@ pub struct Session<T> {
     pipe: Pipe,
     head_limits: HeadLimits,
     pub(super) streams: Table<Stream<T>>,
-    /// Number of streams with a pending response piece.
+    /// Number of streams that have a response piece to send.
     pub(super) pending_count: usize,
     incoming: Scanner,
     outgoing: Scanner,
@@ -468,7 +468,8 @@ impl<T> Stream<T> {
         loop {
             return match body.poll_data(&mut context) {
                 Poll::Pending => None,
-                // A frame with padding only, or an empty frame that ends the stream.
+                // The frame has only padding, or it is empty and ends the stream: look at the next
+                // one.
                 Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
                 Poll::Ready(Some(Ok(bytes))) => Some(Event::Data(stream, bytes)),
                 Poll::Ready(Some(Err(_))) => Some(Event::Reset(stream)),

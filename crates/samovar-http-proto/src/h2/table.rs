@@ -50,7 +50,7 @@ impl<S> Table<S> {
         self.entries.get(self.slot(id)?)?.as_ref()
     }
 
-    /// Returns the stream in a slot, and its number.
+    /// Returns the stream in a slot, with its number; `None` if the slot is free.
     pub(super) fn at(&mut self, slot: usize) -> Option<(u32, &mut S)> {
         let id = *self.ids.get(slot)?;
         Some((id, self.entries.get_mut(slot)?.as_mut()?))

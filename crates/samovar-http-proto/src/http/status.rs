@@ -18,7 +18,7 @@ impl Status {
         self.0
     }
 
-    /// Whether a response with this status may have a body (RFC 9110, 6.4.1).
+    /// Returns whether a response with this status may have a body (RFC 9110, 6.4.1).
     pub fn allows_body(self) -> bool {
         self.0 >= 200 && self.0 != 204 && self.0 != 304
     }

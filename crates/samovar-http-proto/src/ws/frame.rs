@@ -37,7 +37,7 @@ pub enum OpCode {
 }
 
 impl OpCode {
-    /// Whether this is the opcode of a control frame.
+    /// Returns whether this is the opcode of a control frame.
     pub fn is_control(self) -> bool {
         matches!(self, Self::Close | Self::Ping | Self::Pong)
     }

@@ -153,7 +153,8 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// Returns the client's preferred subprotocol among `supported`.
+    /// Returns the client's preferred subprotocol among `supported`; `None` if the client offers
+    /// none of them.
     pub fn choose_protocol<S: AsRef<str>>(&self, supported: &[S]) -> Option<&'a str> {
         let is_supported = |offered: &&str| supported.iter().any(|own| own.as_ref() == *offered);
         self.protocols.iter().copied().find(is_supported)

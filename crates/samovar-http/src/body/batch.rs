@@ -24,7 +24,8 @@ pub struct Batch {
     /// yet.
     filled: usize,
     sent: usize,
-    /// Number of bytes at the end of the buffer that must stay free.
+    /// Number of bytes at the end of the buffer that [`room`](Self::room) does not offer; see
+    /// [`reserve`](Self::reserve).
     reserved_len: usize,
     files: VecDeque<FilePart>,
     /// Number of bytes added since the last [`clear`](Self::clear), including file ranges.
@@ -139,7 +140,8 @@ impl Batch {
         (self.filled, self.sent, self.added_len) = (0, 0, 0);
     }
 
-    /// Overwrites filled bytes with the size of a chunk, which is known only after its data.
+    /// Overwrites filled bytes from index `at`. Used for the size of a chunk, which is known only
+    /// after its data.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         self.buffer.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -38,8 +38,8 @@ impl Outflow {
         }
     }
 
-    /// Pulls the next piece, of about `piece_len` bytes if the source has as many. Errors are
-    /// final.
+    /// Pulls the next piece, of about `piece_len` bytes if the source has as many. After an error,
+    /// the body has failed and must not be pulled again.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
         let mut block = waker.host().blocks().take(piece_len);
         if self.progress == Progress::Wait {

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::sync::Lock;
 
-/// Buffer length within the budget, in bytes: long enough to need few system calls on both sides,
-/// short enough for the L2 cache.
+/// Length of a buffer that is allocated while the memory budget lasts, in bytes: long enough to
+/// need few system calls on both sides, short enough for the L2 cache.
 const LARGE_LEN: usize = 256 * 1024;
-/// Buffer length beyond the budget, in bytes, and so the minimum memory of a slow reader.
+/// Length of a buffer that is allocated once the memory budget is exhausted, in bytes. It is the
+/// minimum memory that a slow reader occupies.
 const SMALL_LEN: usize = 16 * 1024;
 
 /// Allocates buffers for response bodies. Beyond the memory budget it allocates small ones, so that
@@ -21,8 +22,8 @@ pub(crate) struct BufferPool {
     budget_len: usize,
 }
 
-/// A buffer, accounted in the budget until it is dropped, even by a panic: a leak in the budget
-/// would limit all later bodies to small buffers.
+/// A buffer that counts towards the memory budget until it is dropped, also if a panic drops it: a
+/// leak in the budget would limit all later bodies to small buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub(super) bytes: Box<[u8]>,

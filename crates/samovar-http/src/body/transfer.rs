@@ -26,14 +26,14 @@ pub(crate) enum Outcome {
     Waiting,
 }
 
-/// Marks the end of the body for the client.
+/// Method of delimiting the body, by which the client recognises its end (RFC 9112, 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// The announced length, in bytes.
+    /// `Content-Length`, in bytes.
     Length(u64),
-    /// Chunks.
+    /// The chunked transfer coding.
     Chunked,
-    /// The end of the connection.
+    /// The server closes the connection after the body.
     Close,
 }
 
@@ -46,7 +46,8 @@ pub(crate) struct Transfer {
     /// close-delimited body.
     left: Option<u64>,
     framing: Framing,
-    /// Framing after the body that no batch had space for yet; set when the source ends.
+    /// The rest of the last chunk, which follows the body and did not fit into a batch yet. Empty
+    /// until the source ends.
     tail: Vec<u8>,
     is_ended: bool,
     is_waiting: bool,
@@ -56,7 +57,7 @@ pub(crate) struct Transfer {
     framing_len: u64,
     /// Number of unsent bytes of earlier responses, which precede the head of this response.
     before_len: u64,
-    /// Whether the source, not the socket, caused the failure.
+    /// Whether the source caused the last error of [`run`](Self::run); otherwise the socket did.
     is_source_failed: bool,
 }
 
@@ -125,7 +126,7 @@ impl Transfer {
             if self.is_ended && self.tail.is_empty() || self.is_waiting {
                 self.batch = None;
                 if !transport.flush()? {
-                    // If the source waits, the next pull will return `Wait` again.
+                    // A waiting source is not forgotten: the next pull returns `Wait` again.
                     return Ok(Outcome::Blocked);
                 }
                 return Ok(if self.is_waiting {

@@ -119,8 +119,8 @@ impl Source for Compressed {
                     }
                     self.encoder = Some(encoder);
                     let is_out = self.put_ready(out);
-                    // Send the bytes that did not fit first. The next pull then pulls the inner
-                    // source again, which reports `Wait` again.
+                    // Some bytes did not fit into this batch; they are sent first. The next pull of
+                    // this source pulls the inner source again, which then reports `Wait` again.
                     return Ok(if is_out {
                         Progress::Wait
                     } else {

@@ -26,8 +26,9 @@ use crate::service::Service;
 
 /// Transport of an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
 pub(crate) trait Carrier: Sized {
-    /// Calls `handler` with the request, whose body it can read from the carrier meanwhile. Returns
-    /// `None` if the handler has lost the carrier; the client is then disconnected.
+    /// Calls `handler` with the request. While the handler runs, it can read the request body from
+    /// the carrier. Returns `None` if the handler did not give the carrier back; the client is then
+    /// disconnected.
     fn lend<S: Service, R>(
         self,
         shared: &Shared<S>,
@@ -43,7 +44,7 @@ pub(crate) trait Carrier: Sized {
     fn refused(job: Job) -> Option<(Self, Box<Request>)>;
 
     /// Prepares the response after the handler has returned. `request` is kept for the report to
-    /// the observer; `None` if nothing is reported.
+    /// the observer; it is `None` if the exchange is not reported.
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>);
 
     /// Returns the client's preferences.
@@ -142,7 +143,8 @@ fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Resp
     response
 }
 
-/// Completes the head of a response: the field that delimits the body, `Date`, and `Connection`.
+/// Completes the head of a response: adds the field that delimits the body, `Date`, and
+/// `Connection`.
 pub(super) fn finish_head(
     out: &mut Vec<u8>,
     status: Status,

@@ -14,7 +14,7 @@ use crate::observer::Incident;
 use crate::service::Service;
 use crate::tls::{Handshake, peer_names};
 
-/// Continues a handshake as far as the socket allows.
+/// Continues a TLS handshake until it ends or must wait for the socket.
 pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     let Transport::Tls(stream) = &mut conn.transport else {
         return give_back(shared, conn, Verdict::Handshake(Handshake::Done));

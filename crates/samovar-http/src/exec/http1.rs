@@ -80,11 +80,12 @@ impl Carrier for Box<Conn> {
         let waker = shared.core.waker(self.home, self.key);
         self.restart_clock(Instant::now());
         self.later = Some(Arc::clone(&later));
-        // Send pending interim responses before the wait. The next write will report an error
-        // again.
+        // Send pending interim responses before the wait. An error is ignored here, because the
+        // next write reports it again.
         drop(self.flush());
         give_back(shared, self, Verdict::Waiting);
-        // The connection is returned before the waker can be called, so one wake-up covers both.
+        // Return the connection before the waker can be called: a single wake-up of the I/O thread
+        // then covers both the return and the complete response.
         later.watch(waker);
     }
 }
@@ -237,7 +238,7 @@ pub(super) fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
 
 /// Closes a connection whose I/O thread has ended.
 pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
-    // Count first, because the report to the observer may panic.
+    // Decrement the counter first, because the report to the observer may panic.
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.transport.reset_on_close();
     drop(fail(shared, &mut conn, End::Cut));

@@ -60,7 +60,7 @@ struct Stream {
     stream: StreamRef,
     cancel: Cancel,
     preferences: Preferences,
-    /// Kept for the report to the observer.
+    /// The request, kept for the report to the observer; `None` if the exchange is not reported.
     request: Option<Box<Request>>,
     was_deferred: bool,
 }
@@ -84,7 +84,8 @@ impl Carrier for Stream {
         request: &mut Request,
         handler: impl FnOnce(&mut Request) -> R,
     ) -> Option<(Self, R)> {
-        // An HTTP/2 request contains its link from the start, so there is nothing to move.
+        // An HTTP/2 request contains its link to the stream from the start, so nothing needs to be
+        // moved.
         Some((self, handler(request)))
     }
 

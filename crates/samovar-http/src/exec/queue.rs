@@ -30,7 +30,7 @@ use super::job::Job;
 use super::lane::Lane;
 use crate::sync::Lock;
 
-/// Starts one more worker.
+/// Function that starts one more worker thread.
 type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// The queue of all workers. It limits the number of queued requests, but always accepts jobs that

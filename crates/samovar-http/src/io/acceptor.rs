@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use super::listener::Socket;
 use super::sys::{self, Poll};
 
-/// First poll key of the listeners, which count down from here. The slab never assigns keys this
-/// large.
+/// Poll key of the first listener; each further listener has the next lower key. The slab never
+/// assigns keys this large.
 const LISTENER_KEY: u64 = u64::MAX - 1;
 
 /// The listeners of a thread, and a reserve descriptor for use when no other is free.
@@ -36,7 +36,7 @@ impl Acceptor {
         self.listeners.get(index)
     }
 
-    /// Returns the index of the listener with this poll key.
+    /// Returns the index of the listener with this poll key; `None` if the key is not a listener's.
     pub(super) fn index_of(&self, key: u64) -> Option<usize> {
         let index = usize::try_from(LISTENER_KEY.checked_sub(key)?).ok()?;
         (index < self.listeners.len()).then_some(index)

@@ -14,10 +14,10 @@ use crate::service::Service;
 /// Time limit for the rest of a request head once a server drains.
 const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
-/// An expired time limit.
+/// A time limit that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Overdue {
-    /// `handshake_time` or `linger_time`.
+    /// `handshake_time` during the TLS handshake, or `linger_time` while the connection lingers.
     Closing,
     /// `idle_time`.
     Idle,
@@ -92,9 +92,9 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
         }
         Stage::Waiting => {
             // The application may take any time, as long as the client is connected. A client that
-            // has shut down its sending side counts as disconnected once its unread requests have
-            // delayed this for one `stall_time`; otherwise connections without clients could
-            // accumulate.
+            // has shut down its sending side counts as disconnected: at once if the server has read
+            // all its bytes, otherwise after one `stall_time`. Without this limit, connections
+            // without clients could accumulate.
             return (conn.peer_ended && waited >= limits.stall_time).then_some(Overdue::Left);
         }
         Stage::Receiving | Stage::Answering => {}

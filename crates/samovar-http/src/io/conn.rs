@@ -33,8 +33,8 @@ pub(crate) struct Conn {
     /// Index of the connection's I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
-    /// Changed by [`enter`](Self::enter). Progress of the request is tracked by `proto`, because a
-    /// response may start before the request body ends.
+    /// The stage of the connection, changed only by [`enter`](Self::enter). `proto` tracks how far
+    /// the request was received, because a response may start before the request body ends.
     stage: Stage,
     pub(crate) proto: proto::conn::Conn,
     /// Bytes that were read but not parsed yet.

@@ -27,7 +27,8 @@ pub(super) const LINGER_LEN_MAX: u64 = 256 * 1024;
 
 /// Interval between checks of the time limits, and so their precision.
 const SWEEP_TIME: Duration = Duration::from_millis(250);
-/// The same interval during a drain, whose caller waits for the last connection.
+/// Interval between checks of the time limits during a drain: shorter, because the caller of the
+/// drain waits for the last connection.
 const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
 
 /// The next step for an HTTP/1 connection.

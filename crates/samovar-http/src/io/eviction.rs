@@ -28,7 +28,8 @@ use crate::proto::conn::Phase;
 
 /// Maximum number of candidates kept from a search.
 const FOUND_MAX: usize = 1024;
-/// If a search finds no more than one in this many connections, the next search must wait.
+/// Minimum yield of a search: if it finds at most one candidate per this number of connections, the
+/// next search must wait for [`SEARCH_TIME`].
 const WORTH_A_SEARCH: usize = 16;
 /// Minimum time between two searches if the first has found few candidates.
 const SEARCH_TIME: Duration = Duration::from_millis(20);
@@ -36,7 +37,7 @@ const SEARCH_TIME: Duration = Duration::from_millis(20);
 /// [`Limits::rest_time_min`].
 const SLOW_FACTOR: u32 = 5;
 
-/// Connections that may be evicted.
+/// The candidates for eviction that the last search has found.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
     /// Candidates in reverse order: the last one is evicted first.

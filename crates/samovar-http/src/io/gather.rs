@@ -57,7 +57,8 @@ impl Gathered {
         self.arrivals.len() >= ARRIVALS_MAX || BUFFER_LEN - self.filled < CAPACITY_LEN_MIN
     }
 
-    /// Reads from a connection and stores it; returns the connection if no bytes were read.
+    /// Reads from a connection and stores the connection with its bytes. Returns the connection if
+    /// no bytes were read.
     pub(super) fn read(
         &mut self,
         mut conn: Box<Conn>,

@@ -94,8 +94,8 @@ impl<S: Service> Context<S> {
             Err(_) => self.fail(conn, End::Left),
             Ok(false) => Next::Wait,
             Ok(true) if conn.stage() == Stage::Answering => {
-                // A response of a worker without a transfer, which the socket did not accept at
-                // once.
+                // The socket has now accepted the rest of a worker's response whose body was in
+                // memory, so that it needed no transfer.
                 exec::report(&self.shared, conn, End::Complete);
                 let keep = conn.answer.keep;
                 self.answered(conn, keep);

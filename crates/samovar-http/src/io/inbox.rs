@@ -66,7 +66,7 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 struct Mail {
     messages: Vec<Message>,
-    /// Connections that are with a worker, and for which an event has arrived.
+    /// Connections that a worker has, and for which the thread has received an event meanwhile.
     missed: Vec<Key>,
     is_woken: bool,
 }
@@ -133,9 +133,9 @@ impl Inbox {
     /// Moves all messages into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
-            // A sender wakes the thread after it has added its message, which may have been taken
-            // before. Reset the wake-up in any case: one that stays set would end every future
-            // wait.
+            // A sender adds its message first and wakes the thread afterwards, so the thread may
+            // have taken the message before the wake-up arrives. Reset the wake-up in any case: if
+            // it stayed set, it would end every future wait.
             mail.is_woken = true;
             self.take(mail, messages);
         }

@@ -53,11 +53,12 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) slab: Slab,
     pub(super) eviction: Eviction,
     gathered: Gathered,
-    /// Connections that must continue after others were served.
+    /// Connections that must continue after the others were served.
     again: Vec<Key>,
     /// Time of the last check of the time limits.
     swept: Instant,
-    /// See [`Builder::coalescing`](crate::Builder::coalescing).
+    /// Time that the thread sleeps between two rounds while it is busy; see
+    /// [`Builder::coalescing`](crate::Builder::coalescing).
     coalescing: Duration,
     /// Whether the last wait was shorter than half of `coalescing`.
     is_woken_early: bool,
@@ -160,8 +161,8 @@ impl<S: Service> IoThread<S> {
         self.is_woken_early = slept.is_some_and(|slept| self.cx.now - slept < self.coalescing / 2);
     }
 
-    /// Returns how long to wait for events; `None` waits forever, if there is no time limit to
-    /// check.
+    /// Returns the maximum time to wait for events; `None` if there is no time limit to check, so
+    /// that the thread may wait forever.
     fn wait_time(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);

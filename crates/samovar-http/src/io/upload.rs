@@ -53,9 +53,10 @@ impl Upload {
         if conn.input.is_empty() {
             conn.input = Vec::new();
         }
-        // Meanwhile, readiness events went to the I/O thread. A read by the handler has made them
-        // outdated, so the I/O thread must try to read. Without such a read they are correct, and a
-        // connection with nothing to read wakes no thread.
+        // While the handler had the connection, readiness events went to the I/O thread. If the
+        // handler has read from the socket, these events may be outdated, so the I/O thread must
+        // try to read. If it has not, the events are correct, and a connection with nothing to read
+        // wakes no thread.
         conn.readable |= upload.has_received;
         conn.needs_linger |= conn.proto.has_body();
         Some(conn)
@@ -142,7 +143,7 @@ impl Upload {
 }
 
 fn advance(proto: &mut Proto, input: &[u8], core: &Core, len_max: u64) -> (usize, Step) {
-    // The index is unused: no head can follow before the body has ended.
+    // The index stays unused: it is for a head, and no head can follow before the body has ended.
     proto.advance(input, &core.limits.head, len_max, &mut HeadIndex::default())
 }
 
@@ -183,7 +184,7 @@ impl RequestLink for Upload {
             self.input_at += taken;
             match step {
                 Step::Data => {
-                    // `input` was truncated to the length of the buffer, so this fits.
+                    // `input` is not longer than `buffer`, so the slice is in range.
                     buffer[..taken].copy_from_slice(&input[..taken]);
                     return Ok(taken);
                 }

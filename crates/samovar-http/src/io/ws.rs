@@ -52,7 +52,8 @@ impl<S: Service> Context<S> {
         accepted.socket.start(transport, waker);
         accepted.is_started = true;
         self.deliver(&mut socket_conn, Event::Open);
-        // Messages that were sent before this point are in the queue.
+        // Messages that the application sent before this point are still in the queue, so write it
+        // now.
         let edges = Edges {
             writable: true,
             ..Edges::default()

@@ -49,7 +49,7 @@ pub(super) struct Clock {
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     stage: Stage,
-    /// Time at which the server's close frame was queued.
+    /// Time at which the server's close frame was queued; `None` before that.
     closing_since: Option<Instant>,
     /// Whether the kernel accepts no more bytes.
     is_blocked: bool,

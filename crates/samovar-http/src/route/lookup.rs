@@ -49,7 +49,7 @@ impl Router {
         })
     }
 
-    /// Returns why a request has no route.
+    /// Returns the reason for which no route matches a request.
     pub(super) fn miss(&self, head: Head<'_>) -> Miss {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
@@ -69,7 +69,8 @@ impl Router {
     }
 }
 
-/// Chooses the route for the request's method among the routes of one pattern.
+/// Chooses the route for the request's method among the routes of one pattern; returns `None` if
+/// all of them are for other methods.
 fn choose(places: &[(Option<Method>, usize)], head: Head<'_>) -> Option<usize> {
     let of = |wanted: Option<Method>| {
         let place = places.iter().find(|(method, _)| *method == wanted);

@@ -7,7 +7,7 @@ use super::router::{Entry, Miss, Router};
 use crate::request::Request;
 use crate::response::Response;
 
-/// A function around a handler.
+/// A middleware: a function that is called in place of a handler, and that may call it.
 pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
 /// The inner middleware and the handler, as an argument of a function passed to [`Router::wrap`].
@@ -15,9 +15,10 @@ pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Se
 /// If the function does not call [`run`](Self::run), the handler does not run.
 pub struct Next<'a> {
     pub(super) router: &'a Router,
-    /// Remaining middleware of the router.
+    /// Middleware of the router that was not called yet, the outermost first.
     pub(super) router_wraps: &'a [Middleware],
-    /// Remaining middleware of the route; runs inside of the router's.
+    /// Middleware of the route that was not called yet, the outermost first. It runs inside of the
+    /// router's.
     pub(super) route_wraps: &'a [Middleware],
     pub(super) target: Result<&'a Entry, Miss>,
 }

@@ -87,7 +87,8 @@ impl Partial {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub(crate) matchers: Vec<Matcher>,
-    /// Optional name of each matcher that is not literal.
+    /// Names of the wildcards: one entry per matcher that is not literal, in order; `None` for a
+    /// wildcard without a name.
     pub(crate) names: Vec<Option<Box<str>>>,
 }
 

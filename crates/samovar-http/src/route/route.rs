@@ -42,7 +42,8 @@ fn boxed<R: IntoResponse>(handler: impl Fn(&mut Request) -> R + Send + Sync + 's
 /// let router = Router::new().route(Route::put("/files/{name}", upload).streaming(10 << 30));
 /// ```
 pub struct Route {
-    /// `None` for all methods without a route of their own.
+    /// The method that the route matches. `None` matches every method that has no route of its own
+    /// for the pattern.
     pub(crate) method: Option<Method>,
     pub(crate) pattern: String,
     pub(crate) handler: Handler,

@@ -81,7 +81,8 @@ type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 /// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
     pub(super) routes: Vec<Entry>,
-    /// Routes by pattern: their methods, `None` for all, and their indexes in `routes`.
+    /// The routes of each pattern, as pairs: the method, or `None` for all methods, and the index
+    /// of the route in `routes`.
     pub(super) trie: Trie<Vec<(Option<Method>, usize)>>,
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,

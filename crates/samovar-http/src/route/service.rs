@@ -38,7 +38,8 @@ impl Service for Router {
     fn intake(&self, head: Head<'_>) -> Intake {
         match self.find(head) {
             Some(hit) => hit.entry.route.intake,
-            // The response does not depend on the body, so the body need not be read.
+            // No route matches, and the error response does not depend on the body, so the body
+            // need not be read.
             None => Intake::Streamed(u64::MAX),
         }
     }
@@ -92,7 +93,7 @@ impl Router {
         }
     }
 
-    /// Creates the response to a request, inside of all middleware.
+    /// Creates the response to a request that has passed all middleware.
     pub(super) fn answer(&self, target: &Result<&Entry, Miss>, request: &mut Request) -> Response {
         let answer = match target {
             Ok(entry) => (entry.route.handler)(request),

@@ -59,9 +59,9 @@ impl Captures {
 
 #[derive(Debug, Default)]
 struct Node<V> {
-    /// Sorted by text.
+    /// Children for literal text: pairs of the text and the child's index, sorted by text.
     literals: Vec<(Box<str>, usize)>,
-    /// Sorted by rank.
+    /// Children for partial segments: pairs of the matcher and the child's index, sorted by rank.
     partials: Vec<(Partial, usize)>,
     one: Option<usize>,
     rest: Option<usize>,
@@ -155,13 +155,14 @@ struct Search<'t, 'p, V, F> {
     path: &'p Path<'p>,
     accept: F,
     captures: Captures,
-    /// Nodes of a `{*rest}`, each with a start of the rest from which no end led to a match.
+    /// Positions from which the search has failed: pairs of a node of a `{*rest}` and a start of
+    /// the rest from which no end led to a match.
     failed: Vec<(usize, usize)>,
 }
 
 impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
-    /// Matches the segments from `at` on against the nodes below this one; `None` is the end of the
-    /// path. The length of the longest pattern bounds the recursion depth.
+    /// Matches the segments from `at` on against the nodes below the node `index`. `at` is `None`
+    /// at the end of the path. The length of the longest pattern bounds the recursion depth.
     fn descend(&mut self, index: usize, at: Option<usize>) -> Option<T> {
         let trie = self.trie;
         let node = trie.nodes.get(index)?;

@@ -8,7 +8,8 @@ use std::error::Error;
 #[derive(Debug, thiserror::Error)]
 #[error("{location}: {problem}")]
 pub struct TlsError {
-    /// Path of the file; `PEM in memory`; or `TLS` for the configuration as a whole.
+    /// The part of the configuration that has the error: the path of a file, `PEM in memory`, or
+    /// `TLS` for the configuration as a whole.
     location: String,
     problem: Cow<'static, str>,
     source: Option<Box<dyn Error + Send + Sync>>,

@@ -212,8 +212,8 @@ impl Stream {
             }
             let mut filled = 0;
             let read = self.read_records(Some((&mut *buffer, &mut filled)))?;
-            // Send replies of rustls itself (tickets, key updates). Records that the socket does
-            // not accept now follow with the next data.
+            // Send replies of rustls itself (tickets, key updates). If the socket does not accept
+            // them now, they are sent before the next data.
             self.flush()?;
             if filled > 0 {
                 return Ok(Some(filled));
@@ -458,7 +458,8 @@ enum Read {
     InClear,
 }
 
-/// The caller's buffer and the length of its filled part.
+/// The caller's buffer for plaintext, and the length of its filled part; `None` if the caller wants
+/// no plaintext.
 type Room<'a> = Option<(&'a mut [u8], &'a mut usize)>;
 
 /// Destination of plaintext: the caller's buffer first, then `plain`.
@@ -524,7 +525,8 @@ fn process(
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
                 append(outgoing, |room| data.encode(room));
             }
-            // The record is already in `outgoing`, which is sent in order.
+            // The record was already appended to `outgoing`, which is sent in order, so nothing is
+            // left to do.
             Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
             Ok(ConnectionState::PeerClosed) => taken.is_ended = true,
             Ok(_) => taken.is_dry = true,

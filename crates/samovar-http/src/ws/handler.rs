@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::{Message, Socket};
 
-/// How a socket has ended. The fields are those of a browser's `CloseEvent`.
+/// The end of a socket: its close code and reason, and whether it was clean. The fields are those
+/// of a browser's `CloseEvent`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
     /// Close code sent by the peer, or by the server if it failed the connection. 1005: the peer
@@ -34,7 +35,7 @@ impl Closed {
 ///
 /// A closure `FnMut(&Socket, Message<'_>)` is a handler that handles only messages.
 pub trait Handler: Send + 'static {
-    /// Called first, once the handshake response was sent.
+    /// Called before all other methods, once the handshake response was sent.
     fn open(&mut self, socket: &Socket) {
         let _unused = socket;
     }

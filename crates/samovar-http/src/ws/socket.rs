@@ -40,7 +40,7 @@ struct Shared {
     limits: Limits,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
-    /// Set once the handshake response was sent.
+    /// Waker of the connection's I/O thread; set once the handshake response was sent.
     waker: OnceLock<Waker>,
 }
 

@@ -2,7 +2,8 @@
 
 use super::{CONTENTS_END_MAX, NameError, TargetError};
 
-/// Why an input is not a NAR. After this error the decoder reports no more events.
+/// Error of decoding a NAR: the broken rule and its position. After this error the decoder reports
+/// no more events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct DecodeError {
@@ -12,7 +13,7 @@ pub struct DecodeError {
     pub kind: DecodeErrorKind,
 }
 
-/// The rules of a NAR.
+/// The rules of the NAR format that an input can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {

@@ -67,9 +67,9 @@ enum State {
     Failed(DecodeError),
 }
 
-/// The result of a string, or of a piece of contents.
+/// The result of processing one string, or one piece of a file's contents.
 enum Step<'a> {
-    /// The input is used up, or the NAR is complete.
+    /// No step is possible: the input is used up, or the NAR is complete.
     Pause,
     /// The string was consumed and gives no event.
     Silent,
@@ -382,7 +382,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Removes the last string, if it was complete.
+    /// Removes the string from the start of the buffer, if it was complete.
     fn drop_string(&mut self) {
         if self.text_len.take().is_some() {
             self.buffer.clear();

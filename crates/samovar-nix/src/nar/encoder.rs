@@ -79,7 +79,7 @@ enum State {
     Done,
 }
 
-/// Why a step cannot be written. Either the caller or the files that it walks are at fault.
+/// Error of writing a step. Either the caller or the files that it walks are at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {

@@ -2,7 +2,7 @@
 
 use super::{NAME_LEN_MAX, TARGET_LEN_MAX};
 
-/// Why a name is not allowed in a NAR, or not at this position.
+/// Reason for which a name is not allowed in a NAR, or not at this position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -26,7 +26,7 @@ pub enum NameError {
     Order,
 }
 
-/// Why a symbolic link's target is not allowed in a NAR.
+/// Reason for which a target of a symbolic link is not allowed in a NAR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -73,15 +73,15 @@ fn check_name(name: &[u8]) -> Result<(), NameError> {
     Ok(())
 }
 
-/// The open directories, each with the last name added to it.
+/// The open directories of a NAR, each with the name of its latest entry.
 ///
 /// All share one buffer, so that a directory costs no allocation and depth costs no stack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
-    /// The last name of each open directory, one after another.
+    /// The names of the latest entries of all open directories, one after another.
     bytes: Vec<u8>,
-    /// Start of each open directory's last name in `bytes`. An empty name means that there is none
-    /// yet; it sorts before any other.
+    /// Start of each directory's name in `bytes`. An empty name means that the directory has no
+    /// entry yet; it sorts before any other name.
     starts: Vec<usize>,
 }
 

@@ -6,7 +6,7 @@ use crate::{
     SignatureError, StoreDir, StorePath, StorePathError,
 };
 
-/// Why a narinfo was rejected.
+/// Error of parsing a narinfo: the broken rule and its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct NarInfoError {
@@ -16,7 +16,7 @@ pub struct NarInfoError {
     pub kind: NarInfoErrorKind,
 }
 
-/// The rules of a narinfo.
+/// The rules of a narinfo that a document can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NarInfoErrorKind {

@@ -4,7 +4,7 @@ use super::NarInfo;
 use crate::path_info::in_order;
 use crate::{PathInfo, Signature, StoreDir, StorePath};
 
-/// Why a [`NarInfo`] cannot be written.
+/// Reason for which a [`NarInfo`] cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {

@@ -66,8 +66,8 @@ impl History {
         session: &Session,
         connection: &Connection,
     ) -> Result<Self, StoreError> {
-        // Run first: in a transaction this statement takes the lock, which blocks commits in
-        // rollback mode.
+        // Run this statement first: in a transaction it takes SQLite's shared lock, which blocks
+        // commits in rollback mode.
         let schema_version = connection.query_row("pragma schema_version", [], |row| row.get(0))?;
         Ok(Self {
             number: database.history(session)?,
@@ -147,7 +147,7 @@ impl Reader {
     }
 
     /// Reads up to `count_max` paths that sort after `after`. Returns the last path read if more
-    /// may follow.
+    /// may follow; `None` if all paths were read.
     fn read_after(
         &self,
         connection: &Connection,
@@ -269,12 +269,13 @@ impl Base {
     }
 }
 
-/// Returns the start of the iteration, which sorts before all paths.
+/// Returns the value from which a full load starts: the empty text, which sorts before all paths.
 fn first() -> Value {
     Value::Text(String::new())
 }
 
-/// Retries while another process holds the lock. SQLite waits in each attempt.
+/// Calls `run` again while another process holds the lock on the database. SQLite waits for that
+/// lock in each attempt.
 fn retry_busy<T>(mut run: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..BUSY_COUNT_MAX {
         match run() {

@@ -17,7 +17,8 @@ const STACK_LEN: usize = 512 * 1024;
 /// The watching thread. Dropping it stops the thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    /// Dropped first: wakes the thread.
+    /// Sender that only signals the end: dropping it wakes the thread, which then ends. `None` only
+    /// during drop.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -26,7 +26,7 @@ const FAILURE_LIFE: Duration = Duration::from_secs(1);
 /// Stack size in bytes: SQLite's stack frames are small, and sorting and parsing need little.
 const STACK_LEN: usize = 512 * 1024;
 
-/// The loading state, guarded by the catalog's lock.
+/// The state of loading, guarded by the mutex in the catalog's `Shared`.
 #[derive(Debug)]
 pub(super) struct Loader {
     reader: Reader,
@@ -51,10 +51,10 @@ enum Extent {
     New,
 }
 
-/// The result of an update.
+/// The result of an attempt to update the set.
 enum Step<T> {
     Done(T),
-    /// There is too much to read while a caller waits.
+    /// More rows must be read than a caller should wait for.
     TooMuch(Extent),
 }
 
@@ -67,7 +67,8 @@ impl Loader {
         }
     }
 
-    /// Publishes new rows. Returns `None` if there are many: then a background load is running.
+    /// Publishes a snapshot with all new rows and returns it. If more rows must be read than a
+    /// caller should wait for, returns `None`; a background load is then running.
     pub(super) fn refresh(
         &mut self,
         shared: &Arc<Shared>,
@@ -75,7 +76,7 @@ impl Loader {
         let mut attempt = 1;
         loop {
             match self.refresh_once(shared) {
-                // Usually caused by a checkpoint.
+                // A checkpoint is the usual cause of this error: it changes the file, too.
                 Err(StoreError::Unavailable(Unavailable::BeingReplaced))
                     if attempt < ATTEMPT_COUNT_MAX =>
                 {
@@ -113,7 +114,8 @@ impl Loader {
         }
     }
 
-    /// Returns whether a background load is running. Fails if the last one failed recently.
+    /// Returns whether a background load is running. If the last one failed within
+    /// [`FAILURE_LIFE`], returns its error.
     pub(super) fn is_loading(&self) -> Result<bool, StoreError> {
         match &self.background {
             Background::Failed { error, at } if at.elapsed() < FAILURE_LIFE => Err(*error),
@@ -121,7 +123,8 @@ impl Loader {
         }
     }
 
-    /// Takes the background thread out, so that the caller can join it without holding the lock.
+    /// Takes the handle of the background thread out, so that the caller can join the thread
+    /// without holding the loader's mutex.
     pub(super) fn take_thread(&mut self) -> Option<JoinHandle<()>> {
         match std::mem::replace(&mut self.background, Background::Idle) {
             Background::Running(thread) => Some(thread),
@@ -129,7 +132,8 @@ impl Loader {
         }
     }
 
-    /// Publishes the current set, with a token read before it if one is available.
+    /// Publishes the current set, together with the freshness token that was read before its rows,
+    /// if one was available.
     fn publish(
         &mut self,
         shared: &Shared,
@@ -141,14 +145,14 @@ impl Loader {
         let mut attempt = 1;
         let (token, set) = loop {
             let token = source.read();
-            // Also ends the transaction when an error returns early.
+            // Dropping the transaction ends it, also when an error returns early.
             let transaction = connection.unchecked_transaction()?;
             let history = History::of(&shared.database, session, &transaction)?;
             let set = match self.advance(history, &transaction)? {
                 Step::Done(set) => set,
                 Step::TooMuch(extent) => return Ok(Step::TooMuch(extent)),
             };
-            // Overwritten during the read: the set may mix both databases.
+            // If the file was overwritten during the read, the set may mix both databases.
             let is_intact = session.is_intact();
             transaction.finish()?;
             if !is_intact {
@@ -217,7 +221,8 @@ impl Loader {
     }
 }
 
-/// Runs the background load: reads chunks without the lock, and small updates with it.
+/// Runs the background load: reads large parts without holding the loader's mutex, and small
+/// updates while holding it.
 fn run(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), StoreError> {
     let mut extent = begin;
     let mut load_count = 0;

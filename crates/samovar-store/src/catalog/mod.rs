@@ -42,7 +42,7 @@
 //! | memory during a full load | twice that | the previous set serves until the end |
 //! | rows read while a caller waits | 4096 | milliseconds |
 //! | delay until `check` notices a replaced file | 100 ms | `stat` costs more than `check` |
-//! | delay until a copy over the file is noticed, in rollback mode | 100 ms | so does this check |
+//! | delay until a copy over the file is noticed, in rollback mode | 100 ms | as in the row above |
 //! | deleted paths in the set | about half of the set | then everything is reloaded |
 
 mod base;
@@ -81,7 +81,7 @@ pub struct Catalog {
 struct Shared {
     database: Arc<Database>,
     current: RwLock<Arc<Snapshot>>,
-    /// Held while a few rows are read, never during a full load.
+    /// State of loading. The mutex is held while a few rows are read, never during a full load.
     loader: Mutex<Loader>,
     /// Notified when the background load ends.
     loaded: Condvar,
@@ -181,8 +181,8 @@ impl Catalog {
             Ok(mut loader) => loader.refresh(&self.shared),
             Err(_) => {
                 let mut loader = self.shared.loader.locked();
-                // The previous holder of the lock timed out on the database's lock: do not wait for
-                // that again.
+                // The thread that held this mutex before has timed out on SQLite's lock of the
+                // database: do not wait for that lock again.
                 if database.is_busy() {
                     Err(StoreError::Busy)
                 } else {
@@ -208,7 +208,7 @@ impl Catalog {
             }
             let mut loader = self.shared.loader.locked();
             while loader.is_loading()? {
-                // The timeout covers a thread that panicked before notifying.
+                // The wait has a timeout in case the background thread panics before it notifies.
                 let waited = self.shared.loaded.wait_timeout(loader, WAIT);
                 (loader, _) = waited.unwrap_or_else(PoisonError::into_inner);
             }

@@ -90,7 +90,7 @@ impl Connection {
         if self.minor >= 38 {
             request = request.strings(&[FEATURE_BUILD_TRACE]);
         }
-        // CPU affinity and reserved space, two obsolete fields.
+        // Two obsolete fields: CPU affinity and reserved space.
         self.send(&request.integer(0).integer(0))?;
         let mut answer = Answer::new(&mut self.stream);
         if self.minor >= 38 {

@@ -40,7 +40,8 @@ struct Shared {
 /// A cached failure of a realisation query.
 #[derive(Debug, Clone, Copy)]
 struct CachedFailure {
-    /// `None`: the daemon does not support realisations.
+    /// The error that queries return until it expires. `None` if the daemon does not support
+    /// realisations: queries then return no realisation.
     error: Option<StoreError>,
     at: Instant,
 }
@@ -192,7 +193,9 @@ impl Daemon {
                 self.put_back(connection);
                 return result;
             }
-            // The daemon may have been restarted since. Every request can be repeated safely.
+            // The daemon may have been restarted since this idle connection was opened. Every
+            // request can be repeated safely, so drop all idle connections and repeat this request
+            // on a new one.
             self.shared.idle.locked().clear();
         }
         let mut connection = self.connect()?;

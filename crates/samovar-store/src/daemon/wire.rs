@@ -10,7 +10,7 @@
 //! | limit | value | reason |
 //! | --- | --- | --- |
 //! | one string | 1 MiB | an error message with traces; paths are far shorter |
-//! | one answer | 32 MiB | twice 100,000 references of maximum length |
+//! | one response | 32 MiB | twice 100,000 references of maximum length |
 //!
 //! Lengths are checked before allocating, and memory grows only as bytes arrive.
 //!
@@ -58,7 +58,7 @@ impl Request {
     }
 }
 
-/// Reads an answer within its size limit.
+/// A response of the daemon, read within the size limit.
 #[derive(Debug)]
 pub(super) struct Answer<R> {
     input: R,

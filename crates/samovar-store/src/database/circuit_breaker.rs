@@ -2,9 +2,9 @@
 //!
 //! | condition | effect |
 //! | --- | --- |
-//! | a query timed out on a lock | 100 ms of errors, then one probe at a time |
-//! | a query failed | [`CircuitBreaker::down`] reports the error, with one retry per 50 ms |
-//! | a query has not returned for five seconds | errors until it returns |
+//! | a query timed out on a lock | queries fail for 100 ms, then one at a time tries the lock |
+//! | a query failed | [`CircuitBreaker::down`] reports the error; one caller per 50 ms may retry |
+//! | a query has not returned for five seconds | all others fail until it returns |
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ pub(super) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Admits a query, or returns the known error.
+    /// Admits a query and returns its number, or returns the error with which the query fails at
+    /// once.
     pub(super) fn begin(&mut self, now: Instant) -> Result<u64, StoreError> {
         if self.is_stalled(now) {
             return Err(StoreError::Unavailable(Unavailable::Stalled));

@@ -49,12 +49,12 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 
 const STATEMENT_COUNT_MAX: usize = 16;
 
-/// How to open a database file.
+/// Options for opening a database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenMode {
-    /// The database is never written to: skip locks and WAL.
+    /// Whether the database is never written to, so that locks and the WAL can be skipped.
     pub(super) immutable: bool,
-    /// Lock by a dot file beside the database, as Nix does without WAL mode.
+    /// Whether to lock by a dot file beside the database, as Nix does without WAL mode.
     pub(super) dotfile_locks: bool,
 }
 

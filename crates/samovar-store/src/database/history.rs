@@ -18,8 +18,8 @@ use super::file_state::FileState;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
     pub(super) identity: FileState,
-    /// The change counter; `None` in WAL mode. Read after `identity`, so that a commit in between
-    /// is taken for a copy and never the other way round.
+    /// The file change counter; `None` in WAL mode. Read after `identity`: a commit between the two
+    /// reads then looks like a copy over the file, and a copy never looks like a commit.
     pub(super) commit_count: Option<u32>,
 }
 

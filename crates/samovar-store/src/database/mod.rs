@@ -254,7 +254,8 @@ impl Database {
     /// the file.
     pub(crate) fn history(&self, session: &Session) -> Result<u64, StoreError> {
         let mut history = self.history.locked();
-        // Observe under the lock, so that observations are recorded in order.
+        // Hold the lock on the history during the observation, so that observations are recorded in
+        // order.
         Ok(history.observe(session.observe()?))
     }
 
@@ -294,7 +295,7 @@ impl Database {
         {
             return Err(StoreError::Unavailable(Unavailable::ForeignWal));
         }
-        // Read this file before the tables: Nix updates it after them.
+        // Read `db/schema` before the tables, because Nix updates this file after them.
         let schema_file = FileState::of(&self.schema_path).ok();
         let schema = read_schema(&self.schema_path)?;
         let mut session = Session::open(&self.path, identity, self.read_only, self.dotfile_locks)?;
@@ -330,7 +331,7 @@ impl Database {
     }
 }
 
-/// Returns whether opening the database again may avoid the error.
+/// Returns whether the error may disappear if the database is opened again.
 fn may_be_stale_session(error: StoreError) -> bool {
     match error {
         StoreError::Corrupt(kind) => {

@@ -97,7 +97,8 @@ fn dependencies(
     dir: &StoreDir,
     row_id: i64,
 ) -> Result<Vec<(String, StorePath)>, StoreError> {
-    // Skip it if missing: the first versions of the experimental feature had no such table.
+    // Skip this table if it is missing: the first versions of the experimental feature did not have
+    // it.
     if !table_exists(connection, "RealisationsRefs")? {
         return Ok(Vec::new());
     }

@@ -46,7 +46,7 @@ pub(crate) struct Session {
 /// A session that accepts no new queries.
 #[derive(Debug)]
 pub(super) struct RetiredSession {
-    /// Device and inode.
+    /// Device and inode of the database file.
     pub(super) file: (u64, u64),
     presence: Weak<()>,
 }
@@ -72,8 +72,8 @@ impl Session {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
         let file = identity.file;
-        // Keep a descriptor open: closing the last one in between would drop the connection's
-        // locks.
+        // Keep a descriptor of the WAL index open: if the last descriptor were closed in between,
+        // the connection would lose its locks on the index.
         let _index = SharedFile::open(&connection::beside(path, "-shm"));
         let mut mode = OpenMode {
             immutable: read_only && connection::wal_is_empty(path),
@@ -111,7 +111,7 @@ impl Session {
             identity,
             commit_count: source.commit_count(),
         };
-        // Refuse: the files beside it belong to another database.
+        // Refuse to open: the WAL and its index at this path belong to another database.
         if FileState::of(path)?.file != file || identity.file != file {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
         }
@@ -129,12 +129,12 @@ impl Session {
         })
     }
 
-    /// Device and inode.
+    /// Returns the device and inode of the database file.
     pub(super) fn file(&self) -> (u64, u64) {
         self.identity.file
     }
 
-    /// Retires the session: it accepts no new queries.
+    /// Retires the session, so that it accepts no new queries.
     pub(super) fn retire(&self) -> RetiredSession {
         self.source.retire();
         RetiredSession {

@@ -22,12 +22,13 @@ use crate::sync::Locked;
 
 static FILES: Mutex<BTreeMap<Key, Entry>> = Mutex::new(BTreeMap::new());
 
-/// Device and inode.
+/// Device and inode of a file.
 type Key = (u64, u64);
 
 struct Entry {
     file: Arc<File>,
-    /// Duplicate descriptors opened by a race. Closing them early would drop the locks.
+    /// Further descriptors of the file, opened because the path changed between `stat` and `open`.
+    /// Closing one of them early would drop the locks of SQLite's connections.
     others: Vec<File>,
     user_count: usize,
 }
@@ -78,7 +79,7 @@ impl SharedFile {
         self.file.as_deref()
     }
 
-    /// Device and inode.
+    /// Returns the device and inode of the file.
     pub(crate) fn key(&self) -> (u64, u64) {
         self.key
     }

@@ -96,7 +96,7 @@ enum Kind {
     Constant,
 }
 
-/// How [`TokenSource::read_at_once`] reads without blocking.
+/// Method by which [`TokenSource::read_at_once`] reads without blocking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nonblocking {
     /// With `RWF_NOWAIT`.
@@ -197,7 +197,7 @@ impl TokenSource {
         Some(token)
     }
 
-    /// Returns the file's change counter, in rollback mode.
+    /// Returns the file's change counter in rollback mode; otherwise, or if the read fails, `None`.
     pub(super) fn commit_count(&self) -> Option<u32> {
         let Kind::ChangeCounter { file } = &self.kind else {
             return None;
@@ -207,7 +207,7 @@ impl TokenSource {
         Some(u32::from_be_bytes(count))
     }
 
-    /// Checkpoint progress, in WAL mode.
+    /// Returns the checkpoint progress in WAL mode; otherwise, or if the read fails, `None`.
     pub(super) fn checkpoint(&self) -> Option<Progress> {
         let Kind::WalIndex { file, .. } = &self.kind else {
             return None;
@@ -217,7 +217,7 @@ impl TokenSource {
         let read = |bytes: &mut [u8], offset| file.read_exact_at(bytes, offset).ok();
         read(&mut progress.done, BACKFILLED)?;
         read(&mut progress.wanted, BACKFILL_ATTEMPTED)?;
-        // Read last: the salts change when the numbers start again.
+        // Read the salts last: they change when the two numbers start again from zero.
         read(&mut progress.salts, u64::try_from(SALTS.start).ok()?)?;
         Some(progress)
     }
@@ -232,7 +232,8 @@ impl TokenSource {
         matches!(self.kind, Kind::WalIndex { .. })
     }
 
-    /// Device and inode of the file the tokens are read from.
+    /// Returns the device and inode of the file from which tokens are read; `None` for an immutable
+    /// database, whose token is a constant.
     pub(crate) fn file_key(&self) -> Option<(u64, u64)> {
         match &self.kind {
             Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => Some(file.key()),

@@ -19,7 +19,7 @@ pub use conf::Conf;
 pub struct Settings {
     /// Logical store directory: the prefix of store paths.
     pub store_dir: StoreDir,
-    /// Nix's state directory: the database, the daemon's socket.
+    /// Nix's state directory, which contains the database and the daemon's socket.
     pub state_dir: PathBuf,
     /// Log directory; build logs are in `drvs` below it.
     pub log_dir: PathBuf,

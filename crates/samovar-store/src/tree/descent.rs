@@ -21,7 +21,8 @@ pub(super) struct Descent {
 
 #[derive(Debug)]
 struct Level {
-    /// `None` once closed: only the innermost [`OPEN_COUNT_MAX`] stay open.
+    /// The open descriptor; `None` once it was closed. Only the innermost [`OPEN_COUNT_MAX`] stay
+    /// open.
     directory: Option<OwnedFd>,
     /// Device and inode, read before the descriptor is closed.
     identity: Option<(u64, u64)>,

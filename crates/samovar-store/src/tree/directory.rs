@@ -41,12 +41,12 @@ pub(super) struct Entries {
     /// NUL-terminated names.
     names: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory of names and entries above [`FREE_LEN`].
+    /// Share of the budget for the memory above [`FREE_LEN`] that `names` and `entries` use.
     memory: Reservation,
     memory_len_max: usize,
-    /// Number of entries of the whole directory.
+    /// Number of entries of the whole directory, not only of this part.
     count_in_all: u64,
-    /// The last name of this part, if the budget did not suffice for all.
+    /// The last name of this part if more entries follow it; `None` if the budget sufficed for all.
     bound: Option<Box<[u8]>>,
 }
 
@@ -55,7 +55,7 @@ struct Entry {
     /// The first eight bytes as a big-endian number, which decides most comparisons.
     prefix: u64,
     start: u32,
-    /// Length without the NUL.
+    /// Length of the name in bytes, without the NUL.
     len: u16,
     file_type: FileType,
 }

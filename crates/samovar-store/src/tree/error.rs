@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 use samovar_nix::nar::EncodeError;
 
-/// Why the tree could not be read completely. The bytes read so far are not a valid NAR.
+/// Reason why the tree could not be read completely. The bytes read so far are not a valid NAR.
 ///
 /// A server that has sent some of these bytes resets the connection. To distinguish a collected
 /// path from a damaged one, look it up again: a collected path is absent.

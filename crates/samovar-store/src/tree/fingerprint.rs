@@ -29,7 +29,8 @@ impl Fingerprint {
         &self.0
     }
 
-    /// Computes the fingerprint of the tree at `root`; also defined if nothing exists there.
+    /// Computes the fingerprint of the tree at `root`. If nothing exists there, returns a fixed
+    /// fingerprint.
     pub(super) fn of(root: &Path) -> Result<Self, TreeError> {
         let mut nodes = Nodes::default();
         match rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW) {

@@ -47,7 +47,7 @@ pub trait NarSink {
     /// Returns the memory for the next bytes. An empty slice stops the reader.
     fn room(&mut self) -> &mut [u8];
 
-    /// Marks the first `len` bytes of [`room`](Self::room) as filled.
+    /// Declares the first `len` bytes of [`room`](Self::room) filled.
     fn advance(&mut self, len: usize);
 
     /// Returns how many of the next `left_len` bytes of a file the sink takes as a range. Returns 0
@@ -59,7 +59,7 @@ pub trait NarSink {
     fn range(&mut self, file: Arc<File>, offset: u64, len: u64);
 }
 
-/// A sink that takes memory only.
+/// A sink for a slice of memory, which takes no file ranges.
 struct Slice<'a> {
     buffer: &'a mut [u8],
     filled: usize,
@@ -104,9 +104,10 @@ struct FileSource {
 struct Temperature {
     /// Number of files without a wait after which read-ahead ends; 0 while it is off.
     cold_count: u32,
-    /// Number of next files in which another wait starts read-ahead.
+    /// Number of further files within which a second wait starts read-ahead; 0 if no wait is
+    /// recent.
     suspect_count: u32,
-    /// Whether the file system is known not to support `RWF_NOWAIT`.
+    /// Whether a read has shown that the file system does not support `RWF_NOWAIT`.
     cannot_ask: bool,
 }
 
@@ -369,7 +370,8 @@ fn read(
     temperature: &mut Temperature,
 ) -> Result<usize, TreeError> {
     match temperature.read_now(&file, buffer, offset)? {
-        // At the end of the file it was truncated, which the read below reports.
+        // `None`: the read would wait, so the blocking read below waits. `Some(0)`: the file was
+        // truncated, so the read below returns 0 again.
         Some(0) | None => {}
         Some(len) => {
             if offset == 0 {

@@ -42,7 +42,7 @@ pub enum Place {
     Symlink {
         /// Its target; arbitrary bytes.
         target: Vec<u8>,
-        /// Number of names up to and including the link. Further names were not resolved.
+        /// Number of names up to and including the link. The names after it were not resolved.
         depth: usize,
     },
 }
@@ -88,10 +88,10 @@ pub enum EntryKind {
     Other,
 }
 
-/// The page of a directory to read.
+/// Selects the part of a directory to read.
 #[derive(Debug, Clone, Copy)]
 pub struct PageRequest<'a> {
-    /// Only entries that sort after this name.
+    /// Selects only entries that sort after this name; `None` starts with the first entry.
     pub after: Option<&'a [u8]>,
     /// Maximum number of entries.
     pub count_max: usize,
@@ -130,7 +130,7 @@ pub(super) fn find(
     }
 }
 
-/// Returns the type of an entry; `None` if it does not exist or the name is invalid.
+/// Returns the type of the entry `name`; `None` if it does not exist or the name is invalid.
 fn kind_of(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileType>, TreeError> {
     // These are not names of entries, and some lead out of the directory.
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {

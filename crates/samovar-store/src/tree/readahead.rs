@@ -11,12 +11,12 @@ use rustix::process::Resource;
 
 use super::reservation::Reservation;
 
-/// The assumed limit for a process without one.
+/// Assumed limit of open descriptors if the process has none.
 const UNLIMITED: u64 = 65_536;
 
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
-/// Reserves `count` descriptors for read-ahead, if available.
+/// Reserves `count` descriptors for read-ahead; returns `None` if fewer are left.
 pub(super) fn reserve(count: usize) -> Option<Reservation> {
     let mut reservation = Reservation::empty(&RESERVED);
     reservation.try_grow(count, limit()).then_some(reservation)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A share of a process-wide budget; returned on drop.
+/// A share of a process-wide budget. Dropping it gives the share back.
 #[derive(Debug)]
 pub(super) struct Reservation {
     reserved: &'static AtomicUsize,

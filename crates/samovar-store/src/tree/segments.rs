@@ -27,7 +27,7 @@ pub(super) enum Segment {
         start: u64,
         size: u64,
     },
-    /// Bytes before the target of a skip, which are not read.
+    /// Number of bytes before the target of a skip, which are not read.
     Skipped(u64),
 }
 
@@ -163,7 +163,7 @@ impl Segments {
         };
         if advise {
             let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
-            // A failure of the advice is harmless.
+            // The call is only a hint, so a failure is harmless.
             let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
         }
         self.queue.push_back(Segment::Contents {
@@ -182,7 +182,8 @@ impl Segments {
         &rest[..len.min(rest.len())]
     }
 
-    /// Returns the file at the front and the offset in it, if contents are next.
+    /// Returns the file at the front of the queue and the offset at which to continue in it; `None`
+    /// if framing is next or the queue is empty.
     pub(super) fn shared_front(&mut self) -> Option<(Arc<File>, u64)> {
         match self.queue.pop_front()? {
             Segment::Contents { file, start, size } => {

@@ -22,7 +22,7 @@ const TARGET_LEN_MAX: usize = 4096;
 /// The mode bit that a NAR preserves.
 pub(super) const OWNER_EXECUTE: u32 = 0o100;
 
-/// How to treat regular files.
+/// Treatment of regular files by a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
     Open,
@@ -35,7 +35,7 @@ pub(super) enum Contents {
 #[derive(Debug)]
 pub(crate) enum Step<'walk> {
     File {
-        /// Whether the owner may execute it.
+        /// Whether the owner may execute the file.
         executable: bool,
         size: u64,
         /// The file, open at its beginning; `None` with [`Contents::SizesOnly`].
@@ -61,7 +61,7 @@ pub(super) struct Walk {
     /// One level per directory of the descent.
     levels: Vec<Level>,
     descent: Descent,
-    /// Entries of directories that were left; their buffers are reused.
+    /// Buffers of a directory that the walk has left, for reuse; at most one.
     spare: Vec<Entries>,
     dents: Dents,
     target: Vec<u8>,
@@ -111,7 +111,7 @@ impl Walk {
     pub(super) fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self.state {
             State::Root => {
-                // Set first, so that after an error the walk stays at its end.
+                // Set the state first, so that after an error the walk has ended.
                 self.state = State::Done;
                 let node = self.root_node(contents)?;
                 self.step(node, State::Done)
@@ -158,7 +158,7 @@ impl Walk {
             && level.next == level.entries.count()
             && level.entries.has_more()
         {
-            // Set first, so that after an error the walk stays at its end.
+            // Set the state first, so that after an error the walk has ended.
             self.state = State::Done;
             let directory = self.descent.innermost()?;
             level.entries.read_on(directory, &mut self.dents)?;

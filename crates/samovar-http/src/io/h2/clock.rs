@@ -55,7 +55,8 @@ impl<S: Service> Context<S> {
         self.step_h2(conn, Edges::default())
     }
 
-    /// Ends the streams of which the client is too slow; returns `true` if there were any.
+    /// Ends the streams that the client sends or reads too slowly; returns `true` if there were
+    /// any.
     fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
         let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
         let mut has_dropped = false;
@@ -98,8 +99,8 @@ fn expired(conn: &mut H2Conn, limits: &Limits, is_draining: bool, now: Instant) 
     let is_idle = conn.session.stream_count() == 0;
     let Some(leaving_since) = conn.leaving_since else {
         let is_stale = is_idle && waited(conn.since) >= limits.idle_time;
-        // A new client is about to send its first request, even if the server drains. It may not
-        // retry on another connection if that stream is refused.
+        // A new client is about to send its first request, even if the server drains. If that
+        // stream were refused, the client might not retry on another connection.
         let is_fresh = conn.opened_count == 0 && waited(conn.since) < limits.linger_time;
         return (is_stale || is_draining && !is_fresh).then_some(Overdue::Leave);
     };

@@ -89,7 +89,7 @@ pub(crate) struct Stream {
     pub(crate) moved_len: u64,
 }
 
-/// The state of a stream, named after what it waits for.
+/// The state of a stream: the party for which the stream waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// Waits for the rest of the request from the client.

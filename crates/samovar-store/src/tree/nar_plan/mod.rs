@@ -53,7 +53,7 @@ pub struct NarPlan {
     root: Identity,
     pub(super) listing_len: OnceLock<u64>,
     has_failed: AtomicBool,
-    /// The plan's share of the memory of all plans.
+    /// The plan's share of [`PLANS_LEN_MAX`], the memory limit of all plans.
     reservation: Reservation,
 }
 
@@ -61,13 +61,13 @@ pub struct NarPlan {
 #[derive(Debug, Clone, Copy)]
 struct Checkpoint {
     nar_offset: u64,
-    /// Position of the next record.
+    /// Position of the next record, in bytes from the start of the records.
     at: u32,
-    /// Position of the directory's record.
+    /// Position of the record of the current directory.
     directory: u32,
 }
 
-/// Why a plan cannot be made.
+/// Reason why a plan cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -101,7 +101,7 @@ impl NarPlan {
         self.reservation.count()
     }
 
-    /// Returns the identity of the root when planned.
+    /// Returns the identity that the root had when the plan was made.
     #[must_use]
     pub fn root(&self) -> Identity {
         self.root

@@ -20,7 +20,8 @@ pub(in crate::tree) struct PlannedWalk {
     /// The open directories from the root towards the current one, as far as needed. Empty if the
     /// root is not a directory.
     descent: Descent,
-    /// The last step, if it was a file.
+    /// Record of the most recent step that was a regular file: the file that
+    /// [`open_last`](Self::open_last) opens.
     last: Option<Record>,
 }
 

@@ -12,7 +12,7 @@ use crate::tree::reservation::Reservation;
 use crate::tree::segments::encode;
 use crate::tree::walk::Step;
 
-/// Memory is reserved in steps of this size, in bytes.
+/// Granularity of memory reservations for a plan, in bytes.
 const RESERVED_LEN: usize = 16 * 1024;
 
 /// Memory of all existing plans, in bytes.
@@ -24,11 +24,11 @@ pub(in crate::tree) struct Planner {
     encoder: Encoder,
     records: Vec<u8>,
     checkpoints: Vec<Checkpoint>,
-    /// Positions of the records of the open directories.
+    /// Positions of the records of the open directories, the root's first.
     levels: Vec<usize>,
     /// Name of the next file.
     name: Vec<u8>,
-    /// Records since the last checkpoint.
+    /// Number of records since the last checkpoint.
     record_count: usize,
     file_count: u64,
     memory_len_max: usize,

@@ -18,7 +18,7 @@ pub(in crate::tree) struct Replay {
     /// Position of the next record.
     at: usize,
     state: State,
-    /// Positions of the records of the open directories.
+    /// Positions of the records of the open directories, the root's first.
     levels: Vec<usize>,
 }
 
@@ -50,8 +50,9 @@ impl Replay {
         }
     }
 
-    /// Creates an iterator from at or shortly before an offset of the NAR. Returns it with the
-    /// encoder for its steps; the encoder is `None` if it starts with the first step.
+    /// Creates an iterator whose first step is at an offset of the NAR or shortly before it.
+    /// Returns it with the encoder that continues from that step; the encoder is `None` if the
+    /// iterator starts with the first step of the plan.
     pub(in crate::tree) fn seek(
         plan: &Arc<NarPlan>,
         nar_offset: u64,
@@ -173,7 +174,7 @@ impl Replay {
         };
     }
 
-    /// Positions of the records of a directory and its parents, the root's first.
+    /// Returns the positions of the records of a directory and its parents, the root's first.
     fn levels_of(&self, mut directory: usize) -> Result<Vec<usize>, TreeError> {
         let mut levels = vec![directory];
         while let (Record::Directory { parent, .. }, _next) = self.record(directory)?
