@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Defines the arguments that several commands share.
 
 use clap::{Arg, ArgAction};
 
@@ -7,12 +7,12 @@ pub(crate) fn required(id: &'static str, value_name: &'static str) -> Arg {
     Arg::new(id).value_name(value_name).required(true)
 }
 
-/// Defines an option with a value.
+/// Defines an option `--id` that takes a value.
 pub(crate) fn option(id: &'static str, value_name: &'static str) -> Arg {
     Arg::new(id).long(id).value_name(value_name)
 }
 
-/// Defines an option without a value.
+/// Defines an option `--id` that takes no value.
 pub(crate) fn switch(id: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue)
 }

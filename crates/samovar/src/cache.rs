@@ -18,7 +18,7 @@ use crate::walk::{self, Found};
 /// Content type of a response to a bulk query.
 const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 
-/// Number of paths per bulk query. Servers accept ten times as many.
+/// Maximum number of paths in one bulk query. Servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
 
 pub(crate) const INFO_PATH: &str = "/nix-cache-info";
@@ -39,27 +39,28 @@ pub(crate) struct Cache {
 /// The cache denies access to this client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Private {
-    /// Status 401 or 403 to a request without credentials.
+    /// The cache answered 401 or 403 to a request without credentials.
     #[error("{0}: the cache is private, and the request had no login")]
     NoLogin(String),
-    /// Status 401 or 403 to a request with the login in the URL.
+    /// The cache answered 401 or 403 to a request with the login from the URL.
     #[error("{0}: the login in the URL was refused")]
     WrongLogin(String),
 }
 
 impl Cache {
-    /// Opens the cache at `url` by requesting its `nix-cache-info`.
+    /// Opens the cache at `url`: requests its `nix-cache-info`.
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
         Self::over(Http::new(Remote::parse(url)?, Patience::QUERY)?)
     }
 
-    /// Opens the cache of an HTTP client by requesting its `nix-cache-info`.
+    /// Opens the cache that `http` reaches: requests its `nix-cache-info`.
     fn over(http: Http) -> anyhow::Result<Self> {
         let response = http.get(INFO_PATH)?;
         Self::with_info(http, response)
     }
 
-    /// Opens the cache of an HTTP client. `response`: that to a request for its `nix-cache-info`.
+    /// Opens the cache that `http` reaches. `response`: the response to a request for
+    /// `nix-cache-info`.
     pub(crate) fn with_info(http: Http, response: Response<Body>) -> anyhow::Result<Self> {
         let url = http.remote();
         let info_url = http.url(INFO_PATH);
@@ -88,7 +89,7 @@ impl Cache {
         Ok(Self::with_store_dir(http, store_dir))
     }
 
-    /// Opens a cache whose store directory is known.
+    /// Opens a cache whose store directory is already known, without a request.
     pub(crate) fn with_store_dir(http: Http, store_dir: StoreDir) -> Self {
         Self {
             http,
@@ -102,17 +103,18 @@ impl Cache {
         &self.http
     }
 
-    /// Returns the URL, without a login.
+    /// Returns the URL of the cache, without a login.
     pub(crate) fn url(&self) -> &str {
         self.http.remote().url()
     }
 
-    /// Returns the store directory of its paths.
+    /// Returns the store directory of the cache's paths, such as `/nix/store`.
     pub(crate) fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
 
-    /// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.
+    /// Requests the narinfos of these paths. Returns them in the same order, with `None` for each
+    /// path that the cache does not have.
     pub(crate) fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
         let mut narinfos = Vec::with_capacity(hash_parts.len());
         for some in hash_parts.chunks(ASK_COUNT) {
@@ -158,15 +160,15 @@ impl Cache {
         Ok(found)
     }
 
-    /// Requests a single narinfo.
+    /// Requests the narinfo of one path. Returns `None` if the cache does not have the path.
     pub(crate) fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
         let path = format!("/{hash_part}.narinfo");
         let url = self.http.url(&path);
         let response = self.http.get(&path)?;
         match response.status().as_u16() {
             200 => {}
-            // Buckets also respond with 403 to requests for missing objects, if the client may not
-            // list objects.
+            // An S3 bucket also responds with 403 to a request for a missing object, if the client
+            // may not list the objects.
             403 | 404 | 410 => return Ok(None),
             status => {
                 bail!("{url} answered {status}: try later, or ask the operator of the cache")
@@ -177,7 +179,8 @@ impl Cache {
         self.parse(hash_part, &text).map(Some)
     }
 
-    /// Makes a bulk query. Returns `None` if the server does not support it.
+    /// Sends one bulk query. Returns a narinfo or `None` for each path, or `None` instead of the
+    /// list if the server does not support bulk queries.
     fn many(&self, hash_parts: &[HashPart]) -> anyhow::Result<Option<Vec<Option<NarInfo>>>> {
         if self.supports_bulk.get() == Some(&false) || hash_parts.is_empty() {
             return Ok(None);
@@ -219,7 +222,8 @@ impl Cache {
         Ok(Some(answers))
     }
 
-    /// Requests a whole closure. Returns `None` if the server does not support that, or failed.
+    /// Requests the whole closure of `root` with one query. Returns `None` if the server does not
+    /// support such queries, or if this one failed.
     fn whole_closure(&self, root: HashPart) -> anyhow::Result<Option<Vec<NarInfo>>> {
         if self.supports_bulk.get() != Some(&true) {
             return Ok(None);
@@ -234,7 +238,8 @@ impl Cache {
         };
         let mut seen = HashSet::new();
         let mut narinfos = Vec::new();
-        // After an error, the caller requests each narinfo alone, and so finds the cause.
+        // After an error return `None`: the caller then requests each narinfo alone, and reports
+        // the error of that request.
         loop {
             let (hash_part, text) = match records.read() {
                 Ok(None) => break,

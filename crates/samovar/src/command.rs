@@ -16,10 +16,10 @@ use crate::roots::{self, Root};
 use crate::size::human;
 use crate::trust::is_signed;
 
-/// Number of paths per look-up in the local store.
+/// Maximum number of paths in one query to the local store.
 pub(crate) const LOOKUP_COUNT: usize = 500;
 
-/// `samovar query`: prints which paths the cache has.
+/// Runs `samovar query`: prints which of the given paths the cache has.
 pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let (cache, roots) = open(matches)?;
     let present: Vec<bool> = cache
@@ -42,7 +42,8 @@ pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result
     Ok(outcome(present.iter().all(|present| *present)))
 }
 
-/// `samovar closure`: prints the paths of closures that would be downloaded from the cache.
+/// Runs `samovar closure`: prints which paths of the closures a client would download from the
+/// cache.
 pub(crate) fn closure(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let (cache, roots) = open(matches)?;
     let mut found = cache.closure(&hash_parts(&roots))?;
@@ -88,7 +89,7 @@ pub(crate) fn closure(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Resu
     ))
 }
 
-/// Opens the cache of a command line, and parses its paths.
+/// Opens the cache and parses the paths that the command line names.
 fn open(matches: &ArgMatches) -> anyhow::Result<(Cache, Vec<Root>)> {
     let url: &String = matches.get_one("url").context("a URL is missing")?;
     let cache = Cache::open(url)?;
@@ -101,7 +102,7 @@ fn hash_parts(roots: &[Root]) -> Vec<HashPart> {
     roots.iter().map(|root| root.hash_part).collect()
 }
 
-/// Returns, for each of these paths, whether the store has it.
+/// Returns, for each path, whether the store at `uri` has it.
 fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<bool>> {
     let store = Settings::from_process()
         .map_err(anyhow::Error::from)
@@ -119,14 +120,15 @@ fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<
             .lookup_many(some)
             .with_context(|| format!("cannot query the store {uri:?}"))?
         {
-            // A path with a malformed row counts as missing: it must be downloaded again.
+            // A path whose row in the database is malformed counts as missing: it must be
+            // downloaded again.
             found.push(matches!(looked, Ok(Some(_))));
         }
     }
     Ok(found)
 }
 
-/// Maps hash parts to full paths, as far as these are known.
+/// Maps hash parts to the full store paths that are known from the arguments and the narinfos.
 fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPart, String> {
     let given = roots.iter().map(|root| (root.hash_part, root.text.clone()));
     let referred = narinfos.iter().flat_map(|narinfo| &narinfo.references);
@@ -156,8 +158,8 @@ impl Report<'_> {
         self.narinfos.iter().map(|narinfo| narinfo.nar_size).sum()
     }
 
-    /// Returns the sum of the downloads; `None` if the cache does not report the size of a
-    /// compressed file.
+    /// Returns the total size of the downloads in bytes. Returns `None` if the cache does not
+    /// report the size of some compressed file.
     fn download_size(&self) -> Option<u64> {
         self.narinfos.iter().map(download_size).sum()
     }

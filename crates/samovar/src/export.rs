@@ -20,10 +20,10 @@ use crate::size::human;
 use crate::storage::{copy, directory, renderer, signing};
 use crate::token::open;
 
-/// Number of rows that are read at a time.
+/// Number of paths that one database query reads.
 const BATCH_COUNT: u32 = 500;
 
-/// Defines the command.
+/// Defines the command `samovar export`.
 pub(crate) fn command() -> Command {
     let command = Command::new("export")
         .about(
@@ -67,7 +67,7 @@ pub(crate) fn command() -> Command {
     serve::with_options(command, "")
 }
 
-/// Runs the command.
+/// Runs `samovar export`.
 ///
 /// # Errors
 ///
@@ -115,9 +115,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
 #[derive(Default)]
 struct Counts {
     exported: u64,
-    /// Total length of the files written.
+    /// Total length of the NAR files written, in bytes.
     bytes: u64,
-    /// Paths that were not exported, and references that are missing.
+    /// Number of paths that could not be exported, plus the number of missing references.
     faults: u64,
 }
 
@@ -125,7 +125,7 @@ struct Counts {
 struct Export<'a> {
     metadata: &'a dyn Metadata,
     objects: &'a Directory,
-    /// The storage directory.
+    /// The storage directory, from which the paths are exported.
     root: &'a Path,
     cache: CacheId,
     to: &'a Path,
@@ -133,7 +133,7 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Makes the directory, or checks that it has paths of the same store directory.
+    /// Creates the target directory. An existing one must have the same store directory.
     fn begin(&self, store_dir: &StoreDir) -> anyhow::Result<()> {
         let failed = || format!("cannot write to {:?}", self.to);
         fs::create_dir_all(self.to.join("nar")).with_context(failed)?;
@@ -159,7 +159,8 @@ impl Export<'_> {
         }
     }
 
-    /// Returns the hash parts of the closures of these paths; `None` if there are no paths.
+    /// Returns the hash parts in the closures of `paths`. Returns `None`, which means all paths of
+    /// the cache, if `paths` is empty.
     fn closure(
         &self,
         paths: &[String],
@@ -195,7 +196,7 @@ impl Export<'_> {
     ) -> anyhow::Result<Counts> {
         let mut counts = Counts::default();
         let mut after = 0;
-        // References come before their referrers.
+        // The database returns each path after its references.
         loop {
             let mut batch = self.metadata.paths_after(after, BATCH_COUNT)?;
             let Some(last) = batch.last() else {
@@ -230,14 +231,14 @@ impl Export<'_> {
         }
     }
 
-    /// Exports a path. Returns the number of bytes written, and the references that the cache does
-    /// not have.
+    /// Exports one path: its NAR file and its narinfo. Returns the number of NAR file bytes
+    /// written, and those references that the cache does not have.
     fn one(
         &self,
         path: &StorePath,
         render: &dyn Fn(&StoredPath) -> Vec<u8>,
     ) -> anyhow::Result<(u64, Vec<StorePath>)> {
-        // A use, so that the collector does not delete the file before it is copied.
+        // `path` records a use, so that the collector does not delete the file before it is copied.
         let stored = self.metadata.path(self.cache, path.hash_part())?;
         let stored = stored.context("its file is lost")?;
         let key = &stored.nar.object_key;
@@ -258,7 +259,7 @@ impl Export<'_> {
         Ok((written, missing))
     }
 
-    /// Exports the file of a NAR, and checks its hash.
+    /// Writes the NAR file of a path into the target directory, and checks its hash.
     fn nar(&self, stored: &StoredPath) -> anyhow::Result<()> {
         let key = &stored.nar.object_key;
         let mut file = self.objects.open(key)?.context("the file is missing")?;
@@ -283,7 +284,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Writes a file of the directory.
+    /// Writes the file `name` in the target directory.
     fn write(&self, name: &str, text: &[u8]) -> anyhow::Result<()> {
         let mut file = temporary(self.to)?;
         file.write_all(text)?;
@@ -292,7 +293,7 @@ impl Export<'_> {
     }
 }
 
-/// Makes a file that everybody may read once it has its name.
+/// Creates a temporary file that becomes readable by all users once it has its final name.
 fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))

@@ -17,7 +17,7 @@ use crate::size::human;
 use crate::storage::{directory, renderer, signing};
 use crate::token::open;
 
-/// Defines the command.
+/// Defines the command `samovar fsck`.
 pub(crate) fn command() -> Command {
     let command = Command::new("fsck")
         .about("Checks the storage of uploaded paths, and repairs it")
@@ -49,7 +49,7 @@ fn switch(id: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue)
 }
 
-/// Runs the command.
+/// Runs `samovar fsck`.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use crate::size::human;
 use crate::storage;
 use crate::token::{date, open};
 
-/// Defines the command.
+/// Defines the command `samovar gc`.
 pub(crate) fn command() -> Command {
     let command = Command::new("gc")
         .about("Deletes uploaded paths that are not kept, as the server does every hour")
@@ -33,8 +33,8 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
         );
-    // All options of the server are accepted, as in its configuration file, but only these have an
-    // effect.
+    // The command accepts every option of the server, as in the configuration file, but only the
+    // options below have an effect here.
     serve::with_options(command, "").mut_args(|arg| {
         let name = arg.get_id().as_str();
         let has_effect = matches!(name, "dry-run" | "config" | "set" | "storage")
@@ -43,7 +43,7 @@ pub(crate) fn command() -> Command {
     })
 }
 
-/// Runs the command.
+/// Runs `samovar gc`.
 ///
 /// # Errors
 ///
@@ -83,12 +83,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     )?)
 }
 
-/// Returns the number of paths that will be deleted unless they are used.
+/// Returns the number of condemned paths: a later run deletes them unless a client uses them first.
 fn condemned_count(metadata: &dyn Metadata) -> anyhow::Result<usize> {
     Ok(metadata.condemned_paths(i64::MAX)?.len())
 }
 
-/// Prints the paths that would be deleted, with the size of their files and the reason.
+/// Prints the paths that a run would delete, with the size of their files and the reason.
 fn show(
     metadata: &dyn Metadata,
     retention: &dyn Fn(&str) -> Retention,

@@ -1,8 +1,8 @@
 //! `samovar hook`: stores the paths of a build in a spool directory, for `samovar push --spool`.
 //!
 //! Nix waits for its `post-build-hook`, so the hook does as little as possible: it writes one file
-//! for each build and returns. The file is synced, and gets its final name only then: whoever reads
-//! the directory sees whole files, also after a power cut.
+//! for each build and returns. The file gets its final name only after it is synced, so a reader of
+//! the directory sees complete files only, also after a power cut.
 //!
 //! # Format
 //!
@@ -17,13 +17,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-/// Suffix of the files of a spool.
+/// Suffix of the names of finished files in a spool directory.
 const SUFFIX: &str = ".paths";
 
-/// Folder for files with refused paths.
+/// Subdirectory of the spool for files with a path that the cache refused.
 pub(crate) const FAILED: &str = "failed";
 
-/// Variable in which Nix passes the paths of a build, separated by spaces.
+/// Environment variable in which Nix passes the paths of a build, separated by spaces.
 const VARIABLE: &str = "OUT_PATHS";
 
 pub(crate) fn command() -> Command {
@@ -37,7 +37,7 @@ pub(crate) fn command() -> Command {
         .arg(spool().required(true))
 }
 
-/// Defines the option for the directory.
+/// Defines the option `--spool`.
 pub(crate) fn spool() -> Arg {
     Arg::new("spool")
         .long("spool")
@@ -46,7 +46,7 @@ pub(crate) fn spool() -> Arg {
         .help("Directory with one file for each build")
 }
 
-/// Stores the paths that Nix passes.
+/// Writes the paths that Nix passes in `OUT_PATHS` into the spool directory.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ fn store(dir: &Path, paths: &[&str]) -> std::io::Result<()> {
     File::open(dir)?.sync_data()
 }
 
-/// Lists the finished files of a spool, oldest first.
+/// Lists the finished files of a spool directory, oldest first.
 ///
 /// # Errors
 ///

@@ -20,10 +20,10 @@ pub(crate) const AT_ONCE_MAX: usize = 25;
 
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 
-/// Maximum time until the response, and for each read of its body.
+/// Maximum wait for the response, and for each read of its body.
 const SILENCE_TIME: Duration = Duration::from_secs(60);
 
-/// Maximum time to send the body of one request: the largest NAR over a slow line.
+/// Maximum time to send the body of one request. It suffices for the largest NAR over a slow line.
 const SEND_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Pause before the second attempt. It doubles before each further attempt.
@@ -33,10 +33,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// (`Expect: 100-continue`).
 const EXPECT_LEN_MIN: u64 = 1 << 20;
 
-/// Maximum length of a refusal that is read, in bytes.
+/// Maximum number of bytes read from the body of an error response.
 const REFUSAL_LEN_MAX: u64 = 64 << 10;
 
-/// How often a request is repeated after a temporary failure.
+/// Number of attempts and maximum pause for requests that fail temporarily.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     attempt_count_max: u32,
@@ -45,13 +45,14 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// For queries, which an operator waits for: at most four seconds of own pauses.
+    /// For queries, while a user waits: the client's own pauses add up to at most four seconds.
     pub(crate) const QUERY: Self = Self {
         attempt_count_max: 5,
         pause_max: Duration::from_secs(10),
     };
 
-    /// For uploads, which survive the restart of a server: at most a minute of own pauses.
+    /// For uploads, which survive the restart of a server: the client's own pauses add up to at
+    /// most a minute.
     pub(crate) const UPLOAD: Self = Self {
         attempt_count_max: 9,
         pause_max: Duration::from_secs(60),
@@ -62,7 +63,7 @@ impl Patience {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
-    /// The whole file.
+    /// The whole file, from its first byte.
     File(&'a File),
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Http {
     agent: Agent,
     remote: Remote,
     patience: Patience,
-    /// Number of requests sent, repeated ones included.
+    /// Number of requests sent, including retries.
     request_count: Arc<AtomicU64>,
 }
 
@@ -113,8 +114,8 @@ impl Http {
         })
     }
 
-    /// Returns a client for another URL of the same server: with the same login, connections and
-    /// count of requests.
+    /// Returns a client for another URL of the same server. It shares the login, the connections
+    /// and the request count.
     pub(crate) fn at(&self, url: String) -> Self {
         Self {
             remote: self.remote.at(url),
@@ -122,7 +123,7 @@ impl Http {
         }
     }
 
-    /// Returns the number of requests sent so far, repeated ones included.
+    /// Returns the number of requests sent so far, including retries.
     pub(crate) fn request_count(&self) -> u64 {
         self.request_count.load(Ordering::Relaxed)
     }
@@ -200,7 +201,7 @@ impl Http {
         })
     }
 
-    /// Sends a request until the response needs no retry.
+    /// Sends a request, and repeats it after temporary failures. Returns the last response.
     fn retry(
         &self,
         url: &str,
@@ -224,8 +225,8 @@ impl Http {
                 }
                 Err(_) => None,
             };
-            // Up to a quarter is random, so that clients of a restarted server do not come back
-            // all at once.
+            // Lengthen the pause by up to a quarter at random, so that the clients of a restarted
+            // server do not all return at once.
             let pause_max = self.patience.pause_max;
             let wanted = wanted.unwrap_or(pause).min(pause_max);
             std::thread::sleep(wanted.mul_f64(1.0 + fastrand::f64() / 4.0));
@@ -242,7 +243,7 @@ impl Http {
     }
 }
 
-/// Describes a response with an error status: the status and the first line of its text.
+/// Describes an error response in one line: its status and the first line of its body.
 pub(crate) fn refusal(response: Response<Body>) -> String {
     let status = response.status();
     let is_text = response
@@ -270,7 +271,7 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
     Ok(bytes)
 }
 
-/// Returns whether the status is temporary.
+/// Returns whether an error with this status is temporary, so that a retry may succeed.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }

@@ -62,7 +62,7 @@ pub use remote::without_logins;
 pub struct Failure {
     /// The message, in one line.
     pub error: anyhow::Error,
-    /// The exit code of the process.
+    /// The exit code of the process after this failure.
     pub code: ExitCode,
 }
 
@@ -121,7 +121,7 @@ pub fn run(
     })
 }
 
-/// Runs a command that either succeeds or fails.
+/// Runs a command whose only exit codes are those of success and failure.
 fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     match name {
         "serve" => serve::run(one, out),

@@ -34,7 +34,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints an error. Ignores a closed standard error.
+/// Prints an error message on standard error. Ignores errors, because standard error may be closed.
 fn complain(message: &str) {
     writeln!(io::stderr(), "samovar: error: {message}").ok();
 }

@@ -1,4 +1,4 @@
-//! Logins in netrc files, and the netrc file that Nix uses.
+//! Reads logins from netrc files, and finds the netrc file that Nix uses.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,8 @@ use samovar_store::Conf;
 
 use crate::remote::basic_of;
 
-/// Returns the value of `netrc-file`, from the sources that Nix reads.
+/// Returns the value of Nix's setting `netrc-file`, from the environment and the files that Nix
+/// reads.
 pub(crate) fn netrc_of_nix() -> PathBuf {
     let conf_dir = directory("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
     let mut of_environment = Conf::default();
@@ -24,7 +25,8 @@ pub(crate) fn netrc_of_nix() -> PathBuf {
     }
 }
 
-/// Returns the directory that a variable names, unless it is empty.
+/// Returns the directory in this environment variable. Returns `None` if the variable is unset or
+/// empty.
 fn directory(variable: &str) -> Option<PathBuf> {
     let value = std::env::var_os(variable).filter(|value| !value.is_empty());
     value.map(PathBuf::from)
@@ -37,13 +39,13 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// Returns the value of the `Authorization` header.
+    /// Returns the value of the `Authorization` header for this login.
     pub(crate) fn authorization(&self) -> String {
         basic_of(self.user.as_bytes(), self.password.as_bytes())
     }
 }
 
-/// Finds the login for a host in a netrc file.
+/// Finds the login for `host` in the text of a netrc file. Returns `None` if no entry matches.
 ///
 /// # Source
 ///
@@ -72,7 +74,7 @@ pub(crate) fn login(text: &str, host: &str) -> Option<Login> {
 struct Words<'a>(&'a str);
 
 impl Words<'_> {
-    /// Skips a macro, which ends with an empty line.
+    /// Skips a macro definition (`macdef`), which ends with an empty line.
     fn skip_macro(&mut self) {
         self.0 = self.0.split_once("\n\n").map_or("", |(_, rest)| rest);
     }

@@ -1,4 +1,5 @@
-//! `samovar pin add`, `list` and `remove`: names paths of a storage that the collector keeps.
+//! `samovar pin add`, `list` and `remove`: manage pins, which protect the paths of a storage from
+//! the collector.
 //!
 //! The commands write to the database of the storage, even while a server runs. Once `add` has
 //! returned, the path and its closure are not deleted.
@@ -14,7 +15,7 @@ use samovar_storage::token::now;
 use crate::roots;
 use crate::token::{date, lifetime, open, storage};
 
-/// Defines the command.
+/// Defines the command `samovar pin`.
 pub(crate) fn command() -> Command {
     let add = Command::new("add")
         .about("Pins an uploaded path: the collector keeps it with its closure")
@@ -79,7 +80,7 @@ fn name() -> Arg {
         .help("Name of the pin")
 }
 
-/// Runs a subcommand.
+/// Runs one subcommand of `samovar pin`.
 ///
 /// # Errors
 ///

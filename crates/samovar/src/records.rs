@@ -20,9 +20,9 @@ const NARINFO_LEN_MAX: u64 = 16 << 20;
 /// A record of the response: the result for one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The narinfo of the path.
+    /// The cache has the path; with its narinfo.
     Path(HashPart, Vec<u8>),
-    /// The path is absent.
+    /// The cache does not have the path.
     Absent(HashPart),
     /// The server failed to look the path up.
     Failed(HashPart),
@@ -32,7 +32,7 @@ pub enum Record {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
-    /// The format, or its version, is unknown.
+    /// The first line does not name version 1 of the format.
     #[error("not an answer in version 1 of the format")]
     Version,
     /// A line or a narinfo violates the grammar. Holds the number of the record, from 1.
@@ -41,7 +41,7 @@ pub enum RecordsError {
     /// The counts in the last line differ from the records.
     #[error("the last line does not match the records")]
     End,
-    /// The response is truncated.
+    /// The response is truncated, or cannot be read.
     #[error("truncated")]
     Cut(#[from] io::Error),
 }
@@ -51,7 +51,7 @@ pub enum RecordsError {
 pub struct Records<R> {
     reader: R,
     count: u64,
-    /// Number of records read, by kind: found, absent, failed.
+    /// Number of records read of each kind, in the order of the last line: found, absent, failed.
     counts: [u64; 3],
     is_ended: bool,
 }
@@ -133,7 +133,7 @@ fn number(text: &str) -> Option<u64> {
     (number.to_string() == text).then_some(number)
 }
 
-/// Reads a line and returns it without the line feed.
+/// Reads a line and returns it without the line feed. `malformed`: the error for an invalid line.
 fn read_line(reader: &mut impl BufRead, malformed: RecordsError) -> Result<String, RecordsError> {
     let mut line = Vec::new();
     reader.take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
@@ -205,7 +205,7 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let hash_part = any::<[u8; 20]>().prop_map(HashPart::from_bytes);
-        // Lines that make a narinfo look like records.
+        // Narinfos may contain lines that look like records.
         let line = prop_oneof!["[a-z: ]{0,20}", "end 0 0 0", "absent [0-9]{32}"];
         (hash_part, 0..4_u8, vec(line, 1..5)).prop_map(|(hash_part, kind, lines)| match kind {
             0 => Record::Absent(hash_part),

@@ -63,7 +63,7 @@ impl Remote {
         self.authorization = Some(authorization);
     }
 
-    /// Returns the same login for another URL of the same host.
+    /// Returns this login for another URL of the same host.
     pub(crate) fn at(&self, url: String) -> Self {
         Self {
             url,
@@ -71,7 +71,7 @@ impl Remote {
         }
     }
 
-    /// Returns the host without a port; an IPv6 address without its brackets.
+    /// Returns the host of the URL without the port. An IPv6 address has no brackets.
     pub(crate) fn host(&self) -> &str {
         let (_, rest) = self.url.split_once("://").unwrap_or_default();
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -98,20 +98,20 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Encodes the percent-encoded login of a URL as HTTP Basic credentials (RFC 7617).
+/// Returns the `Authorization` value for the percent-encoded login of a URL (RFC 7617, Basic).
 fn basic(login: &str) -> String {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
     basic_of(&decoded(user), &decoded(password))
 }
 
-/// Encodes a login as HTTP Basic credentials (RFC 7617).
+/// Returns the `Authorization` value for a user name and a password (RFC 7617, Basic).
 pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
     format!("Basic {}", STANDARD.encode([user, b":", password].concat()))
 }
 
-/// Returns whether the login may end in `rest` only, because it has a `/`, `?` or `#` that should
-/// have been percent-encoded.
+/// Returns whether `rest`, the URL after its host, may contain the end of a login: a login with a
+/// `/`, `?` or `#` that was not percent-encoded is split there.
 fn may_end_in_login(authority: &str, rest: &str) -> bool {
     authority.contains([':', '@']) && rest.contains('@')
 }

@@ -1,11 +1,11 @@
-//! Parses the paths on a command line.
+//! Parses the store paths on a command line.
 
 use std::io::BufRead;
 
 use anyhow::{Context as _, bail};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-/// A path on the command line.
+/// A store path that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
     /// The argument, or the store path that it refers to.
@@ -13,7 +13,7 @@ pub(crate) struct Root {
     pub(crate) hash_part: HashPart,
 }
 
-/// Parses the arguments. `-` stands for the lines of `input`.
+/// Parses the arguments. The argument `-` stands for the lines of `input`.
 pub(crate) fn read(
     words: &[String],
     dir: &StoreDir,
@@ -39,8 +39,8 @@ pub(crate) fn read(
     Ok(roots)
 }
 
-/// Parses a full path, the path of a file below one, a base name, a hash part, or a link to a store
-/// path.
+/// Parses one argument: a full store path, the path of a file inside one, a base name, a hash part,
+/// or a symbolic link to a store path.
 fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
     if let Ok(hash_part) = text.parse() {
         return Ok(Root {
@@ -62,7 +62,7 @@ fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
     })
 }
 
-/// Returns the store path that contains the file.
+/// Returns the store path that contains the file `text`, or `None` if the file is outside of `dir`.
 fn below(text: &str, dir: &StoreDir) -> Option<StorePath> {
     let rest = text.strip_prefix(dir.as_str())?.strip_prefix('/')?;
     let base_name = rest.split('/').next()?;

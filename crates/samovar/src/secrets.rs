@@ -60,10 +60,10 @@ fn first_line(input: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(password)
 }
 
-/// Reads a line from the terminal without echo.
+/// Prompts for the password of `name`, and reads it from the terminal without echo.
 fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = Quiet::new(io::stdin())?;
-    // Ignore errors: standard error may be closed, and the password can be typed nevertheless.
+    // Ignore errors: standard error may be closed, and the user can type the password nevertheless.
     write!(io::stderr(), "Password for {name:?}: ").ok();
     let typed = typed(&mut terminal.0.lock());
     drop(terminal);
@@ -71,7 +71,7 @@ fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     typed?.context("interrupted")
 }
 
-/// Reads a line and handles the editing keys of a terminal. Returns `None` if interrupted.
+/// Reads a line, and handles the terminal's editing keys. Returns `None` if the user interrupts it.
 fn typed(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut password = Vec::new();
     let mut byte = [0];
@@ -80,7 +80,7 @@ fn typed(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
             [b'\n' | b'\r' | END] => break,
             [INTERRUPT] => return Ok(None),
             [ERASE_LINE] => password.clear(),
-            // Delete all bytes of a character: it may have several.
+            // Delete all bytes of the last character, which may be several in UTF-8.
             [BACKSPACE | DELETE] => while password.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
             [byte] => password.push(byte),
         }

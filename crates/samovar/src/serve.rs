@@ -14,7 +14,7 @@ use samovar_server::server::{self, Predecessor};
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
-/// Defines the command, with all options of the configuration.
+/// Defines the command `samovar serve`, with all options of the configuration.
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
@@ -33,11 +33,11 @@ pub(crate) fn command() -> Command {
     with_options(command, "")
 }
 
-/// Adds the options of the configuration to a command. Leaves out `other`, an option that the
-/// command defines itself.
+/// Adds all options of the configuration to a command, except `other`, which the command defines
+/// itself.
 pub(crate) fn with_options(command: Command, other: &str) -> Command {
     let command = command
-        // If an option is repeated, the last value counts.
+        // If an option is repeated on the command line, its last value is used.
         .args_override_self(true)
         .arg(
             Arg::new("config")
@@ -81,7 +81,7 @@ fn option(spec: &OptionSpec) -> Arg {
     }
 }
 
-/// Serves until a signal ends it, or prints the effective configuration.
+/// Runs the server until a signal ends it, or prints the effective configuration.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let settings = settings(matches)?;
     let config = configuration(&settings)?;

@@ -1,4 +1,4 @@
-//! What the commands on the storage of a server have in common.
+//! Functions that the commands on a storage directory share.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 const PIECE_LEN: usize = 256 << 10;
 
-/// Returns the configured storage directory.
+/// Returns the configured storage directory. Fails if none is configured.
 pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
     config
         .storage
@@ -21,13 +21,13 @@ pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
         .context("no storage is configured: name its directory with --storage, or use --config")
 }
 
-/// Reads the signing keys of a cache.
+/// Reads and checks the signing keys of a cache.
 pub(crate) fn signing(cache: &CacheSettings) -> anyhow::Result<Signing> {
-    // The server reports warnings about the files of keys.
+    // Discard the warnings about key files: the server reports them.
     Ok(server::signing(cache, &mut Vec::new())?.checked())
 }
 
-/// Returns a function that renders narinfos of uploaded paths as the server does.
+/// Returns a function that renders the narinfo of an uploaded path as the server does.
 pub(crate) fn renderer(
     signing: &Signing,
     dir: StoreDir,
@@ -35,7 +35,7 @@ pub(crate) fn renderer(
     move |path| render_uploaded(signing, &dir, path)
 }
 
-/// Copies everything and returns its SHA-256.
+/// Copies `from` to `to`, and returns the SHA-256 of the bytes.
 pub(crate) fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<[u8; 32]> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE_LEN];

@@ -1,4 +1,4 @@
-//! `samovar token create`, `list` and `revoke`: manages the tokens of a storage.
+//! `samovar token create`, `list` and `revoke`: manage the upload tokens of a storage.
 //!
 //! The commands write to the database of the storage, even while a server runs. A new token is
 //! valid from the next request on. A revoked token can publish nothing once `revoke` has returned.
@@ -80,7 +80,7 @@ fn name() -> Arg {
         .required(true)
 }
 
-/// Runs a subcommand.
+/// Runs one subcommand of `samovar token`.
 ///
 /// # Errors
 ///
@@ -190,7 +190,7 @@ fn state(token: &Token) -> &'static str {
     }
 }
 
-/// Formats the date of a Unix time.
+/// Formats the date of a Unix time in seconds.
 pub(crate) fn date(seconds: i64) -> String {
     OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
         |_out_of_range| "-".to_owned(),
@@ -201,7 +201,7 @@ pub(crate) fn date(seconds: i64) -> String {
     )
 }
 
-/// Parses a lifetime and returns it in seconds.
+/// Parses the lifetime of a token, such as `30d`. Returns it in seconds.
 pub(crate) fn lifetime(text: &str) -> Result<i64, String> {
     config::time(text)
         .and_then(|time| i64::try_from(time.as_secs()).ok())

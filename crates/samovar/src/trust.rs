@@ -1,9 +1,9 @@
-//! Public keys on the command line, and the signatures that they verify.
+//! Parses public keys from the command line, and checks signatures with them.
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{PublicKey, StoreDir};
 
-/// Parses public keys, separated by white space.
+/// Parses public keys that are separated by white space.
 pub(crate) fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
     let key = |text: &str| {
         PublicKey::parse(text)
@@ -12,7 +12,7 @@ pub(crate) fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
     text.split_ascii_whitespace().map(key).collect()
 }
 
-/// Whether one of `keys` has signed the path, or there are no keys.
+/// Returns whether one of `keys` has signed the path. With no keys, every path counts as signed.
 pub(crate) fn is_signed(keys: &[&PublicKey], narinfo: &NarInfo, dir: &StoreDir) -> bool {
     let fingerprint = narinfo.fingerprint(dir);
     let is_signed_by = |key: &&PublicKey| {

@@ -10,7 +10,7 @@ use crate::http::AT_ONCE_MAX;
 
 type Answer = anyhow::Result<Option<NarInfo>>;
 
-/// The narinfos of some closures, as far as a cache has them.
+/// The narinfos in some closures, and the paths that the cache lacks.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Narinfos in topological order: each path comes after its references.
@@ -31,8 +31,8 @@ pub(crate) fn each(
         .collect())
 }
 
-/// Requests the closures of `roots`, except paths in `known` and those reachable only through them.
-/// Each path comes after its references.
+/// Requests the closures of `roots`. Excludes the paths in `known`, and the paths that only these
+/// refer to. Returns each path after its references.
 pub(crate) fn closure(
     roots: &[HashPart],
     known: &HashSet<HashPart>,
@@ -41,7 +41,7 @@ pub(crate) fn closure(
     let mut answers = run(roots, true, known, ask)?;
     let mut found = Found::default();
     for root in roots {
-        // Stack of paths, each with its references that are not visited yet.
+        // Stack of the paths being visited, each with the references that are still to visit.
         let mut open = vec![(*root, references(&answers, root))];
         let mut entered = HashSet::from([*root]);
         while let Some((hash_part, left)) = open.last_mut() {
@@ -77,14 +77,15 @@ fn references(answers: &HashMap<HashPart, Option<NarInfo>>, hash_part: &HashPart
 #[derive(Default)]
 struct State {
     queue: VecDeque<HashPart>,
-    /// All paths that were ever in the queue.
+    /// All paths that have been in the queue.
     seen: HashSet<HashPart>,
     active_count: usize,
     answers: HashMap<HashPart, Option<NarInfo>>,
     error: Option<anyhow::Error>,
 }
 
-/// Requests all paths and, if `follows`, their references.
+/// Requests the narinfos of `start` and, if `follows`, of their closures. Leaves out the paths in
+/// `known`.
 fn run(
     start: &[HashPart],
     follows: bool,
@@ -138,7 +139,7 @@ fn run(
     }
 }
 
-/// Waits for the next path to request; returns `None` at the end.
+/// Waits for the next path to request. Returns `None` if nothing is left, or after an error.
 fn next(state: &Mutex<State>, changed: &Condvar) -> Option<HashPart> {
     let mut state = changed
         .wait_while(lock(state), |state| {

@@ -1,4 +1,4 @@
-//! Adds lines to files of the user, and removes exactly these again.
+//! Adds lines to configuration files of the user, and removes exactly these lines again.
 //!
 //! Each added line ends in a comment with the URL of its cache. The comment also records what else
 //! the addition changed: the file may not have existed, or its last line may have had no end.
@@ -7,13 +7,13 @@ use std::fmt;
 
 const MARK: &str = "# samovar use ";
 
-/// What an addition changed besides adding its line.
+/// What the addition of a line changed in the file besides the line itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
     None,
-    /// The file is new.
+    /// The addition created the file.
     Created,
-    /// The last line of the file got an end.
+    /// The addition ended the file's last line, which had no line feed.
     EndedLine,
 }
 
@@ -27,7 +27,8 @@ impl fmt::Display for Effect {
     }
 }
 
-/// Adds `line` for the cache at `url` at the end of a file. `text`: the file, if it exists.
+/// Returns the text of a file with `line` for the cache at `url` added at its end. `text`: the text
+/// before, or `None` if the file does not exist.
 pub(super) fn add(text: Option<&str>, line: &str, url: &str) -> String {
     let effect = match text {
         None => Effect::Created,
@@ -42,7 +43,8 @@ pub(super) fn add(text: Option<&str>, line: &str, url: &str) -> String {
     format!("{text}{line_end}{line} {MARK}{url}{effect}\n")
 }
 
-/// Returns the line that was added for the cache at `url`, without its comment.
+/// Returns the line that was added for the cache at `url`, without its comment. `None`: no line was
+/// added for this cache.
 pub(super) fn find<'a>(text: &'a str, url: &str) -> Option<&'a str> {
     let mut lines = text.lines();
     lines.find_map(|line| {
@@ -51,11 +53,11 @@ pub(super) fn find<'a>(text: &'a str, url: &str) -> Option<&'a str> {
     })
 }
 
-/// Removes the line that was added for the cache at `url`. Returns the rest of the file, or `None`
-/// if the file was new and is empty now.
+/// Removes the line that was added for the cache at `url`. Returns the rest of the file. Returns
+/// `None` if the addition created the file and nothing else is left in it.
 pub(super) fn remove(text: &str, url: &str) -> Option<String> {
     let mut rest = String::with_capacity(text.len());
-    // Effect of the removed line.
+    // Effect of the line that was just removed.
     let mut effect = Effect::None;
     for line in text.split_inclusive('\n') {
         match parse(line.trim_end_matches('\n')) {
@@ -65,7 +67,7 @@ pub(super) fn remove(text: &str, url: &str) -> Option<String> {
                     rest.pop();
                 }
             }
-            // The next added line takes over.
+            // The next added line, of another cache, inherits the effect of the removed line.
             Some((added, of, Effect::None)) if effect != Effect::None => {
                 if effect == Effect::EndedLine {
                     rest.push('\n');
@@ -74,7 +76,7 @@ pub(super) fn remove(text: &str, url: &str) -> Option<String> {
                 effect = Effect::None;
             }
             _ => {
-                // Somebody else has added lines: their line end stays.
+                // Other text follows the removed line, so the line before that keeps its line feed.
                 if effect == Effect::EndedLine {
                     rest.push('\n');
                 }
@@ -86,7 +88,8 @@ pub(super) fn remove(text: &str, url: &str) -> Option<String> {
     (!rest.is_empty() || effect != Effect::Created).then_some(rest)
 }
 
-/// Splits an added line into the line, the URL of its cache, and the effect of the addition.
+/// Splits an added line into its text, the URL of its cache, and the effect of the addition.
+/// Returns `None` for a line that `add` did not write.
 fn parse(line: &str) -> Option<(&str, &str, Effect)> {
     let (line, url) = line.split_once(MARK)?;
     let line = line.trim_end();

@@ -1,4 +1,4 @@
-//! Changes of files: planned first, then printed or made.
+//! Changes of configuration files: planned first, then printed or carried out.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// Permissions of new files with settings, and of those with a token.
+/// Permissions of a new file: `PUBLIC` for settings, `SECRET` for a token.
 pub(super) const PUBLIC: u32 = 0o644;
 pub(super) const SECRET: u32 = 0o600;
 
@@ -15,16 +15,17 @@ pub(super) const SECRET: u32 = 0o600;
 #[derive(Debug)]
 pub(super) struct Change {
     path: PathBuf,
-    /// Text of the file afterwards; `None`: the file is removed.
+    /// Text of the file after the change. `None`: the change deletes the file.
     after: Option<String>,
-    /// Permissions of the file if it is new.
+    /// Permissions of the file if the change creates it.
     mode: u32,
-    /// Description of the change, without secrets.
+    /// Description of the change for the user, without secrets.
     summary: String,
 }
 
 impl Change {
-    /// Plans a change; `None` if the file has this text already.
+    /// Plans to replace the text of the file at `path` by `after`. Returns `None` if the file
+    /// already has this text.
     ///
     /// # Errors
     ///
@@ -44,7 +45,7 @@ impl Change {
         }))
     }
 
-    /// Prints the change; `verb` says whether it was made.
+    /// Prints the change as made (`is_made`) or as planned.
     pub(super) fn print(&self, is_made: bool, out: &mut dyn Write) -> io::Result<()> {
         let verb = match (is_made, &self.after) {
             (true, Some(_)) => "wrote",
@@ -59,7 +60,7 @@ impl Change {
         Ok(())
     }
 
-    /// Makes the change: replaces the file by a new one with the same owner and permissions.
+    /// Carries out the change: replaces the file by a new one with the same owner and permissions.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl Change {
         let Some(after) = &self.after else {
             return fs::remove_file(path).with_context(failed);
         };
-        // Replace the file that a link names, not the link.
+        // If `path` is a symbolic link, replace the file that it points to, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let parent = path.parent().with_context(failed)?;
         fs::create_dir_all(parent).with_context(failed)?;
@@ -100,7 +101,7 @@ impl Change {
     }
 }
 
-/// Reads a file; `None` if it does not exist.
+/// Reads a file. Returns `None` if the file does not exist.
 ///
 /// # Errors
 ///

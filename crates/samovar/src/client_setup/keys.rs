@@ -1,4 +1,4 @@
-//! The public keys of a cache, and the decision to trust them.
+//! Finds the public keys of a cache, and decides whether to trust them.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write};
 
@@ -10,14 +10,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::http::{Http, read_body};
 
-/// Maximum length of the page with the keys, in bytes.
+/// Maximum length of the cache's web page, which shows its keys; bytes.
 const PAGE_LEN_MAX: u64 = 1 << 20;
 
-/// Returns the keys to trust: `given`, or those that the cache shows and that the user confirms.
+/// Returns the public keys to trust: `given`, or else the keys that the cache's web page shows,
+/// after the user has confirmed them.
 ///
 /// # Errors
 ///
-/// The cache shows no key, or other keys than `given`; or nobody confirms.
+/// The cache shows no key, or keys other than `given`, or the user does not confirm them.
 pub(super) fn trusted(
     http: &Http,
     given: Vec<PublicKey>,
@@ -58,7 +59,7 @@ pub(super) fn trusted(
     Ok(shown)
 }
 
-/// Asks the user whether to trust the keys.
+/// Asks the user on the terminal whether to trust `count` keys. Fails unless the answer is yes.
 fn confirm(count: usize) -> anyhow::Result<()> {
     let input = io::stdin();
     ensure!(
@@ -67,7 +68,7 @@ fn confirm(count: usize) -> anyhow::Result<()> {
          --key KEY, or --yes"
     );
     let what = if count == 1 { "this key" } else { "these keys" };
-    // Standard error may be closed, and the answer can be typed nevertheless.
+    // Ignore errors: standard error may be closed, and the user can type the answer nevertheless.
     write!(io::stderr(), "Trust {what}? [y/N] ").ok();
     let mut answer = String::new();
     input.lock().read_line(&mut answer)?;
@@ -81,7 +82,7 @@ fn confirm(count: usize) -> anyhow::Result<()> {
 fn shown(http: &Http) -> anyhow::Result<Vec<PublicKey>> {
     let response = http.get("/")?;
     if response.status() != 200 {
-        // The web interface is turned off, or this is another server.
+        // The web interface is turned off, or the server is not Samovar.
         return Ok(Vec::new());
     }
     let page = read_body(response, PAGE_LEN_MAX)
@@ -89,7 +90,7 @@ fn shown(http: &Http) -> anyhow::Result<Vec<PublicKey>> {
     Ok(keys_in(&String::from_utf8_lossy(&page)))
 }
 
-/// Returns the public keys in a text or HTML page, each once.
+/// Returns the public keys that occur in a text or HTML page, without duplicates.
 fn keys_in(page: &str) -> Vec<PublicKey> {
     let is_part = |char: char| char.is_ascii_alphanumeric() || "+/=:._-".contains(char);
     let mut keys = Vec::new();
@@ -103,7 +104,7 @@ fn keys_in(page: &str) -> Vec<PublicKey> {
     keys
 }
 
-/// Returns the SHA-256 of a key, as `ssh-keygen -l` writes it.
+/// Returns the SHA-256 fingerprint of a public key, in the notation of `ssh-keygen -l`.
 fn fingerprint(key: &PublicKey) -> String {
     let text = key.to_string();
     let (_, encoded) = text.split_once(':').unwrap_or_default();
@@ -111,7 +112,7 @@ fn fingerprint(key: &PublicKey) -> String {
     format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(bytes)))
 }
 
-/// Joins keys with spaces.
+/// Returns the keys as one text, separated by spaces.
 pub(super) fn texts(keys: &[PublicKey]) -> String {
     let texts: Vec<String> = keys.iter().map(PublicKey::to_string).collect();
     texts.join(" ")

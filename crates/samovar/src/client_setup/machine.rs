@@ -1,4 +1,4 @@
-//! Where the settings of this client are, and whether its Nix daemon accepts them.
+//! Finds the Nix settings of this client, and whether its Nix daemon accepts them.
 
 use std::env;
 use std::fs::{self, File};
@@ -9,21 +9,23 @@ use anyhow::Context as _;
 use samovar_nix::PublicKey;
 use samovar_store::Conf;
 
-/// Links that lead here are read-only: NixOS and home-manager generate the file.
+/// Directories of generated files. If `nix.conf` is a link into one of them, NixOS or home-manager
+/// generates it, and it is read-only.
 const GENERATED: [&str; 2] = ["/nix/store/", "/etc/static/"];
 
-/// The client on which the command runs.
+/// The machine and the user for which the command sets up Nix.
 #[derive(Debug)]
 pub(super) struct Machine {
     uid: u32,
-    /// Directory of the machine's settings, usually `/etc/nix`.
+    /// Directory of the machine-wide Nix settings, usually `/etc/nix`.
     system_dir: PathBuf,
-    /// Directory of the settings to change: of the machine for root, else of the user.
+    /// Directory of the settings to change: the machine-wide one for root, else the one of the
+    /// user.
     dir: PathBuf,
 }
 
 impl Machine {
-    /// Finds out about the machine.
+    /// Reads the user, the directories and the settings of this machine.
     ///
     /// # Errors
     ///
@@ -47,18 +49,18 @@ impl Machine {
         })
     }
 
-    /// Returns the directory of the settings to change.
+    /// Returns the directory of the Nix settings to change.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Returns the file with the settings to change.
+    /// Returns the path of the `nix.conf` to change.
     pub(super) fn nix_conf(&self) -> PathBuf {
         self.dir.join("nix.conf")
     }
 
-    /// Returns the netrc file for a login: the one that Nix uses if it can be changed, else one of
-    /// the user. `in_use`: the value of `netrc-file`.
+    /// Returns the netrc file into which the login is written: `in_use`, the file that Nix reads
+    /// now, if this user may write it, else `netrc` in the directory of the user's settings.
     pub(super) fn netrc(&self, in_use: &Path) -> PathBuf {
         let can_write = |path: &Path| File::options().append(true).open(path).is_ok();
         match self.uid == 0 || can_write(in_use) {
@@ -67,8 +69,8 @@ impl Machine {
         }
     }
 
-    /// Whether the settings are generated, by NixOS or home-manager, so that a change of the file
-    /// would be lost or is impossible.
+    /// Returns whether NixOS or home-manager generates `nix.conf`. Then a change of the file is
+    /// impossible, or is lost at the next rebuild.
     pub(super) fn is_generated(&self) -> bool {
         let mut path = self.nix_conf();
         for _ in 0..16 {
@@ -84,13 +86,13 @@ impl Machine {
         false
     }
 
-    /// Whether the settings to change are those of the machine.
+    /// Returns whether the command runs as root and so changes the machine-wide settings.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Returns the name of the user if a Nix daemon serves this machine and ignores the settings of
-    /// this user for the cache. `None` if they take effect.
+    /// Returns the user's name if a Nix daemon serves this machine and ignores this user's settings
+    /// for the cache. Returns `None` if the settings take effect.
     pub(super) fn untrusted_user(&self, url: &str, keys: &[PublicKey]) -> Option<String> {
         if self.uid == 0 || !uses_daemon() {
             return None;
@@ -129,7 +131,7 @@ impl Machine {
     }
 }
 
-/// Whether commands of this user reach the store through a daemon.
+/// Returns whether this user's Nix commands access the store through a daemon.
 fn uses_daemon() -> bool {
     let remote = env::var("NIX_REMOTE").unwrap_or_default();
     if !matches!(&*remote, "" | "auto") {
@@ -142,7 +144,7 @@ fn uses_daemon() -> bool {
     !is_own && socket.exists()
 }
 
-/// Returns the numbers of the groups of this process.
+/// Returns the ids of the groups that this process belongs to.
 fn group_ids() -> Vec<u32> {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines = text.lines().filter_map(|line| {
@@ -153,7 +155,7 @@ fn group_ids() -> Vec<u32> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Returns the name with this number in `/etc/passwd` or `/etc/group`.
+/// Returns the name of the user or group with this id. `file`: `/etc/passwd` or `/etc/group`.
 fn account(file: &str, id: u32) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| {
@@ -163,7 +165,8 @@ fn account(file: &str, id: u32) -> Option<String> {
     })
 }
 
-/// Returns the directory that a variable names, unless it is empty.
+/// Returns the directory in this environment variable. Returns `None` if the variable is unset or
+/// empty.
 fn directory(variable: &str) -> Option<PathBuf> {
     let value = env::var_os(variable).filter(|value| !value.is_empty());
     value.map(PathBuf::from)

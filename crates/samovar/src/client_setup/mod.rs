@@ -29,16 +29,16 @@ use crate::remote::{Remote, basic_of};
 use files::{Change, PUBLIC, SECRET};
 use machine::Machine;
 
-/// Variable with a token.
+/// Environment variable that may contain the token.
 const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
 
 /// Maximum length of a token, in bytes.
 const TOKEN_LEN_MAX: u64 = 4096;
 
-/// Login name beside the token. Servers ignore it.
+/// User name that is written beside the token into the netrc file. Servers ignore it.
 const LOGIN: &str = "samovar";
 
-/// Defines the command.
+/// Defines the command `samovar use`.
 pub(crate) fn command() -> Command {
     Command::new("use")
         .about("Sets up this client for a cache: substituter, public key and login")
@@ -85,7 +85,7 @@ fn key(text: &str) -> Result<PublicKey, String> {
         .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
 }
 
-/// Runs the command.
+/// Runs `samovar use`.
 ///
 /// # Errors
 ///
@@ -127,7 +127,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     setup.print_notes(!changes.is_empty(), out)
 }
 
-/// Makes changes, or only prints them.
+/// Carries out the changes and prints them. With `is_plan`, only prints them.
 fn carry_out(changes: &[Change], is_plan: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     for change in changes {
         if !is_plan {
@@ -138,19 +138,19 @@ fn carry_out(changes: &[Change], is_plan: bool, out: &mut dyn Write) -> anyhow::
     Ok(())
 }
 
-/// What to set up.
+/// The settings to make on this client for one cache.
 struct Setup {
     machine: Machine,
     url: String,
     host: String,
     keys: Vec<PublicKey>,
     token: Option<String>,
-    /// The netrc file that Nix uses now.
+    /// The netrc file that Nix reads now.
     netrc_in_use: PathBuf,
 }
 
 impl Setup {
-    /// Asks the cache, and the user for confirmation.
+    /// Collects the settings: requests the cache's public keys, and asks the user to confirm them.
     fn new(
         matches: &ArgMatches,
         machine: Machine,
@@ -200,7 +200,7 @@ impl Setup {
         })
     }
 
-    /// Plans the changes of files, in the order in which they are made.
+    /// Plans the changes of files, in the order in which they must be made.
     fn plan(&self) -> anyhow::Result<Vec<Change>> {
         let netrc = self.machine.netrc(&self.netrc_in_use);
         let mut changes = Vec::new();
@@ -228,7 +228,8 @@ impl Setup {
         Ok(changes.into_iter().flatten().collect())
     }
 
-    /// Returns the settings for the cache. `netrc`: value of `netrc-file`, unless it is right.
+    /// Returns the text of the cache's own settings file. `netrc`: the value to set for
+    /// `netrc-file`, or `None` if its present value is right.
     fn snippet(&self, netrc: Option<&Path>) -> String {
         let (url, keys) = (&self.url, keys::texts(&self.keys));
         let netrc = match netrc {
@@ -241,10 +242,11 @@ impl Setup {
         )
     }
 
-    /// Plans the entry with the token in the netrc file.
+    /// Plans to write the token into the netrc file. Returns `None` if the file has this entry
+    /// already.
     fn plan_login(&self, netrc: &Path, token: &str) -> anyhow::Result<Option<Change>> {
         let before = files::read(netrc)?;
-        // A token that was written before is replaced.
+        // An entry that an earlier run wrote for this cache is replaced.
         let rest = match &before {
             Some(text) if edit::find(text, &self.url).is_some() => edit::remove(text, &self.url),
             other => other.clone(),
@@ -264,7 +266,7 @@ impl Setup {
         Change::plan(netrc, Some(after), SECRET, format!("+ {}", entry("***")))
     }
 
-    /// Prints the lines for a configuration in the language of Nix.
+    /// Prints the settings as Nix code, for a machine whose `nix.conf` is generated.
     fn print_nix_code(&self, out: &mut dyn Write) -> io::Result<()> {
         let nix_conf = self.machine.nix_conf();
         writeln!(
@@ -293,7 +295,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Prints what the changes do not achieve.
+    /// Prints warnings about settings that the changes do not put into effect.
     fn print_notes(&self, has_changed: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         let netrc = self.machine.netrc(&self.netrc_in_use);
         if self.token.is_some() && netrc != self.netrc_in_use && self.netrc_in_use.exists() {
@@ -341,7 +343,7 @@ impl Setup {
     }
 }
 
-/// Plans the removal of what was added for a cache.
+/// Plans the removal of all that `samovar use` has added for the cache at `url`.
 fn undo(machine: &Machine, url: &str) -> anyhow::Result<Vec<Change>> {
     let mut changes = Vec::new();
     let mut netrc_files = vec![netrc_of_nix(), machine.dir().join("netrc")];
@@ -367,7 +369,7 @@ fn undo(machine: &Machine, url: &str) -> anyhow::Result<Vec<Change>> {
     Ok(changes.into_iter().flatten().collect())
 }
 
-/// Returns the name of the file with the settings for a cache.
+/// Returns the path of the settings file for the cache at `url`.
 fn snippet_file(dir: &Path, url: &str) -> anyhow::Result<PathBuf> {
     let mut name = String::from("samovar");
     let words = url.split(|char: char| !char.is_ascii_alphanumeric() && char != '.');
@@ -384,18 +386,19 @@ fn snippet_file(dir: &Path, url: &str) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// Returns the first line of the file with the settings for a cache.
+/// Returns the first line of a cache's settings file: a comment.
 fn first_line(url: &str) -> String {
     format!("# Removed by: samovar use --undo {url}\n")
 }
 
-/// Returns the lines of a file that are settings.
+/// Returns the lines of a settings file without its comments.
 fn settings(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Reads the token; `None` if none is given.
+/// Reads the token from the file (`-`: standard input) or the environment variable. Returns `None`
+/// if there is no file and the variable is unset or empty.
 fn token(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let text = match file {
         Some(file) if file == Path::new("-") => {

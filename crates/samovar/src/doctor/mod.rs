@@ -20,11 +20,12 @@ use crate::serve;
 
 pub(crate) use verify::verify_paths;
 
-/// Checks the set-up that the command line describes, and prints the findings.
+/// Runs `samovar doctor` without `--verify`: checks the set-up, and prints the findings.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let mut findings = Findings::default();
-    // Read this file first: `examine` switches to the server's user, who may not be able to.
+    // Read the client's configuration first: `examine` switches to the server's user, who may not
+    // be permitted to read it.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
     let examined = examine(&config, &mut findings);
@@ -79,7 +80,8 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "{errors}, {warnings}")
 }
 
-/// Returns the URL of the configuration's first cache, for requests from this machine.
+/// Returns the URL at which this machine can request the first cache of the configuration. Returns
+/// `None` if no listener has a known TCP port.
 fn url_of(config: &Configuration) -> Option<String> {
     let prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
     let scheme = match config.tls {
@@ -100,7 +102,7 @@ fn url_of(config: &Configuration) -> Option<String> {
     })
 }
 
-/// Formats public keys as in `trusted-public-keys`.
+/// Returns the public keys in the format of Nix's setting `trusted-public-keys`.
 fn texts(keys: &[PublicKey]) -> String {
     let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
     keys.join(" ")

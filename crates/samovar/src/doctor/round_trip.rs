@@ -1,4 +1,4 @@
-//! Requests a path from the running server, as a client does.
+//! Checks the running server: requests a path from it, as a client does.
 
 use samovar_server::checkup::{Examined, Findings};
 
@@ -35,7 +35,7 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     }
 }
 
-/// Returns what works, or a problem and its fix.
+/// Returns a sentence about what works, or a problem with its fix.
 fn check(cache: &Cache, examined: &Examined) -> Result<String, (String, &'static str)> {
     let url = cache.url();
     let is_cache = format!("{url} is a binary cache");

@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::roots;
 use crate::size::human;
 
-/// Number of paths per query for a part of the list of paths.
+/// Number of paths in one query while all paths of the store are listed.
 const LIST_COUNT: usize = 500;
 
 /// Intervals between progress messages: on a terminal, and elsewhere.
@@ -44,7 +44,7 @@ pub(crate) fn verify_paths(matches: &ArgMatches, out: &mut dyn Write) -> anyhow:
     })
 }
 
-/// Looks up these paths, or lists all paths of the store if there are none.
+/// Returns the paths to verify: `paths`, or all paths of the store if `paths` is empty.
 fn wanted(store: &dyn Store, paths: &[String]) -> anyhow::Result<Vec<Wanted>> {
     if paths.is_empty() {
         return all(store);
@@ -99,7 +99,7 @@ impl Wanted {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let Some(info) = store.lookup(self.hash_part)? else {
-            // The path was collected after it was listed.
+            // The path was garbage-collected after it was listed: skip it.
             return Ok(());
         };
         let path = info.path.full(store.store_dir());

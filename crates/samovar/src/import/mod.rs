@@ -1,4 +1,4 @@
-//! `samovar import`: publishes the paths of another cache in a storage.
+//! `samovar import`: publishes the paths of other caches in a storage.
 
 mod order;
 mod source;
@@ -30,10 +30,10 @@ use source::Source;
 /// Maximum number of NARs that are verified or downloaded at the same time.
 const AT_ONCE_MAX: usize = 8;
 
-/// Number of paths after which progress is reported.
+/// Number of paths between two progress reports.
 const REPORT_COUNT: usize = 1000;
 
-/// Defines the command.
+/// Defines the command `samovar import`.
 pub(crate) fn command() -> Command {
     let command = Command::new("import")
         .about("Verifies the paths of another cache and publishes them in a storage")
@@ -98,7 +98,7 @@ pub(crate) fn command() -> Command {
     serve::with_options(command, "")
 }
 
-/// Runs the command.
+/// Runs `samovar import`.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         cache: &cache,
         token: storage.import_token()?,
         source: &source,
-        // Paths that were published before had their references.
+        // A rebuild needs no store: its paths had their references when they were first published.
         store: if rebuilds { None } else { live_store(&config) },
         accepts_missing: rebuilds,
         render: &render,
@@ -167,7 +167,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     })
 }
 
-/// Returns the cache that gets the paths, and its signing keys.
+/// Returns the cache into which the paths are imported, and its signing keys.
 fn cache_of(
     storage: &Arc<Storage>,
     config: &Configuration,
@@ -190,14 +190,16 @@ fn cache_of(
     Ok((storage.cache(name, *name == mirrored)?, signing))
 }
 
-/// Opens the Nix store of the server, whose paths uploaded ones may refer to; `None` if there is
-/// none.
+/// Opens the server's Nix store, to whose paths uploaded paths may refer. Returns `None` if the
+/// store cannot be opened.
 fn live_store(config: &Configuration) -> Option<Box<dyn Store>> {
     let settings = Settings::from_process().ok()?;
     samovar_store::open(config.store.as_deref(), &settings).ok()
 }
 
-/// Prints what is left to do, on standard error. `backup`: of a rebuilt database.
+/// Prints on standard error what the operator has to do after the import. `backup`: `None` unless
+/// the database was rebuilt; then the backup from which tokens, pins and last uses were restored,
+/// if there was one.
 fn advise(storage: &Storage, backup: Option<Option<String>>) {
     let mut advice = Vec::new();
     match backup {
@@ -217,14 +219,14 @@ fn advise(storage: &Storage, backup: Option<Option<String>>) {
         advice.push(reload.to_owned());
     }
     for line in advice {
-        // Standard error may be closed.
+        // Ignore errors: standard error may be closed.
         writeln!(io::stderr(), "samovar: {line}").ok();
     }
 }
 
-/// A path that was not imported. `Display` is one line.
+/// A path that was not imported. `Display` prints it in one line.
 struct Failure {
-    /// Store path, hash part, or file name.
+    /// Store path, hash part or file name of the narinfo.
     name: String,
     reason: String,
 }
@@ -251,20 +253,20 @@ struct Counts {
     failed: usize,
 }
 
-/// An import into one cache.
+/// An import of paths into one cache.
 struct Import<'a> {
     cache: &'a StoredCache,
     token: Token,
     source: &'a Source,
-    /// The Nix store of the server.
+    /// The Nix store of the server, to whose paths imported paths may refer.
     store: Option<Box<dyn Store>>,
-    /// Whether paths are published even if references are missing.
+    /// Whether a path is published even if the cache lacks some of its references.
     accepts_missing: bool,
     render: &'a (dyn Fn(&StoredPath) -> Vec<u8> + Sync),
 }
 
 impl Import<'_> {
-    /// Imports paths, each of which comes after its references.
+    /// Imports these paths. Each must come after its references.
     fn all(
         &self,
         infos: &[NarInfo],
@@ -279,7 +281,8 @@ impl Import<'_> {
             places.collect::<Vec<usize>>()
         };
         let work = |at: usize, wait: &dyn Fn()| {
-            // NARs are verified at the same time, but published in order.
+            // Several threads verify NARs at once, but `wait` makes each path wait for its
+            // references before it is published.
             let received = self.receive(&infos[at]);
             wait();
             self.publish(&infos[at], received?)
@@ -303,8 +306,8 @@ impl Import<'_> {
         })
     }
 
-    /// Verifies and stores the NAR of a path. Returns the name of its file; `None` if the cache has
-    /// the path.
+    /// Verifies and stores the NAR of a path. Returns the name of the NAR file, or `None` if the
+    /// cache already has the path.
     fn receive(&self, info: &NarInfo) -> anyhow::Result<Option<FileName>> {
         if self.cache.has(&info.store_path, &info.nar_hash)? {
             return Ok(None);
@@ -313,14 +316,14 @@ impl Import<'_> {
         Ok(Some(name))
     }
 
-    /// Publishes a path. Returns whether it is new.
+    /// Publishes a path whose NAR is stored. Returns false if the cache already had the path.
     fn publish(&self, info: &NarInfo, name: Option<FileName>) -> anyhow::Result<bool> {
         let Some(name) = name else {
             return Ok(false);
         };
         let stored = NarInfo {
             url: format!("nar/{name}"),
-            // Computed from the file.
+            // `StoredCache` computes these from the stored file.
             file_hash: None,
             file_size: None,
             ..info.clone()

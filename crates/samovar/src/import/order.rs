@@ -1,12 +1,13 @@
-//! Runs jobs on several threads, some steps of which wait for earlier jobs.
+//! Runs jobs on several threads; a job can wait for earlier jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::thread;
 
 /// Runs the jobs `0..count` on at most `at_once` threads. `work` gets the number of a job, and a
-/// function that waits until the jobs that `before` returns have ended. Only jobs of smaller
-/// numbers are waited for, so no circle can block. `each` gets the outcomes, as they arrive.
+/// function that waits until the jobs in `before(job)` have ended. That function ignores jobs with
+/// the same or a higher number, so jobs cannot wait for each other in a circle. `each` gets the
+/// outcomes as they arrive.
 ///
 /// # Errors
 ///
@@ -40,7 +41,7 @@ pub(super) fn run<T: Send>(
                     let outcome = work(at, &|| wait(at));
                     lock()[at] = true;
                     changed.notify_all();
-                    // Fails after an error of `each`.
+                    // Sending fails after an error of `each`, which ends the receiver.
                     sender.send((at, outcome)).ok();
                 }
             });
@@ -59,7 +60,7 @@ mod tests {
     #[test]
     fn jobs_wait_for_earlier_ones_and_circles_do_not_block() {
         let published = Mutex::new(Vec::new());
-        // Each job needs the two before it, and the last one, which it cannot wait for.
+        // Each job waits for the two before it. `before` also names job 99, which must be ignored.
         let before = |at: usize| vec![at.saturating_sub(1), at.saturating_sub(2), 99];
         let work = |at: usize, wait: &dyn Fn()| {
             wait();

@@ -23,27 +23,29 @@ use crate::walk;
 /// Maximum length of a narinfo, in bytes.
 const NARINFO_LEN_MAX: u64 = 1 << 20;
 
-/// The caches to read. A path comes from the first one that has it.
+/// The caches from which paths are imported. A path comes from the first one that has it.
 pub(super) struct Source {
     caches: Vec<Kind>,
     store_dir: StoreDir,
-    /// Paths that do not come from the first cache, with the index of theirs.
+    /// Index of the cache that a path comes from. A path that is not in the map comes from the
+    /// first cache.
     origins: Mutex<HashMap<HashPart, usize>>,
-    /// Directory for files whose hash is not known yet.
+    /// Directory for downloaded NAR files whose hash is not known yet.
     tmp: PathBuf,
 }
 
 enum Kind {
     Directory {
         root: PathBuf,
-        /// Whether files are published without copying them.
+        /// Whether NAR files are published by hard links instead of copies.
         links: bool,
     },
     Http(Cache),
 }
 
 impl Source {
-    /// Opens the caches of `--from`; without one, the storage directory itself.
+    /// Opens the caches that `--from` names. If `from` is empty, opens the storage directory
+    /// itself.
     pub(super) fn open(from: &[&String], storage: &Path, links: bool) -> anyhow::Result<Self> {
         let mut opened = Vec::new();
         for text in from {
@@ -70,8 +72,8 @@ impl Source {
         &self.store_dir
     }
 
-    /// Returns the narinfos of the closures of these paths, or of all paths of directories if there
-    /// are none. Each comes after its references.
+    /// Returns the narinfos in the closures of `paths`. If `paths` is empty, returns all narinfos
+    /// of the caches that are directories. Each narinfo comes after those of its references.
     pub(super) fn find(&self, paths: &[String]) -> anyhow::Result<(Vec<NarInfo>, Vec<Failure>)> {
         let failures = Mutex::new(Vec::new());
         let fail = |name: String, reason: String| {
@@ -91,11 +93,12 @@ impl Source {
         let found = walk::closure(&named, &HashSet::new(), |hash_part| {
             for (at, cache) in self.caches.iter().enumerate() {
                 let info = match cache {
-                    // Bulk queries do not show the uploaded paths of a server.
+                    // Request each narinfo alone: bulk queries do not list the uploaded paths of a
+                    // server.
                     Kind::Http(cache) => cache.one(hash_part)?,
                     Kind::Directory { root, .. } => {
                         let read = read_narinfo(root, hash_part, &self.store_dir);
-                        // One narinfo that cannot be used must not end the import.
+                        // A narinfo that cannot be read fails its own path only, not the import.
                         read.unwrap_or_else(|error| {
                             fail(format!("{hash_part}.narinfo"), format!("{error:#}"));
                             None
@@ -126,7 +129,7 @@ impl Source {
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Verifies and stores the NAR of a narinfo.
+    /// Reads the NAR file of a narinfo from its cache, verifies it, and stores it in `cache`.
     pub(super) fn receive(
         &self,
         cache: &StoredCache,
@@ -162,7 +165,8 @@ impl Source {
                     cache.put_nar(token, &name, &mut reader, &mut Unlimited)?;
                     return Ok(name);
                 }
-                // The storage names files by their hash, which is known at the end only.
+                // The storage names a NAR file by its hash, which is known only after the whole
+                // download.
                 let mut file = tempfile::NamedTempFile::new_in(&self.tmp)?;
                 let name = FileName::new(copy(&mut reader, &mut file)?, info.compression);
                 cache.adopt_nar(token, &name, file.path())?;
@@ -200,7 +204,7 @@ impl Kind {
     }
 }
 
-/// Reads a narinfo of a directory; `None` if there is none.
+/// Reads the narinfo of a path from a directory. Returns `None` if the directory has no such file.
 fn read_narinfo(
     root: &Path,
     hash_part: HashPart,
@@ -230,12 +234,13 @@ fn narinfos_in(root: &Path) -> anyhow::Result<Vec<HashPart>> {
         let hash_part = name.to_str().and_then(|name| name.strip_suffix(".narinfo"));
         found.extend(hash_part.and_then(|text| text.parse::<HashPart>().ok()));
     }
-    // The same order each time.
+    // Sort, so that every run imports the paths in the same order.
     found.sort_unstable();
     Ok(found)
 }
 
-/// Checks that a `URL` stays within its directory.
+/// Returns the `URL` of a narinfo as a relative path. Fails if the path leaves the cache's
+/// directory.
 fn relative(url: &str) -> anyhow::Result<&Path> {
     let path = Path::new(url);
     let is_within = path

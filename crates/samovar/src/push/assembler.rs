@@ -9,15 +9,16 @@ use super::publisher::Event;
 use super::session::{BUFFER_LEN, Part, Shared, Upload};
 use super::wire;
 
-/// Maximum number of NARs in a pack, so that the server verifies several packs at once.
+/// Maximum number of NARs in a pack. A push is thus split into several packs, which the server
+/// verifies at once.
 const PACK_COUNT_MAX: usize = 2048;
 
-/// Collects compressed NARs in packs and parts.
+/// Collects compressed NARs in packs and parts, and hands each full one to the senders.
 pub(super) struct Assembler<'a> {
     shared: &'a Shared<'a>,
     uploads: SyncSender<Upload>,
     events: Sender<Event>,
-    /// Empty buffers.
+    /// Free buffers, which the senders return.
     buffers: Receiver<Vec<u8>>,
     pack_len_max: usize,
     part_len_max: usize,
@@ -81,7 +82,7 @@ impl<'a> Assembler<'a> {
     }
 
     fn take_small(&mut self, nar: usize, bytes: &[u8]) -> anyhow::Result<()> {
-        // A line before the record, and the last one.
+        // Besides the NAR, the pack has a line before it and a last line.
         let len = bytes.len() + 2 * wire::LINE_LEN_MAX;
         ensure!(
             len <= self.pack_len_max,
@@ -101,14 +102,14 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Waits for a free buffer.
+    /// Waits until a sender returns a buffer.
     fn buffer(&self) -> anyhow::Result<Vec<u8>> {
         let mut buffer = self.buffers.recv()?;
         buffer.reserve_exact(BUFFER_LEN);
         Ok(buffer)
     }
 
-    /// Sends the last pack.
+    /// Sends the pack in progress, if it has a NAR.
     pub(super) fn flush_pack(&mut self) -> anyhow::Result<()> {
         if self.pack_nars.is_empty() {
             return Ok(());
@@ -157,7 +158,7 @@ impl<'a> Assembler<'a> {
     }
 }
 
-/// Returns the smaller of the server's limit and the length of a buffer.
+/// Returns the smaller of `limit`, which the server sets, and the length of a buffer.
 fn len_max(limit: u64) -> usize {
     usize::try_from(limit).map_or(BUFFER_LEN, |limit| limit.min(BUFFER_LEN))
 }

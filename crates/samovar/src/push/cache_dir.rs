@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use samovar_nix::nixbase32;
 use sha2::{Digest as _, Sha256};
 
-/// Returns a path in the folder of this program, `None` if the user has no cache directory. `key`:
-/// the store and the cache that the path is for.
+/// Returns the path of a file for `key` in `folder` of this program's cache directory. `None`: the
+/// user has no cache directory. `key`: names the store and the cache, so that each pair has a file
+/// of its own.
 pub(super) fn path(folder: &str, key: &str) -> Option<PathBuf> {
     let directory = |name: &str| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty());

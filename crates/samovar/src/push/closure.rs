@@ -1,4 +1,4 @@
-//! The closure of paths in the local store, references first.
+//! Selects the paths to push: closures of paths in the local store, references first.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,31 +9,31 @@ use samovar_store::Store;
 
 use crate::command::LOOKUP_COUNT;
 
-/// Paths of the local store to push.
+/// The paths that a push covers.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Each path comes after its references.
+    /// Paths of the local store. Each comes after its references.
     pub(super) infos: Vec<PathInfo>,
     /// Requested paths that the store does not have.
     pub(super) absent: Vec<HashPart>,
-    /// Number of paths that were found and excluded.
+    /// Number of paths of the closures that the options exclude.
     pub(super) excluded_count: usize,
 }
 
-/// Selects the paths of closures.
+/// The options that select paths from the closures.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Selection {
-    /// Push named paths only.
+    /// Whether to push the named paths alone, without their references.
     pub(super) is_without_references: bool,
-    /// Patterns for names without the hash part.
+    /// Patterns of names without the hash part. Matching paths are excluded.
     pub(super) excluded: Vec<Glob>,
-    /// Names of keys.
+    /// Names of signing keys. Paths with a signature of one of them are excluded.
     pub(super) signers: Vec<String>,
 }
 
 impl Selection {
-    /// Whether a path is excluded. References of an excluded path are pushed only if another path
-    /// refers to them.
+    /// Returns whether the options exclude this path. The references of an excluded path are pushed
+    /// only if another path refers to them.
     fn excludes(&self, info: &PathInfo) -> bool {
         let name = info.path.name();
         let is_signer = |key_name: &str| self.signers.iter().any(|signer| signer == key_name);
@@ -44,7 +44,7 @@ impl Selection {
 }
 
 impl Paths {
-    /// Finds paths with their closures, except those that `selection` excludes.
+    /// Finds the closures of `roots` in the store, without the paths that `selection` excludes.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Paths {
 fn in_order(roots: &[HashPart], mut found: HashMap<HashPart, PathInfo>) -> Vec<PathInfo> {
     let mut ordered = Vec::with_capacity(found.len());
     for root in roots {
-        // Paths whose references are being visited, each with those that are left.
+        // Stack of the paths being visited, each with the references that are still to visit.
         let mut open: Vec<(PathInfo, Vec<HashPart>)> = Vec::new();
         open.extend(found.remove(root).map(with_references));
         while let Some((_, left)) = open.last_mut() {

@@ -40,7 +40,7 @@ const BATCH_LEN_MAX: u64 = 1 << 20;
 const DIFFERS: &str =
     "its files differ from its registration: run nix-store --verify --check-contents";
 
-/// A result. Results come in the order of the NARs.
+/// A result of a job. Results are delivered in the order of the NARs.
 #[derive(Debug)]
 pub(super) enum Output {
     /// The next frame of a NAR. A small NAR has only one.
@@ -61,22 +61,23 @@ enum Job {
     Failed { nar: usize, reason: String },
 }
 
-/// A job with its number and its buffer.
+/// A job with its sequence number and its buffer.
 type Numbered = (u64, Job, Vec<u8>);
 
-/// The results of a job with its number and its buffer.
+/// The results of a job, with the job's sequence number and buffer.
 type Done = (u64, Vec<Output>, Vec<u8>);
 
-/// How to compress NARs.
+/// Settings of the compression.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compressing {
-    /// Number of threads that compress.
+    /// Number of compressing threads.
     pub(super) worker_count: usize,
-    /// Level of zstd.
+    /// Compression level of zstd.
     pub(super) level: i32,
 }
 
-/// Compresses NARs in this order and calls `consume` for each result. `nars`: indices into `infos`.
+/// Compresses the NARs `nars` (indices into `infos`) in this order, and calls `consume` for each
+/// result.
 ///
 /// # Errors
 ///
@@ -107,14 +108,15 @@ pub(super) fn run(
         }
         drop(done_sender);
         let consumed = deliver(&done, &buffer_sender, &mut consume);
-        // After an error, the other threads end when they need a buffer or have a result.
+        // After an error, the other threads end as soon as they request a buffer or deliver a
+        // result.
         drop(buffer_sender);
         drop(done);
         consumed
     })
 }
 
-/// Calls `consume` for the results in the order of their numbers.
+/// Calls `consume` for the results in the order of the jobs' sequence numbers.
 fn deliver(
     done: &Receiver<anyhow::Result<Done>>,
     buffers: &Sender<Vec<u8>>,
@@ -130,14 +132,14 @@ fn deliver(
             for output in outputs {
                 consume(output)?;
             }
-            // The thread that reads may have ended.
+            // Ignore errors: the thread that receives free buffers may have ended.
             buffers.send(buffer).ok();
         }
     }
     Ok(())
 }
 
-/// The NARs of paths.
+/// The store and the paths whose NARs are read.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     store: &'a dyn Store,
@@ -178,7 +180,8 @@ impl Source<'_> {
         }
     }
 
-    /// Makes the jobs of a large NAR; returns false if no more jobs are wanted.
+    /// Makes the jobs of a large NAR. Returns false if the other threads have ended and need no
+    /// more jobs.
     fn split(
         &self,
         nar: usize,
@@ -214,11 +217,11 @@ impl Source<'_> {
     }
 }
 
-/// Reads the NAR of a path and checks it.
+/// Reads the NAR of a path, and compares its length and hash with the registration.
 struct Reader<'a> {
     info: &'a PathInfo,
     nar: NarReader,
-    /// Number of bytes that were not read yet, according to the registration.
+    /// Number of bytes still to read, according to the registration.
     left: u64,
     hash: Sha256,
 }
@@ -239,7 +242,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads the next bytes, at most `len_max`; returns whether they are the last ones.
+    /// Fills the buffer with the next bytes of the NAR, at most `len_max`. Returns whether the NAR
+    /// ends there.
     fn fill(&mut self, buffer: &mut Vec<u8>, len_max: usize) -> Result<bool, String> {
         let len = usize::try_from(self.left).unwrap_or(len_max).min(len_max);
         buffer.resize(len, 0);
@@ -266,7 +270,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Compresses until there are no more jobs.
+/// Runs one compressing thread until there are no more jobs.
 fn work(
     source: Source<'_>,
     level: i32,

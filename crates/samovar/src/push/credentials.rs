@@ -1,8 +1,8 @@
-//! Finds the token or the login that uploads need.
+//! Finds the token or the login that authorizes an upload.
 //!
 //! A token is never an argument: other users of the machine can read the command line of a process.
 //!
-//! | source, the first that is there | sent as |
+//! | source; the first one that exists is used | sent as |
 //! | --- | --- |
 //! | `--token-file` | bearer token |
 //! | `--netrc-file` | HTTP Basic |
@@ -19,10 +19,10 @@ use anyhow::{Context as _, ensure};
 use crate::netrc::{login, netrc_of_nix};
 use crate::remote::Remote;
 
-/// Variable with a token.
+/// Environment variable that may contain the token.
 const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
 
-/// Options of the command line about credentials.
+/// The command-line options that name files with credentials.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sources {
     pub(super) token_file: Option<PathBuf>,
@@ -42,7 +42,7 @@ impl Sources {
         if remote.authorization().is_some() && !remote.is_secure() && !is_loopback(remote.host()) {
             let warning = "samovar: warning: the token is sent unencrypted over HTTP, and can be \
                            read on the network: use HTTPS";
-            // Standard error may be closed.
+            // Ignore errors: standard error may be closed.
             writeln!(io::stderr(), "{warning}").ok();
         }
         Ok(())
@@ -73,7 +73,7 @@ impl Sources {
                 .with_context(|| format!("{TOKEN_VARIABLE} is not a token"))
                 .map(Some);
         }
-        // Nix ignores a netrc file that it cannot read, too.
+        // Ignore a netrc file that cannot be read, as Nix does.
         let text = std::fs::read_to_string(netrc_of_nix()).unwrap_or_default();
         Ok(login(&text, remote.host()).map(|login| login.authorization()))
     }

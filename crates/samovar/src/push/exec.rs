@@ -1,4 +1,4 @@
-//! `samovar push --exec`: runs a command and pushes the paths that were built meanwhile.
+//! `samovar push --exec`: runs a command, then pushes the paths that were built while it ran.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -10,10 +10,11 @@ use samovar_store::Store;
 use super::Pusher;
 use super::report::Report;
 
-/// Number of registrations per query.
+/// Number of registered paths per query.
 const LIST_COUNT: usize = 500;
 
-/// Runs a command, then pushes. Returns the exit code of the command, `None` for success.
+/// Runs a command, then pushes the new paths. Returns the command's exit code, or `None` if the
+/// command succeeded, and the report of the push.
 ///
 /// # Errors
 ///
@@ -31,14 +32,14 @@ pub(super) fn run(
         .with_context(|| format!("cannot run {program:?}"))?;
     let infos = registered_after(&*pusher.store, before)?;
     let roots = wanted(&infos, with_substituted);
-    // Absent paths were deleted since.
+    // Ignore absent paths: they were deleted after their registration.
     let paths = pusher.find(&roots)?;
     let report = pusher.push(&paths)?;
     Ok((failure(status), report))
 }
 
-/// Returns the exit code of a command that failed; as shells do, 128 and the number of the signal
-/// that ended it.
+/// Returns the exit code of a command that failed, or `None` if it succeeded. The code of a command
+/// that a signal killed is 128 plus the signal's number, as in shells.
 fn failure(status: ExitStatus) -> Option<ExitCode> {
     let signal = status.signal().map(|signal| 128 + signal);
     let code = status.code().or(signal).unwrap_or(1);
@@ -46,7 +47,7 @@ fn failure(status: ExitStatus) -> Option<ExitCode> {
     (code != 0).then(|| ExitCode::from(code))
 }
 
-/// Returns the highest registration number, 0 for an empty store.
+/// Returns the highest registration number in the store, or 0 if the store is empty.
 ///
 /// # Errors
 ///
@@ -64,7 +65,7 @@ pub(super) fn newest(store: &dyn Store) -> anyhow::Result<i64> {
         .unwrap_or(0))
 }
 
-/// Returns the paths with a higher registration number, newest first.
+/// Returns the paths whose registration number is higher than `last`, newest first.
 ///
 /// # Errors
 ///
@@ -84,8 +85,8 @@ pub(super) fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<V
     }
 }
 
-/// Returns the paths to push: not derivations, and, unless `with_substituted`, only those that were
-/// built on this machine.
+/// Returns the paths to push. Excludes derivations and, unless `with_substituted`, the paths that
+/// were not built on this machine.
 pub(super) fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
     let is_wanted =
         |info: &&PathInfo| !info.path.is_derivation() && (info.ultimate || with_substituted);

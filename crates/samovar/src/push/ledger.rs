@@ -4,14 +4,14 @@ use std::collections::{HashMap, VecDeque};
 
 use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
 
-/// What a cache lacks of a path.
+/// The files of a path that a cache lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// Nothing: it has the path.
+    /// The cache has the path.
     Nothing,
-    /// The narinfo only.
+    /// The cache has the NAR but not the narinfo.
     Narinfo,
-    /// The NAR and the narinfo.
+    /// The cache has neither the NAR nor the narinfo.
     Nar,
 }
 
@@ -21,10 +21,10 @@ enum State {
     Present,
     /// The cache lacks the NAR.
     Waiting,
-    /// The cache has the NAR, and lacks the narinfo.
+    /// The cache has the NAR but not the narinfo.
     Stored,
     Published,
-    /// With the reason.
+    /// The path cannot be pushed, for this reason.
     Failed(String),
 }
 
@@ -34,20 +34,20 @@ enum State {
 /// [released](Self::release). References outside the push count as released.
 #[derive(Debug)]
 pub(super) struct Ledger<'a> {
-    /// References first.
+    /// The paths of the push, each after its references.
     infos: &'a [PathInfo],
     states: Vec<State>,
     by_hash_part: HashMap<HashPart, usize>,
-    /// Paths with the same NAR.
+    /// Indices of the paths that have this NAR.
     by_nar: HashMap<NarHash, Vec<usize>>,
-    /// For each path: number of references that are not released yet.
+    /// For each path, the number of references that are not released yet.
     missing_counts: Vec<usize>,
     referrers: Vec<Vec<usize>>,
     ready: VecDeque<usize>,
 }
 
 impl<'a> Ledger<'a> {
-    /// `lacks`: for each path, what the cache lacks.
+    /// Creates the ledger. `lacks`: for each path, the files that the cache lacks.
     pub(super) fn new(infos: &'a [PathInfo], lacks: &[Lack]) -> Self {
         let states = lacks.iter().map(|lack| match lack {
             Lack::Nothing => State::Present,
@@ -93,13 +93,14 @@ impl<'a> Ledger<'a> {
         self.infos.get(path)
     }
 
-    /// Returns the index of a path.
+    /// Returns the index of a path, or `None` if the push does not include it.
     pub(super) fn find(&self, hash_part: HashPart) -> Option<usize> {
         self.by_hash_part.get(&hash_part).copied()
     }
 
-    /// Returns one path for each NAR to send, in the best order: NARs of more than `small_len_max`
-    /// bytes by falling length, then the others in the order of the paths.
+    /// Returns the index of one path for each NAR to send, in the order in which to send them: NARs
+    /// of more than `small_len_max` bytes first, the longest first, then the others in the order of
+    /// the paths.
     pub(super) fn nars(&self, small_len_max: u64) -> Vec<usize> {
         let len = |index: &usize| self.infos.get(*index).map_or(0, |info| info.nar_size);
         let first_of_nar = self.by_nar.values().filter_map(|same| {
@@ -114,19 +115,19 @@ impl<'a> Ledger<'a> {
         nars
     }
 
-    /// Records that the cache has the NAR of this path.
+    /// Records that the cache now has the NAR of this path. Other paths may have the same NAR.
     pub(super) fn stored(&mut self, nar: usize) {
         for path in self.set_nar(nar, &State::Stored) {
             self.add_if_ready(path);
         }
     }
 
-    /// Records that the NAR of this path cannot be sent.
+    /// Fails all paths that wait for this path's NAR: the NAR cannot be sent.
     pub(super) fn nar_failed(&mut self, nar: usize, reason: &str) {
         self.set_nar(nar, &State::Failed(reason.to_owned()));
     }
 
-    /// Sets the state of all waiting paths with the NAR of this one; returns them.
+    /// Sets the state of all waiting paths that have the same NAR as this one. Returns these paths.
     fn set_nar(&mut self, nar: usize, state: &State) -> Vec<usize> {
         let hash = self.infos.get(nar).map(|info| info.nar_hash);
         let same = hash.and_then(|hash| self.by_nar.get(&hash)).cloned();
@@ -145,7 +146,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Takes a path that can be published; its references come before it.
+    /// Takes the next path that is ready to be published. Returns `None` if no path is ready now.
     pub(super) fn next(&mut self) -> Option<usize> {
         while let Some(path) = self.ready.pop_front() {
             if !self.fails_by_reference(path) {
@@ -156,7 +157,7 @@ impl<'a> Ledger<'a> {
         None
     }
 
-    /// Lets paths become ready that refer to this one.
+    /// Releases a path: the paths that refer to it need not wait for it any longer.
     pub(super) fn release(&mut self, path: usize) {
         let referrers = self.referrers.get_mut(path).map(std::mem::take);
         for referrer in referrers.unwrap_or_default() {
@@ -179,7 +180,7 @@ impl<'a> Ledger<'a> {
         matches!(self.states.get(path), Some(State::Failed(_)))
     }
 
-    /// Records that a path failed if one of its references has; returns whether that is so.
+    /// Fails the path if one of its references has failed. Returns whether it did.
     pub(super) fn fails_by_reference(&mut self, path: usize) -> bool {
         let is_failed = |path: &&StorePath| {
             let found = self.find(path.hash_part());
@@ -201,7 +202,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Ends the push. Paths that are not published have a reference that failed.
+    /// Ends the push and returns its result. A path that is neither present nor published fails.
     pub(super) fn into_result(mut self, dir: &StoreDir) -> Summary {
         let mut summary = Summary::default();
         for (index, info) in self.infos.iter().enumerate() {
@@ -228,13 +229,13 @@ impl<'a> Ledger<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) pushed: Vec<String>,
-    /// Paths that the cache had before.
+    /// Paths that the cache had before the push.
     pub(super) present: Vec<String>,
     /// Paths that were not pushed, each with the reason.
     pub(super) failed: Vec<(String, String)>,
-    /// NAR bytes of the pushed paths.
+    /// Total NAR size of the pushed paths, in bytes.
     pub(super) nar_len: u64,
-    /// Bytes of compressed NARs that were sent.
+    /// Number of compressed bytes sent for NARs.
     pub(super) sent_len: u64,
 }
 
@@ -295,7 +296,7 @@ mod tests {
         lacks[4] = Lack::Narinfo;
         let ledger = Ledger::new(&infos, &lacks);
         assert_eq!(ledger.nars(100), [3, 5, 1, 0]);
-        // The first path with the NAR of the third one exists, perhaps with another NAR.
+        // The cache has path 0, but perhaps not with the NAR that this store has for paths 0 and 2.
         lacks[0] = Lack::Nothing;
         assert_eq!(Ledger::new(&infos, &lacks).nars(100), [3, 5, 1, 2]);
     }
@@ -315,14 +316,14 @@ mod tests {
         ledger.stored(2);
         ledger.stored(1);
         assert_eq!(ready(&mut ledger), [0; 0]);
-        // The paths 0 and 3 have the same NAR. The reference 9 is no part of the push.
+        // Paths 0 and 3 have the same NAR. Reference 9 is not in the push.
         ledger.stored(0);
         assert_eq!(ledger.next(), Some(0));
         assert_eq!(ledger.next(), Some(3));
         assert_eq!(ledger.next(), None);
         ledger.release(0);
         assert_eq!(ready(&mut ledger), [1, 2]);
-        // Only the narinfo of the path is missing.
+        // The cache lacks only the narinfo of path 0.
         lacks[0] = Lack::Narinfo;
         assert_eq!(ready(&mut Ledger::new(&infos, &lacks)), [0]);
     }

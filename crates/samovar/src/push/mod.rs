@@ -55,7 +55,7 @@ use wire::Opened;
 
 pub(crate) use options::command;
 
-/// Bounds of the pause before a push is repeated.
+/// Minimum and maximum pause before a failed push is repeated.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -80,23 +80,24 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     Ok(code.unwrap_or_else(|| report.outcome().code()))
 }
 
-/// Pushes paths of one store to one cache.
+/// Pushes paths of one store to one cache, in one or several pushes.
 struct Pusher {
     store: Box<dyn Store>,
-    /// The cache, without `/upload`.
+    /// Client for the URL of the cache, without `/upload`.
     http: Http,
     selection: Selection,
     is_dry: bool,
     compressing: Compressing,
-    /// The cache, once it is open.
+    /// The opened cache. `None` until the first push.
     target: Option<Target>,
 }
 
 /// A cache that paths are pushed to.
 struct Target {
-    /// Client for the URL that stock clients push to.
+    /// Client for the URL to which stock Nix clients push.
     cache: Cache,
-    /// Client for the URLs of the push protocol, unless the server does not know them.
+    /// Client for the URLs of the push protocol. `None` if the server does not support the
+    /// protocol.
     protocol: Option<Http>,
 }
 
@@ -116,7 +117,7 @@ impl Pusher {
         })
     }
 
-    /// Pushes paths that must be in the store.
+    /// Pushes the closures of `roots`. Fails if the store lacks one of the roots.
     fn push_roots(&mut self, roots: &[Root]) -> anyhow::Result<Report> {
         let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
         let paths = self.find(&hash_parts)?;
@@ -128,13 +129,14 @@ impl Pusher {
         self.push(&paths)
     }
 
-    /// Finds paths in the store, with their closures, as the command line selects them.
+    /// Finds the closures of `roots` in the store, without the paths that the options exclude.
     fn find(&self, roots: &[HashPart]) -> anyhow::Result<Paths> {
         Paths::find(&*self.store, roots, &self.selection)
     }
 
-    /// Pushes paths of the store; returns the absent ones, too. Waits while the cache or the store
-    /// is unavailable; the pauses double after each failed attempt.
+    /// Pushes the closures of `roots`. Returns the report, and the roots that the store does not
+    /// have. While the cache or the store is unavailable, retries after pauses, which double after
+    /// each failed attempt.
     fn push_persistently(
         &mut self,
         roots: &[HashPart],
@@ -161,7 +163,7 @@ impl Pusher {
         }
     }
 
-    /// Pushes paths, or in a dry run only finds out which ones the cache lacks.
+    /// Pushes paths. A dry run only finds out which of them the cache lacks.
     fn push(&mut self, paths: &Paths) -> anyhow::Result<Report> {
         let started_at = Instant::now();
         let mut report = Report::new(self.http.remote().url(), self.is_dry);
@@ -237,8 +239,8 @@ impl Pusher {
         summary
     }
 
-    /// Opens the cache: below `/upload` on Samovar, where only uploaded paths exist. Creates
-    /// `nix-cache-info` in an empty cache of another server.
+    /// Opens the cache. On Samovar its URL ends in `/upload`, where only uploaded paths exist.
+    /// Another server must be a cache already, or gets a new `nix-cache-info`.
     fn open(&self) -> anyhow::Result<Target> {
         let below = self.http.at(format!("{}/upload", self.http.remote()));
         let response = below.get(INFO_PATH)?;
@@ -269,7 +271,8 @@ impl Pusher {
         Ok(Target { cache, protocol })
     }
 
-    /// Returns the result of a dry run. Paths that would be pushed count as pushed.
+    /// Returns the result of a dry run, in which the paths that a real push would send count as
+    /// pushed.
     fn would_push(&self, infos: &[PathInfo], lacks: &[Lack]) -> Summary {
         let mut summary = Summary::default();
         for (info, lack) in infos.iter().zip(lacks) {

@@ -1,4 +1,4 @@
-//! The command line of `samovar push`.
+//! Parses the command line of `samovar push`.
 
 use std::path::PathBuf;
 
@@ -16,23 +16,23 @@ use crate::remote::Remote;
 /// Default of `--compression-level`: about 300 MB of NAR per second and core.
 const LEVEL: i32 = 3;
 
-/// Which paths to push.
+/// The source of the paths to push.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Arguments that name paths.
+    /// The paths that the arguments name.
     Paths(Vec<String>),
-    /// Those that are registered while a command runs.
+    /// The paths that are registered while this command runs.
     Command(Vec<String>),
-    /// Those in a spool directory.
+    /// The paths in the files of this spool directory.
     Spool(PathBuf),
-    /// Those that are registered from now on.
+    /// The paths that are registered from now on, until the process is killed.
     Watch,
 }
 
 /// The parsed command line.
 #[derive(Debug)]
 pub(super) struct Options {
-    /// The cache, without `/upload`.
+    /// The URL of the cache, without `/upload`.
     pub(super) remote: Remote,
     pub(super) source: Source,
     pub(super) store: Option<String>,
@@ -105,7 +105,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Defines the options that select paths.
+/// Defines the options that select the paths to push.
 fn selection() -> [Arg; 5] {
     [
         option("store", "URI").help("Store that has the paths [default: that of Nix]"),
@@ -197,7 +197,7 @@ impl Options {
     }
 }
 
-/// Parses the URL of a cache, which may end in `/upload`, as for `nix copy`.
+/// Parses the URL of a cache. Removes a final `/upload`, which the URLs for `nix copy` have.
 fn cache(url: &str) -> anyhow::Result<Remote> {
     let remote = Remote::parse(url)?;
     let text = remote.url();

@@ -1,5 +1,5 @@
-//! Shows the progress of a push: on a terminal a line that is updated in place, else a line every
-//! half minute.
+//! Shows the progress of a push: on a terminal as one line that is updated in place, elsewhere as a
+//! new line every 30 seconds.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::size::human;
 
-/// Time between two lines where standard error is not a terminal.
+/// Time between two progress lines if standard error is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time between two updates of the line on a terminal.
@@ -17,7 +17,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 /// Returns to the start of the line and erases it (ECMA-48, EL).
 const ERASE: &str = "\r\x1b[K";
 
-/// The progress of one push, counted in bytes of NARs that the server has acknowledged.
+/// The progress of one push, in bytes of the NARs that the server has acknowledged.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Whether standard error is a terminal.
@@ -30,7 +30,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the display. `len`: bytes of all NARs to send.
+    /// Starts the display. `len`: total length in bytes of the NARs to send.
     pub(super) fn start(len: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -43,8 +43,8 @@ impl Progress {
         }
     }
 
-    /// Counts bytes of NARs that the server has. `sent_len`: bytes of the request, 0 if the server
-    /// already had them.
+    /// Adds `nar_len` bytes of NARs that the server now has. `sent_len`: compressed bytes that were
+    /// sent for them, or 0 if the server already had them.
     pub(super) fn add(&self, nar_len: u64, sent_len: u64) {
         let done_len = self.done_len.fetch_add(nar_len, Ordering::Relaxed) + nar_len;
         self.sent_len.fetch_add(sent_len, Ordering::Relaxed);
@@ -65,12 +65,12 @@ impl Progress {
         }
     }
 
-    /// Returns the number of compressed bytes sent.
+    /// Returns the number of compressed bytes sent so far.
     pub(super) fn sent_len(&self) -> u64 {
         self.sent_len.load(Ordering::Relaxed)
     }
 
-    /// Erases the line on a terminal.
+    /// Erases the progress line, on a terminal.
     pub(super) fn end(&self) {
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}").ok();
@@ -78,7 +78,7 @@ impl Progress {
     }
 }
 
-/// Prints to standard error, which may be closed.
+/// Prints a message on standard error. Ignores errors, because standard error may be closed.
 pub(super) fn eprint(message: &str) {
     writeln!(io::stderr(), "samovar: {message}").ok();
 }

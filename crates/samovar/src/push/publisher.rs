@@ -12,30 +12,30 @@ use super::session::answer;
 use super::wire::{self, LINE_LEN_MAX, Missing};
 use crate::http::{Http, refusal};
 
-/// Length of the NARs that wait for their narinfo, in bytes, from which paths are published before
-/// the end. Servers limit the length of unfinished uploads, usually to 100 GiB.
+/// Total length in bytes of stored NARs without a narinfo at which paths are published before the
+/// end of the push. Servers limit the length of unfinished uploads, usually to 100 GiB.
 const WAITING_LEN_MAX: u64 = 8 << 30;
 
-/// The result of sending the NAR of a path.
+/// The outcome for the NAR of a path, which is given by its index.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The server has the NAR.
+    /// The server has the NAR of this path.
     Stored(usize),
-    /// The NAR cannot be sent, or the server refused it.
+    /// The NAR of this path cannot be sent, or the server refused it, for this reason.
     Failed(usize, String),
 }
 
-/// Publishes the paths of a ledger.
+/// Publishes the paths of a push as soon as their NARs are on the server.
 #[derive(Debug)]
 pub(super) struct Publisher<'a, 'l> {
     http: &'a Http,
-    /// URL path of the request.
+    /// URL path of the requests that publish.
     url: String,
     dir: &'a StoreDir,
     ledger: Ledger<'l>,
-    /// Paths that can be published, references first.
+    /// Indices of the paths that are ready to be published, references first.
     batch: Vec<usize>,
-    /// Length of the NARs that were stored since paths were published, in bytes.
+    /// Total length of the NARs stored since the last request that published paths, in bytes.
     waiting_len: u64,
 }
 
@@ -51,7 +51,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
         }
     }
 
-    /// Records an event, and publishes if there is enough for a request.
+    /// Records the outcome for a NAR, and publishes if enough paths are ready.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
         Ok(())
     }
 
-    /// Publishes all that is left.
+    /// Publishes all remaining paths. Returns the ledger with their states.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
         Ok(self.ledger)
     }
 
-    /// Adds the paths to the batch that can be published after those in it.
+    /// Moves all ready paths from the ledger into the batch.
     fn collect(&mut self) {
         while let Some(path) = self.ledger.next() {
             self.ledger.release(path);
@@ -101,15 +101,15 @@ impl<'a, 'l> Publisher<'a, 'l> {
         Ok(())
     }
 
-    /// Publishes the first paths of the batch: as many as one request may have.
+    /// Publishes the first paths of the batch, at most `PUBLISH_COUNT_MAX`.
     fn publish_some(&mut self) -> anyhow::Result<()> {
         let count = self.batch.len().min(PUBLISH_COUNT_MAX);
         let paths: Vec<usize> = self.batch.drain(..count).collect();
         self.publish(paths)
     }
 
-    /// Publishes these paths, in several requests if necessary. Every path is published or failed
-    /// afterwards.
+    /// Publishes these paths, with several requests if necessary. Afterwards each of them is
+    /// published or failed.
     fn publish(&mut self, mut paths: Vec<usize>) -> anyhow::Result<()> {
         loop {
             let (body, sent) = self.body(&mut paths);
@@ -132,7 +132,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
                         format!("invalid answer from {}: {text:?}", self.http.url(&self.url))
                     })?;
                     self.fail_missing(missing)?;
-                    // Otherwise the same request would be repeated for ever.
+                    // Fail, because otherwise the same request would be repeated forever.
                     ensure!(
                         sent.iter().any(|path| self.ledger.is_failed(*path)),
                         "the cache refused to publish without a reason"
@@ -144,7 +144,8 @@ impl<'a, 'l> Publisher<'a, 'l> {
                         let reason = format!("the cache refused it: {}", refusal(response));
                         self.ledger.failed(path, reason);
                     }
-                    // One of the paths is at fault. Paths do not refer to later ones.
+                    // The server refuses one of the paths. Publish each half alone to find it; the
+                    // first half does not refer to the second.
                     _ => {
                         let mut first = sent;
                         let second = first.split_off(first.len() / 2);
@@ -157,8 +158,9 @@ impl<'a, 'l> Publisher<'a, 'l> {
         }
     }
 
-    /// Takes the first paths, as many as fit into a request, and writes its body. Leaves out paths
-    /// that have failed, and those that refer to them.
+    /// Writes the body of a request with as many of the first paths as fit, and removes these from
+    /// `paths`. Fails paths that refer to a failed one, and leaves them out. Returns the body and
+    /// the paths in it.
     fn body(&mut self, paths: &mut Vec<usize>) -> (Vec<u8>, Vec<usize>) {
         let (mut body, mut sent, mut taken) = (Vec::new(), Vec::new(), 0);
         for &path in paths.iter() {

@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 use super::ledger::Summary;
 use crate::size::human;
 
-/// The result of a push, with what it cost.
+/// The result of a push, with its duration and number of requests.
 #[derive(Debug)]
 pub(super) struct Report {
     url: String,
     is_dry: bool,
     pub(super) summary: Summary,
-    /// Number of paths that options excluded.
+    /// Number of paths that the options excluded.
     pub(super) excluded_count: usize,
-    /// Whether the cache does not know the push protocol.
+    /// Whether the cache does not support the push protocol, so that files were uploaded one by
+    /// one.
     pub(super) is_stock: bool,
     pub(super) request_count: u64,
     pub(super) time: Duration,
@@ -40,7 +41,8 @@ impl Report {
         self.summary.add(other.summary);
         self.excluded_count += other.excluded_count;
         self.is_stock |= other.is_stock;
-        // A count of the client, which is the same for all pushes.
+        // The client counts the requests of all its pushes, so the later count includes the earlier
+        // one.
         self.request_count = self.request_count.max(other.request_count);
         self.time += other.time;
     }

@@ -1,12 +1,12 @@
-//! Remembers the push ids of unfinished uploads of large NARs, in the cache directory of the user.
+//! Records the push ids of interrupted uploads of large NARs in the cache directory of the user.
 //!
-//! A server keeps the parts of a NAR under the push id with which they were sent. After an
-//! interruption a client needs that id to continue. There is one file for each NAR in progress:
-//! `samovar/push/<hash of the target>/<NAR hash>`. So another selection of paths continues the same
-//! NAR, too.
+//! A server keeps the parts of a NAR under the push id with which they were sent, so a client needs
+//! that id to continue after an interruption. There is one file for each NAR in progress:
+//! `samovar/push/<hash of the target>/<NAR hash>`. A later push therefore continues the NAR even if
+//! it selects other paths.
 //!
-//! The file also states how the NAR was compressed. Parts of another compression do not fit
-//! together, so they are not continued.
+//! The file also records the compression settings. Parts that were compressed with other settings
+//! do not fit together, so such an upload starts anew.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,18 +17,18 @@ use samovar_storage::push::PushId;
 use super::cache_dir;
 use super::wire::nar_hash_text;
 
-/// The unfinished NARs of one target.
+/// The records of NARs whose upload to one target is not finished.
 #[derive(Debug)]
 pub(super) struct Unfinished {
-    /// `None` if the user has no cache directory: then nothing is remembered.
+    /// Directory of the files. `None`: the user has no cache directory, so nothing is recorded.
     dir: Option<PathBuf>,
-    /// The lines of a file after the push id.
+    /// The present settings of the compression, as each file states them after its push id.
     settings: String,
 }
 
 impl Unfinished {
-    /// `target`: URL of the cache, without a login. `level` and `part_len`: how NARs are compressed
-    /// and split now.
+    /// Opens the records. `target`: URL of the cache, without a login. `level` and `part_len`: the
+    /// present settings, for compressing NARs and for splitting them into parts.
     pub(super) fn new(target: &str, level: i32, part_len: usize) -> Self {
         let zstd = zstd::zstd_safe::version_number();
         Self {
@@ -37,7 +37,8 @@ impl Unfinished {
         }
     }
 
-    /// Returns the push id under which parts of the NAR were sent with the same settings.
+    /// Returns the push id under which parts of the NAR were sent with the present settings.
+    /// `None`: there is no such upload to continue.
     pub(super) fn push_id(&self, nar: &NarHash) -> Option<String> {
         let text = fs::read_to_string(self.file(nar)?).ok()?;
         let (push_id, settings) = text.split_once('\n')?;
@@ -45,7 +46,8 @@ impl Unfinished {
         is_valid.then(|| push_id.to_owned())
     }
 
-    /// Remembers the push id. Without it an interrupted upload starts anew, so an error is ignored.
+    /// Records the push id of a NAR. Ignores errors: without the record, an interrupted upload
+    /// merely starts anew.
     pub(super) fn remember(&self, nar: &NarHash, push_id: &str) {
         let Some(file) = self.file(nar) else { return };
         if let Some(dir) = &self.dir {
@@ -54,7 +56,7 @@ impl Unfinished {
         fs::write(file, format!("{push_id}\n{}", self.settings)).ok();
     }
 
-    /// Forgets a NAR that is complete or refused.
+    /// Deletes the record of a NAR, which is complete or was refused.
     pub(super) fn forget(&self, nar: &NarHash) {
         if let Some(file) = self.file(nar) {
             fs::remove_file(file).ok();

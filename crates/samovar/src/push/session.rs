@@ -55,23 +55,23 @@ const SENDER_COUNT: usize = 3;
 /// Number of NARs that the server joins at once.
 const JOINER_COUNT: usize = 2;
 
-/// Maximum length of a response, in bytes: that to `open` has 38 bytes for each path.
+/// Maximum length of a response, in bytes. The response to `open` has 38 bytes for each path.
 const ANSWER_LEN_MAX: u64 = 16 << 20;
 
-/// Number of attempts to get a response whose body ends too early.
+/// Maximum number of attempts if the body of the response is truncated.
 const ANSWER_COUNT_MAX: u32 = 3;
 
-/// Assumed throughput of a server that verifies a joined NAR, in bytes per second: a tenth of the
-/// usual one.
+/// Assumed rate at which a server verifies a joined NAR, in bytes per second: a tenth of the usual
+/// rate.
 const JOIN_RATE: u64 = 20 << 20;
 
-/// Time for a join beside the one that depends on the length.
+/// Maximum time for a join, in addition to the time that `JOIN_RATE` allows for the NAR.
 const JOIN_TIME: Duration = Duration::from_secs(300);
 
 /// Media type of packs and parts.
 const BINARY: &str = "application/octet-stream";
 
-/// An open push.
+/// A push that the server has opened.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     /// Client for the URLs of the protocol.
@@ -80,7 +80,8 @@ pub(super) struct Session<'a> {
     pub(super) unfinished: Unfinished,
 }
 
-/// Sends the list of paths to the server; `None` if it does not know the protocol.
+/// Opens a push: sends the list of its paths to the server. Returns `None` if the server does not
+/// support the push protocol.
 ///
 /// # Errors
 ///
@@ -98,8 +99,8 @@ pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Option<Ope
     opened.with_context(|| format!("invalid answer from {}", http.url("/open")))
 }
 
-/// Sends a request and reads the text of the response if its status is 200 or 409. Repeats the
-/// request if the text ends too early.
+/// Sends a request. Returns the response, and its text if the status is 200 or 409. Repeats the
+/// request if the text is truncated.
 pub(super) fn answer(
     send: impl Fn() -> anyhow::Result<Response<Body>>,
 ) -> anyhow::Result<(Response<Body>, Option<String>)> {
@@ -119,7 +120,7 @@ pub(super) fn answer(
     }
 }
 
-/// A full buffer.
+/// A full buffer to send. NARs are given by their indices.
 pub(super) enum Upload {
     Pack { body: Vec<u8>, nars: Vec<usize> },
     Part(Part),
@@ -128,22 +129,22 @@ pub(super) enum Upload {
 /// A part of a NAR file.
 pub(super) struct Part {
     pub(super) nar: usize,
-    /// From 1.
+    /// Number of the part within its NAR, from 1.
     pub(super) number: u64,
     pub(super) bytes: Vec<u8>,
     /// Length of the part of the NAR, in bytes.
     pub(super) content_len: u64,
 }
 
-/// The parts of a NAR in progress.
+/// The upload state of a NAR that is sent in parts.
 #[derive(Debug, Default)]
 struct Parts {
     /// Push id under which the parts are sent.
     push_id: String,
-    /// SHA-256 of the parts that the server had at the start, by their number.
+    /// SHA-256 in base 16 of the parts that the server had at the start, by part number.
     known: HashMap<u64, String>,
     done_count: u64,
-    /// Number of all parts, once the last one was made.
+    /// Number of all parts of the NAR. `None` until the last part is complete.
     count: Option<u64>,
 }
 
@@ -158,7 +159,7 @@ pub(super) struct Shared<'a> {
 }
 
 impl Session<'_> {
-    /// Sends what the server lacks, and publishes.
+    /// Sends the NARs that the server lacks, and publishes the paths.
     ///
     /// # Errors
     ///
@@ -221,8 +222,8 @@ impl Session<'_> {
         Ok(summary)
     }
 
-    /// Ends the push. It expires anyway, so an error is ignored. An earlier push whose parts were
-    /// continued stays: it may have parts of other NARs.
+    /// Ends the push on the server. Ignores errors, because the push expires anyway. An earlier
+    /// push whose parts were continued is not ended: it may have parts of other NARs.
     pub(super) fn end(&self) {
         self.http.delete(&format!("/{}", self.opened.push_id)).ok();
     }
@@ -233,7 +234,7 @@ impl Session<'_> {
 }
 
 impl Shared<'_> {
-    /// Remembers the first failure.
+    /// Records the error of a failed result, unless an earlier one is recorded.
     fn note(&self, result: anyhow::Result<()>) {
         if let Err(error) = result {
             lock(&self.failure).get_or_insert(error);
@@ -249,14 +250,14 @@ impl Shared<'_> {
         self.infos.get(nar).context("unknown path")
     }
 
-    /// Records the number of parts of a NAR, once the last one was made.
+    /// Records the number of parts of a NAR, after its last part was made.
     pub(super) fn set_part_count(&self, nar: usize, count: u64) -> anyhow::Result<()> {
         let mut all = lock(&self.parts);
         all.get_mut(&nar).context("unknown NAR")?.count = Some(count);
         Ok(())
     }
 
-    /// Finds parts that an interrupted push has sent.
+    /// Requests, for each large NAR, the list of the parts that an interrupted push has sent.
     fn find_unfinished(&self, nars: &[usize]) -> anyhow::Result<()> {
         for &nar in nars {
             let info = self.info(nar)?;
@@ -296,7 +297,7 @@ impl Shared<'_> {
         loop {
             let upload = lock(uploads).recv();
             let Ok(upload) = upload else { return };
-            // After a failure the rest is dropped.
+            // After a failure, drop the remaining uploads.
             if !self.is_failed() {
                 self.note(match &upload {
                     Upload::Pack { body, nars } => self.send_pack(body, nars, events),
@@ -310,7 +311,7 @@ impl Shared<'_> {
                 bytes: mut buffer, ..
             })) = upload;
             buffer.clear();
-            // The assembler may have ended.
+            // Ignore errors: the assembler may have ended.
             buffers.send(buffer).ok();
         }
     }
@@ -338,7 +339,8 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Sends a part, unless the server has it. Has the parts joined after the last one.
+    /// Sends a part, unless the server already has it. After the last part of a NAR, queues the NAR
+    /// for joining.
     fn send_part(&self, part: &Part, joins: &Sender<usize>) -> anyhow::Result<()> {
         let sha256 = base16(&Sha256::digest(&part.bytes));
         let (push_id, known) = {
@@ -368,7 +370,8 @@ impl Shared<'_> {
         let info = self.info(part.nar)?;
         let (hash, number) = (wire::nar_hash_text(&info.nar_hash), part.number);
         let url = format!("/{push_id}/part/{hash}/{number}?sha256={sha256}");
-        // Before the part is sent: it may arrive although this process is killed.
+        // Record the push id before the part is sent: the part may arrive even if this process is
+        // killed.
         self.session.unfinished.remember(&info.nar_hash, push_id);
         let bytes = Payload::Bytes(&part.bytes);
         let response = self.session.http.put(&url, BINARY, bytes)?;
@@ -393,8 +396,8 @@ impl Shared<'_> {
         }
     }
 
-    /// Has the parts of a NAR joined and verified, which may take longer than a request waits: then
-    /// the request is repeated.
+    /// Requests that the server join and verify the parts of a NAR. That may take longer than the
+    /// server lets a request wait: it then answers 503, and the request is repeated.
     fn join(&self, nar: usize, events: &Sender<Event>) -> anyhow::Result<()> {
         let info = self.info(nar)?;
         let hash = wire::nar_hash_text(&info.nar_hash);
@@ -429,7 +432,8 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Publishes until there are no more events. Returns the ledger, `None` after a failure.
+    /// Publishes paths until all senders and joiners have ended. Returns the ledger, or `None`
+    /// after a failure.
     fn publish<'l>(
         &self,
         ledger: Ledger<'l>,

@@ -1,9 +1,9 @@
 //! `samovar push --spool`: pushes the paths that [`hook`] has stored.
 //!
 //! A file is removed only after its paths are in the cache. While the cache is unavailable, the
-//! push is repeated with pauses; after ten attempts the command fails, and the files stay for the
-//! next run. Files with a path that the cache refuses are moved into the folder `failed`, so that
-//! they do not hold up the others.
+//! push is repeated after pauses. After ten attempts the command fails, and the files stay for the
+//! next run. A file with a path that the cache refuses is moved into the folder `failed`, so that
+//! it does not block the others.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,19 +17,20 @@ use super::progress::eprint;
 use super::report::Report;
 use crate::hook::{self, FAILED};
 
-/// Number of attempts to push the same paths. The pauses between them add up to nine minutes.
+/// Maximum number of attempts to push the same paths. The pauses between them add up to nine
+/// minutes.
 const ATTEMPT_COUNT_MAX: u32 = 10;
 
-/// Maximum number of files that are pushed together.
+/// Maximum number of spool files in one push.
 const FILE_COUNT_MAX: usize = 1000;
 
-/// A file of the spool.
+/// A file of the spool with the paths of one build.
 struct Build {
     file: PathBuf,
     paths: Vec<StorePath>,
 }
 
-/// Pushes until the spool is empty.
+/// Pushes the paths of all files in the spool directory until it is empty.
 ///
 /// # Errors
 ///
@@ -69,7 +70,7 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
     }
 }
 
-/// Reads a file; `None` if another process has removed it.
+/// Reads a spool file. Returns `None` if another process has removed it.
 fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
@@ -86,7 +87,7 @@ fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
     Ok(Some(Build { file, paths }))
 }
 
-/// Removes a file, or moves it into the folder for refused paths.
+/// Removes a spool file, or moves it into the folder `failed` if `is_failed`.
 fn remove(dir: &Path, build: &Build, is_failed: bool) -> anyhow::Result<()> {
     let file = &build.file;
     let done = if is_failed {

@@ -1,7 +1,8 @@
-//! Uploads paths as a stock Nix client does: HEAD and PUT of the NAR file, then PUT of the narinfo.
+//! Uploads paths as a stock Nix client does: HEAD and PUT for the NAR file, then PUT for the
+//! narinfo.
 //!
-//! Files are sent over many connections, the largest NAR first. A narinfo is sent once those of all
-//! references are in the cache.
+//! Files are sent over many connections, the largest NAR first. A narinfo is sent once the cache
+//! has the narinfos of all its references.
 //!
 //! # Limits
 //!
@@ -35,7 +36,7 @@ const CONNECTION_COUNT: usize = 16;
 
 const MEMORY_LEN_MAX: usize = 1 << 20;
 
-/// A NAR file that the cache has.
+/// The URL, hash and length of a NAR file that the cache has.
 #[derive(Debug, Clone)]
 struct Sent {
     url: String,
@@ -43,7 +44,7 @@ struct Sent {
     len: u64,
 }
 
-/// A compressed NAR.
+/// A compressed NAR to upload.
 struct NarFile {
     nar: usize,
     content: SpooledTempFile,
@@ -55,11 +56,11 @@ enum Task {
     Narinfo(usize, Sent),
 }
 
-/// Why a task ended without success.
+/// The scope and the reason of a failed task.
 enum Failure {
-    /// Only this path, and those that refer to it, cannot be pushed.
+    /// Only this path, and the paths that refer to it, cannot be pushed.
     Path(String),
-    /// The push ends.
+    /// The whole push ends with this error.
     Push(anyhow::Error),
 }
 
@@ -69,11 +70,11 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Tasks, and what they wait for.
+/// The tasks of the sending threads, and the state from which they are derived.
 struct Queue<'a> {
     ledger: Ledger<'a>,
     files: VecDeque<NarFile>,
-    /// Whether all NARs were compressed.
+    /// Whether all NARs have been compressed.
     is_complete: bool,
     sent: HashMap<NarHash, Sent>,
     active_count: usize,
@@ -128,7 +129,7 @@ impl Queue<'_> {
     }
 }
 
-/// A push of paths to a cache.
+/// A push of paths to a cache with the requests of a stock Nix client.
 pub(super) struct Stock<'a> {
     pub(super) http: &'a Http,
     pub(super) store: &'a dyn Store,
@@ -137,7 +138,7 @@ pub(super) struct Stock<'a> {
 }
 
 impl Stock<'_> {
-    /// Sends the paths that the cache lacks.
+    /// Uploads the paths that the cache lacks. `lacks`: for each path, the files that it lacks.
     ///
     /// # Errors
     ///
@@ -200,7 +201,7 @@ impl Stock<'_> {
         Ok(summary)
     }
 
-    /// Sends files and narinfos until all are sent.
+    /// Runs one sending thread: uploads files and narinfos until there are no more tasks.
     fn work(&self, shared: &Shared<'_>) {
         while let Some(task) = shared.next() {
             match task {
@@ -219,7 +220,7 @@ impl Stock<'_> {
         }
     }
 
-    /// Uploads a file, unless the cache has it.
+    /// Uploads a NAR file, unless the cache already has it.
     fn send_nar(&self, file: NarFile) -> Result<Sent, Failure> {
         let NarFile { nar, content, sent } = file;
         let info = self.infos.get(nar).context("unknown path")?;
@@ -261,7 +262,7 @@ impl Stock<'_> {
     }
 }
 
-/// A compressed NAR that is being written.
+/// A NAR file to which frames are still being added.
 struct FileInProgress {
     content: SpooledTempFile,
     hash: Sha256,
@@ -313,7 +314,7 @@ impl<'a> Shared<'a> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until fewer than the maximum number of files wait, then adds one.
+    /// Waits while the queue of compressed files is full, then adds this one.
     fn add(&self, file: NarFile) -> anyhow::Result<()> {
         let is_full =
             |queue: &mut Queue<'_>| queue.files.len() >= CONNECTION_COUNT && !queue.is_over();
@@ -327,7 +328,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Waits for the next task; `None` at the end.
+    /// Waits for the next task. Returns `None` after the last one, or if the push failed.
     fn next(&self) -> Option<Task> {
         let mut queue = self.lock();
         loop {
@@ -346,11 +347,11 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Checks the response to a PUT.
+/// Returns an error unless the response to a PUT reports success.
 fn accepted(response: Response<Body>, url: &str) -> Result<(), Failure> {
     match response.status().as_u16() {
         200 | 201 | 204 => Ok(()),
-        // About the content of this file.
+        // These statuses refuse the content of this one file.
         400 | 409 | 413 | 422 => Err(Failure::Path(format!(
             "the cache refused it: {}",
             refusal(response)

@@ -23,10 +23,10 @@ use super::options::Options;
 use super::progress::eprint;
 use super::{Pusher, cache_dir};
 
-/// Time between two queries for the newest registration, which take 50 µs.
+/// Time between two queries for the newest registration. A query takes 50 µs.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Pause after the database could not be read.
+/// Pause after an error of the database.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Pushes until the process is killed.
@@ -59,7 +59,7 @@ pub(super) fn run(
         };
         let roots = wanted(&infos, options.with_substituted);
         if !roots.is_empty() {
-            // Absent paths were deleted since.
+            // Ignore absent paths: they were deleted after their registration.
             let (report, _absent) = pusher.push_persistently(&roots, u32::MAX)?;
             report.print(out, options.is_json)?;
             out.flush()?;
@@ -72,7 +72,7 @@ pub(super) fn run(
 /// Returns the paths that were registered after `last`.
 fn new_paths(store: &dyn Store, last: &mut i64) -> anyhow::Result<Vec<PathInfo>> {
     let newest = newest(store)?;
-    // The newest path was deleted, or the database was replaced by another one.
+    // The newest number falls if the newest path was deleted or the database was replaced.
     *last = newest.min(*last);
     match newest > *last {
         true => registered_after(store, *last),
@@ -80,9 +80,9 @@ fn new_paths(store: &dyn Store, last: &mut i64) -> anyhow::Result<Vec<PathInfo>>
     }
 }
 
-/// The file with the last registration number of a store and a cache.
+/// The file with the last handled registration number for one store and one cache.
 struct Position {
-    /// `None` if the user has no cache directory.
+    /// Path of the file. `None`: the user has no cache directory, so the number is not stored.
     file: Option<PathBuf>,
 }
 

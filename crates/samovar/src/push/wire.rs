@@ -1,4 +1,4 @@
-//! The texts of the push protocol (`docs/push-protocol.md`), as a client writes and reads them.
+//! Writes the requests and parses the responses of the push protocol (`docs/push-protocol.md`).
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use samovar_storage::push::PushId;
 
 use super::ledger::Lack;
 
-/// The URL below which the protocol's URLs are, relative to that for stock clients.
+/// Prefix of the protocol's URL paths, appended to the URL that stock Nix clients push to.
 pub(super) const PREFIX: &str = "/push/1";
 
-/// Maximum length of the line before a record, and of the last line, in bytes.
+/// Maximum length in bytes of the line before a record in a pack, and of the pack's last line.
 pub(super) const LINE_LEN_MAX: usize = 128;
 
-/// The response to `open`.
+/// The parsed response to `open`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Opened {
     pub(super) push_id: String,
@@ -24,16 +24,16 @@ pub(super) struct Opened {
     pub(super) pack_len_max: u64,
     /// Maximum length of a part, in bytes.
     pub(super) part_len_max: u64,
-    /// For each path of the request.
+    /// For each path of the request, the files that the cache lacks.
     pub(super) lacks: Vec<Lack>,
 }
 
-/// Returns a NAR hash as the protocol writes it: base-32 without `sha256:`.
+/// Returns a NAR hash in the protocol's notation: base-32 without the prefix `sha256:`.
 pub(super) fn nar_hash_text(hash: &NarHash) -> String {
     hash.nixbase32().iter().copied().map(char::from).collect()
 }
 
-/// Writes the body of `open`.
+/// Returns the body of an `open` request for these paths.
 pub(super) fn open_body(infos: &[PathInfo]) -> String {
     let mut body = String::with_capacity(infos.len() * 96);
     for info in infos {
@@ -45,7 +45,8 @@ pub(super) fn open_body(infos: &[PathInfo]) -> String {
     body
 }
 
-/// Parses the response to `open`. `None` if it is not one: the server does not know the protocol.
+/// Parses the response to `open`. Returns `None` if the text is no such response, because the
+/// server does not support the protocol.
 ///
 /// # Errors
 ///
@@ -95,7 +96,7 @@ pub(super) fn parse_opened(text: &str, infos: &[PathInfo]) -> anyhow::Result<Opt
     }))
 }
 
-/// Appends a NAR to a pack.
+/// Appends the record of a NAR to a pack: a line, then the compressed bytes.
 pub(super) fn push_record(pack: &mut Vec<u8>, hash: &NarHash, bytes: &[u8]) {
     let hash = nar_hash_text(hash);
     let compression = Compression::Zstd.name();
@@ -103,12 +104,13 @@ pub(super) fn push_record(pack: &mut Vec<u8>, hash: &NarHash, bytes: &[u8]) {
     pack.extend_from_slice(bytes);
 }
 
-/// Appends the last line of a pack or of the body of `publish`.
+/// Appends the line `end` with this count to a pack, or to the body of `publish`.
 pub(super) fn push_end(body: &mut Vec<u8>, count: usize) {
     body.extend_from_slice(format!("end {count}\n").as_bytes());
 }
 
-/// Parses the response to a pack of these NARs. Returns the reason for each refused one.
+/// Parses the response to a pack of these NARs. Returns, for each NAR, the reason if the server
+/// refused it, else `None`.
 ///
 /// # Errors
 ///
@@ -141,7 +143,8 @@ pub(super) fn parse_pack(text: &str, hashes: &[NarHash]) -> anyhow::Result<Vec<O
     Ok(reasons)
 }
 
-/// Parses the list of parts that the server has: number, length and SHA-256 in base 16 of each.
+/// Parses the list of parts that the server has. Returns the number, the length and the SHA-256 in
+/// base 16 of each part.
 ///
 /// # Errors
 ///
@@ -161,19 +164,19 @@ pub(super) fn parse_parts(text: &str) -> anyhow::Result<Vec<(u64, u64, String)>>
         .collect()
 }
 
-/// Why a path cannot be published.
+/// The reason why a path cannot be published yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// A reference of the path does not exist.
+    /// The cache does not have this reference of the path.
     Reference {
         reference: HashPart,
         referrer: HashPart,
     },
-    /// The server does not have the NAR of the path any more.
+    /// The server no longer has the NAR of this path.
     Nar(HashPart),
 }
 
-/// Parses the response to `publish` that lists what is missing.
+/// Parses the response to `publish` that lists missing references and NARs.
 ///
 /// # Errors
 ///
@@ -197,8 +200,8 @@ pub(super) fn parse_missing(text: &str) -> anyhow::Result<Vec<Missing>> {
         .collect()
 }
 
-/// Appends the narinfo of a path to the body of `publish`. Servers ignore what it states about the
-/// file.
+/// Appends the narinfo of a path to the body of `publish`. Servers ignore its file hash and file
+/// size.
 ///
 /// # Errors
 ///
@@ -219,7 +222,7 @@ pub(super) fn push_narinfo(
     Ok(())
 }
 
-/// Returns the narinfo of a path whose NAR is at `url`.
+/// Returns the narinfo of a path whose NAR file has this URL and compression.
 pub(super) fn narinfo(info: &PathInfo, url: &str, compression: Compression) -> NarInfo {
     NarInfo {
         store_path: info.path.clone(),

@@ -1,4 +1,4 @@
-//! `samovar status`: prints the status of a server, and of a hook's spool, as text.
+//! `samovar status`: prints the status of a server and of a hook's spool directory.
 
 mod uploads;
 
@@ -19,7 +19,7 @@ use crate::size::human;
 /// Maximum length of a status response, bytes.
 const STATUS_LEN_MAX: u64 = 16 << 20;
 
-/// Maximum number of entries shown of each list.
+/// Maximum number of entries that are printed of each list.
 const LIST_COUNT: usize = 8;
 
 const PATH: &str = "/status.json";
@@ -27,8 +27,8 @@ const PATH: &str = "/status.json";
 /// URL of a server's default admin listener.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 
-/// Prints the status of a server or a spool. With a spool and without a URL, no server is asked:
-/// machines that build need not run one.
+/// Prints the status of a server, a spool directory, or both. With `--spool` and without a URL,
+/// requests nothing: a build machine need not run a server.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
     let spool: Option<&PathBuf> = matches.get_one("spool");
@@ -60,7 +60,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// Downloads the status of the server with this admin listener.
+/// Downloads the status from the admin listener at `url`.
 fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
     let remote = Remote::parse(url)?;
     let http = Http::new(remote, Patience::QUERY)?;
@@ -86,10 +86,10 @@ fn read(json: &[u8]) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// Formats the status.
+/// Formats the status as text.
 fn render(status: &Status) -> String {
     let mut text = String::new();
-    // Writing to a string cannot fail.
+    // Ignore errors: writing to a string cannot fail.
     write_all(&mut text, status).unwrap_or_default();
     text
 }
@@ -277,7 +277,7 @@ fn top(
     Ok(())
 }
 
-/// Escapes control characters: names and errors may contain terminal commands.
+/// Escapes control characters, because names and error messages may contain terminal commands.
 fn plain(text: &str) -> String {
     let is_harmless = |c: char| !c.is_control() && !is_reordering(c);
     if text.chars().all(is_harmless) {
@@ -287,7 +287,7 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// Returns whether a character changes the direction of text.
+/// Returns whether a character changes the writing direction of text.
 fn is_reordering(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -301,7 +301,7 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// Formats a time in at most two units.
+/// Formats a duration with its two largest units.
 fn time(seconds: f64) -> String {
     let seconds = whole(seconds);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);

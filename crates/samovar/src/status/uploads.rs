@@ -1,4 +1,4 @@
-//! The part of a status about uploads: storage, collector, and the spool of a hook.
+//! Formats the part of a status about uploads: the storage, the collector, and a hook's spool.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{plain, time};
 use crate::hook::{self, FAILED};
 use crate::size::human;
 
-/// Formats the status of a storage. `now_ms`: time of the snapshot.
+/// Formats the status of a storage. `now_ms`: time of the snapshot, in milliseconds since 1970.
 pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) -> std::fmt::Result {
     write!(out, "\nuploads into {}", plain(&storage.directory))?;
     if let (Some(free), Some(all)) = (storage.disk_free_len, storage.disk_len) {
@@ -102,14 +102,14 @@ pub(super) struct Spool {
     directory: String,
     /// Number of builds that wait to be pushed.
     waiting_count: usize,
-    /// Age of the oldest of them.
+    /// Age in seconds of the oldest waiting build. `None` if no build waits.
     oldest_s: Option<f64>,
     /// Number of builds with a path that the cache has refused.
     failed_count: usize,
 }
 
 impl Spool {
-    /// Reads the backlog.
+    /// Reads the names of the files in the spool directory.
     ///
     /// # Errors
     ///
@@ -161,7 +161,8 @@ impl Spool {
     }
 }
 
-/// Returns the time in the name of a spool's file, in seconds since 1970.
+/// Returns the time in the name of a spool file, in seconds since 1970. Returns `None` for other
+/// names.
 #[expect(clippy::cast_precision_loss, reason = "precise to the microsecond")]
 fn stored_at(file: &Path) -> Option<f64> {
     let name = file.file_name()?.to_str()?;
@@ -191,7 +192,7 @@ mod tests {
         }
         let spool = Spool::read(dir.path()).unwrap();
         assert_eq!((spool.waiting_count, spool.failed_count), (2, 1));
-        // The oldest file is from the first second of 1970.
+        // The oldest file is dated in the first second of 1970.
         assert!(spool.oldest_s.unwrap() > 1.7e9);
         assert!(
             spool.text().contains(", 1 REFUSED (in "),
