@@ -82,8 +82,8 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError>;
 
-    /// Removes objects that were started but never published, except those whose key begins with
-    /// [`PART_PREFIX`]. No process may be writing an object.
+    /// Removes objects that were started but never published, except the parts of pushes. No
+    /// process may be writing an object.
     ///
     /// # Errors
     ///

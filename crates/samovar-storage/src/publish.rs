@@ -100,7 +100,7 @@ pub enum Refusal {
     /// The text is longer than [`REALISATION_LEN_MAX`].
     #[error("the realisation has more than {REALISATION_LEN_MAX} bytes")]
     RealisationTooLong,
-    /// The derivation has [`REALISATION_COUNT_MAX`] realisations.
+    /// The derivation has 64 realisations, the maximum.
     #[error("the derivation has {REALISATION_COUNT_MAX} realisations in this cache, the limit")]
     TooManyRealisations,
     /// The output of a realisation is neither in this cache nor in the live Nix store.
