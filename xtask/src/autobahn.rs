@@ -1,4 +1,4 @@
-//! `autobahn`: the Autobahn suite against `examples/websocket_echo.rs`.
+//! `autobahn`: runs the Autobahn test suite for WebSockets against `examples/websocket_echo.rs`.
 //!
 //! It requires Python 2.7. Where such an interpreter exists (as `python2.7`, or among pyenv's
 //! versions), the suite is installed below `.samovar/tools` and run; otherwise the task reports
@@ -20,9 +20,10 @@ use crate::command::{build_as_tested, find, in_pairs, progress, repository, run,
 /// 2.7.
 const SUITE: &str = "autobahntestsuite==25.10.1";
 
-/// Runs: name, and path on the echo server.
+/// The runs of the suite: the name of each, and the path that it uses on the echo server.
 const RUNS: [(&str, &str); 2] = [("worker", "/"), ("inline", "/inline")];
-/// Groups of cases. The others (12 and 13) test compression, which the engine does not accept.
+/// Groups of test cases to run. The others (12 and 13) test compression, which the engine does not
+/// accept.
 const CASES: [&str; 9] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
 ];
@@ -42,7 +43,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     let tools = repository().join(".samovar/tools/autobahn");
     install(&python, &tools)?;
     let (_server, port) = start_server()?;
-    // The suite uses one core only.
+    // Run both at once, because each uses one core only.
     let results = in_pairs(&RUNS, |(name, path)| {
         progress(&format!("Autobahn, {name}: {}", CASES.join(" ")));
         let url = format!("ws://127.0.0.1:{port}{path}");
@@ -81,8 +82,8 @@ fn is_good(line: &str) -> bool {
     line.ends_with(" OK") || line.ends_with(" INFORMATIONAL")
 }
 
-/// Returns a working interpreter: pyenv may put a `python2.7` into `PATH` that only prints how to
-/// install one.
+/// Returns a Python 2.7 interpreter that works: pyenv may put a `python2.7` into `PATH` that only
+/// prints how to install one. Returns `None` if there is none.
 fn python() -> Option<PathBuf> {
     let versions = || {
         let home = PathBuf::from(std::env::var_os("HOME")?);
@@ -105,7 +106,7 @@ fn python() -> Option<PathBuf> {
 
 fn install(python: &Path, tools: &Path) -> Result<()> {
     let packages = tools.join("packages");
-    // Created last, so its presence shows that the installation is complete.
+    // This file is created last, so its presence shows that the installation is complete.
     let mark = packages.join("zope/__init__.py");
     if mark.exists() {
         return Ok(());

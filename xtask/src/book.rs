@@ -1,7 +1,7 @@
 //! `book-links`: mdBook preprocessor for the links of the book's pages.
 //!
-//! The sources of the book link to documents that the rendered book does not contain. There, this
-//! replaces such links by the documents' names.
+//! The sources of the book link to documents that the rendered book does not contain. The
+//! preprocessor replaces such a link by the name of the document.
 
 use std::io;
 

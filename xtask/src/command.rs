@@ -130,7 +130,7 @@ pub(crate) fn in_pairs<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns program and arguments for error messages, shortened to about two lines.
+/// Returns the program and arguments of a command for error messages, shortened to about two lines.
 fn describe(command: &Command) -> String {
     const LEN_MAX: usize = 200;
     let words = std::iter::once(command.get_program()).chain(command.get_args());

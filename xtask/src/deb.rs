@@ -1,4 +1,4 @@
-//! `deb DIR`: Debian package with both programs, built by `dpkg-deb`.
+//! `deb DIR`: builds a Debian package of both programs with `dpkg-deb`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,7 +43,7 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         let bytes = fs::read(&from).with_context(|| format!("cannot read {from:?}"))?;
         put(&format!("usr/bin/{program}"), &bytes, 0o755)?;
         if bytes.starts_with(b"\x7fELF") {
-            // Removes debug information, which is most of the size; function names stay.
+            // Remove debug information, which is most of the size. The names of functions stay.
             let mut strip = Command::new("strip");
             run(strip
                 .arg("--strip-debug")
@@ -127,7 +127,7 @@ fn service(unit: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Verifies the units with systemd, which requires that the programs exist.
+    /// Checks that systemd accepts the units. That requires that their programs exist.
     fn is_understood(units: &Path, scratch: &Path) {
         let unit = fs::read_to_string(units.join("samovar.service")).expect("reads");
         let service = scratch.join("samovar.service");
@@ -144,7 +144,8 @@ mod tests {
         assert!(verified.status.success() && is_clean, "{complaints}");
     }
 
-    /// Installs the package below a folder and removes it, with stub programs.
+    /// Installs the package below a folder and removes it again. Stub programs stand in for the
+    /// real ones.
     #[test]
     fn the_package_is_installed_and_removed() {
         if Command::new("dpkg-deb").arg("--version").output().is_err() {

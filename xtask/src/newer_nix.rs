@@ -20,8 +20,8 @@ const RELEASES: [&str; 2] = ["trixie", "sid"];
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Unpacks the versions that are missing. Without them, the tests report what they do not test, so
-/// a failure is only reported.
+/// Unpacks the versions that are missing. An error is only printed: without these versions, the
+/// tests report what they do not test.
 pub(crate) fn unpack() {
     for release in RELEASES {
         let dir = repository().join(".samovar/nix").join(release);

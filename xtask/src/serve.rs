@@ -15,13 +15,13 @@ use crate::sample;
 /// Database of the machine's store.
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
-/// Store to serve, and a path in it.
+/// The store to serve, and a path in it for examples.
 struct Served {
-    /// Arguments that select the store; empty for the machine's store.
+    /// Server arguments that select the store; empty for the machine's store.
     arguments: Vec<String>,
-    /// Description for the terminal.
+    /// Description of the store, to be printed.
     description: String,
-    /// Path for the examples.
+    /// Store path that the printed examples use.
     example: String,
 }
 

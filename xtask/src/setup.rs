@@ -14,16 +14,16 @@ use anyhow::{Context, Result};
 use crate::command::{find, progress, repository, run, succeeds};
 use crate::newer_nix;
 
-/// Task for which programs are installed.
+/// The task for which programs are to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
-    /// `make serve`.
+    /// `make serve`, which builds the server and runs it.
     Serving,
-    /// `make test`.
+    /// `make test`, which runs all tests.
     Testing,
 }
 
-/// Program, and the Debian package that contains it.
+/// Name of a program, and of the Debian package that contains it.
 type Need = (&'static str, &'static str);
 
 /// Nix, which creates the sample store and the signing key.

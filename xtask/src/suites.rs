@@ -29,11 +29,12 @@ const NAMES: [&str; 5] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec", NIX_CA
 
 const NIX_CACHE: &str = "nix_cache";
 
-/// Options of a run.
+/// The options on the command line of `suites`.
 struct Options<'a> {
-    /// Address of another server; its results are printed and not compared.
+    /// Address of another server to test; `None` to test ours. The results of another one are
+    /// printed and not compared.
     address: Option<&'a str>,
-    /// Whether to record the results as expected.
+    /// Whether to record the results as the expected ones.
     updates: bool,
     /// Names of the suites to run; all if empty.
     names: Vec<&'a str>,
@@ -113,7 +114,7 @@ fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
     Ok(options)
 }
 
-/// Our servers, killed on drop.
+/// Our servers, which the suites test; killed on drop.
 struct Own {
     /// `conformance/examples/echo.rs`, and nix-serve on the sample store.
     _processes: [Process; 2],
@@ -209,7 +210,8 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
     }
 }
 
-/// Returns stdout and stderr of a suite, even if it exits with an error because cases failed.
+/// Returns the standard output and standard error of a suite, even if it exits with an error
+/// because cases failed.
 fn said(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command
@@ -252,7 +254,7 @@ fn deno(tools: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Parses lines that start with one of two marks, after colour codes: `✓ 5. name: details`.
+/// Parses lines that start with the mark `good` or `bad`, after colour codes: `✓ 5. name: details`.
 fn marked(said: &str, good: char, bad: char) -> Vec<String> {
     let line = |line: &str| {
         let word = match line.chars().find(|&c| c == good || c == bad)? {
@@ -310,7 +312,7 @@ fn junit(report: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the lines that only one of the texts has.
+/// Returns the lines that only one of the two texts has.
 fn difference(expected: &str, seen: &str) -> String {
     let mut text = String::new();
     for (sign, these, others) in [('-', expected, seen), ('+', seen, expected)] {

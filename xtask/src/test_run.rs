@@ -15,7 +15,7 @@ use cargo_metadata::Message;
 
 use crate::command::{in_pairs, progress, repository};
 
-/// Number of slowest programs to list at the end.
+/// Number of the slowest test programs that are listed at the end.
 const SLOWEST_COUNT: usize = 8;
 
 /// A command to run: a test program, or the doctests.
@@ -26,14 +26,14 @@ struct Job {
     folder: PathBuf,
 }
 
-/// Outcome of a job.
+/// The outcome of a job: how its program ended, and its tests.
 struct Ended {
     status: ExitStatus,
     took: Duration,
     summary: Summary,
 }
 
-/// Numbers of tests.
+/// Numbers of test programs and of tests, by their result.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Summary {
     binaries: u32,
@@ -170,7 +170,7 @@ impl Job {
 }
 
 impl Summary {
-    /// Counts the tests in a program's output.
+    /// Counts the tests that a program reports in its output.
     fn of(said: &str) -> Self {
         let mut summary = Self::default();
         for line in said.lines() {

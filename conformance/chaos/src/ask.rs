@@ -6,18 +6,18 @@ use crate::timeline::Moment;
 use crate::world::Facts;
 use testkit::random::SplitMix64;
 
-/// Requested resource.
+/// The resource that a request asks for.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Info,
     Narinfo(Arc<Facts>),
-    /// NAR, optionally requested with a NAR hash in its URL.
+    /// The NAR of a store path. If a NAR hash is given, the URL contains it.
     Nar(Arc<Facts>, Option<String>),
     Listing(Arc<Facts>),
     Closure(Arc<Facts>),
     Narinfos(Vec<Arc<Facts>>),
     Log,
-    /// URL that the server does not know.
+    /// A URL that the server does not know.
     Nowhere,
 }
 
@@ -26,25 +26,26 @@ pub(crate) enum What {
 pub(crate) struct Ask {
     pub(crate) what: What,
     pub(crate) is_head: bool,
-    /// Byte range: start, and exclusive end if given.
+    /// The requested byte range, start and exclusive end; without an end, the range extends to the
+    /// last byte. `None`: the whole resource is requested.
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// Header field that must not change the response.
+    /// A header field that is sent in addition and must not change the response.
     pub(crate) idle_field: Option<&'static str>,
 }
 
-/// End of a response.
+/// The way in which a response ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     Whole,
-    /// Connection or stream failed after the head.
+    /// The connection or stream failed after the head was received. Contains the error.
     Cut(String),
-    /// Connection or stream failed before a head was received.
+    /// The connection or stream failed before a head was received. Contains the error.
     Silent(String),
-    /// Aborted by the client.
+    /// The client aborted the response.
     Left,
 }
 
-/// Outcome of a request.
+/// What the client received in response to a request, and when.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) via: &'static str,
@@ -52,7 +53,7 @@ pub(crate) struct Outcome {
     pub(crate) sent: Moment,
     /// Time when the head was received.
     pub(crate) head_at: Moment,
-    /// Time when half of the body was received, if its length was known.
+    /// Time when half of the body was received; `None` if its length was not known in advance.
     pub(crate) half_at: Option<Moment>,
     pub(crate) end_at: Moment,
     pub(crate) status: u16,
@@ -104,8 +105,8 @@ impl Ask {
         ask
     }
 
-    /// Returns the facts of the requested store path; `None` if the request is not about a single
-    /// path.
+    /// Returns the expected state of the requested store path; `None` if the request is not about a
+    /// single path.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         match &self.what {
             What::Narinfo(facts)
@@ -179,7 +180,7 @@ impl Ask {
         text.into_bytes()
     }
 
-    /// Returns the name under which the run counts these requests.
+    /// Returns the kind of this request, under which the report of the run counts it.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.what {
             What::Info => "cache-info",

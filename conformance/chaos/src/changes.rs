@@ -14,7 +14,8 @@ use testkit::random::SplitMix64;
 pub(crate) struct Stock {
     /// A dependency graph that stays valid for the whole run; the last path references all others.
     pub(crate) graph: Vec<Arc<Facts>>,
-    /// Content-addressed paths that are added and deleted: facts, the only version, and name.
+    /// Content-addressed paths that are added and deleted: expected state, the only content, and
+    /// name.
     pub(crate) pool: Vec<(Arc<Facts>, Arc<Version>, String)>,
     /// Paths that alternate between two contents with files of the same lengths.
     pub(crate) twins: Vec<(Arc<Facts>, [Arc<Version>; 2])>,
@@ -232,7 +233,8 @@ fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     forget(world, store, &facts, &["--gc"], false)
 }
 
-/// Runs a command that deletes paths, and then asks Nix which of the paths are still valid.
+/// Runs a command that deletes paths. Then asks Nix which paths are still valid, and records the
+/// result.
 pub(crate) fn forget(
     world: &World,
     store: &Store,

@@ -7,20 +7,20 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use testkit::random::SplitMix64;
 
-/// Content of a store path.
+/// The file tree of a store path.
 pub(crate) type Node = testkit::nar::Node<Vec<u8>>;
 
-/// One registered content of a store path.
+/// One registered content of a store path, and what the server must send for it.
 #[derive(Debug)]
 pub(crate) struct Version {
     pub(crate) node: Node,
     pub(crate) nar: Vec<u8>,
-    /// In Nix's base-32, without the algorithm.
+    /// NAR hash in Nix's base-32, without the name of the algorithm.
     pub(crate) nar_hash: String,
     pub(crate) nar_hash_hex: String,
-    /// Expected `.ls` listing.
+    /// The `.ls` listing that the server must send.
     pub(crate) listing: Value,
-    /// Store paths, sorted.
+    /// Store paths to which this content refers, sorted.
     pub(crate) references: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn random_tree(random: &mut SplitMix64, shape: Shape) -> Node {
     match shape {
         Shape::Tiny => {
             let (empty, short) = (file(0), file(1000));
-            // The first byte selects the short file in about three of four cases.
+            // The first byte is random, and selects the short file in about three of four cases.
             let is_short = matches!(&short, Node::File { content, .. } if content[0] % 4 > 0);
             if is_short { short } else { empty }
         }

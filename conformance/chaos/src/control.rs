@@ -23,7 +23,7 @@ pub(crate) struct Pair {
     pub(crate) public: Key,
 }
 
-/// Certificate authority.
+/// The certificate authority that signs the server's certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Pair {
@@ -124,13 +124,15 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Rotates the signing key; with `bad_first`, installs an unreadable key before.
+/// Rotates the signing key. With `bad_first`, installs an invalid key first, which the server must
+/// refuse.
 fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Result<()> {
     world.note(format_args!("key {}", pair.text));
     lock(&world.keys).begin(world.now(), pair.public.clone());
     if bad_first {
         put(&server.setup.key(), b"no key", 0o600)?;
-        // Wait for the last line of this reload, so that the next wait cannot match it.
+        // Wait for the last line of this reload, so that the wait for the next reload cannot match
+        // it.
         server.signal_and_wait(Signal::HUP, "nothing was changed")?;
         lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
@@ -144,7 +146,8 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
 }
 
 fn renew(world: &World, server: &Shared, authority: &Authority, serial: u64) -> Result<()> {
-    // The DER is known only after installation. The server does not read the file before HUP.
+    // The DER is known only after the files are installed. That is early enough, because the server
+    // does not read them before HUP.
     let der = Arc::new(authority.install(&server.setup, serial)?);
     lock(&world.certificates).begin(world.now(), Arc::clone(&der));
     world.note(format_args!("certificate {serial}"));

@@ -29,7 +29,7 @@ pub(crate) const LEASE_SECONDS: &str = "1";
 /// [`LEASE_SECONDS`] in microseconds, less a margin for a loaded machine.
 const LEASE_TIME: Moment = 900_000;
 
-/// Causes that excuse a lost or unobtainable lease.
+/// Causes that excuse the server if a lease is lost or cannot be obtained.
 const EXCUSES: [Cause; 6] = [
     Cause::NoDaemon,
     Cause::Down,
@@ -39,7 +39,7 @@ const EXCUSES: [Cause; 6] = [
     Cause::Replaced,
 ];
 
-/// PID of the daemon; 0 while there is no daemon.
+/// PID of the running daemon; 0 while there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Present(AtomicU32);
 
@@ -87,7 +87,7 @@ fn start(store: &Store, present: &Present) -> Result<Daemon> {
 
 /// Ends the daemon and its workers.
 fn end(daemon: Daemon, present: &Present) {
-    // The daemon is stopped first, so that it forks no further workers.
+    // Stop the daemon (SIGSTOP) before its workers are killed, so that it forks no further workers.
     signal_if_alive(&[daemon.pid()], "STOP");
     let children = present.signal_children(Signal::KILL);
     present.0.store(0, Ordering::Relaxed);
@@ -104,7 +104,8 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
     let mut random = SplitMix64::for_actor(world.seed, "daemon");
     world.begin(Cause::NoDaemon);
     while world.goes_on() {
-        // Faults of the database wait while a daemon runs, so this pause gives them time.
+        // Faults that remove or replace the database wait while a daemon runs, so this pause gives
+        // them time.
         world.pause(random.between(2000, 5000));
         let alone = lock(&world.database_opens);
         let daemon = start(store, present)?;
@@ -129,7 +130,8 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
             world.count("daemon's processes killed");
         }
         1 => {
-            // A stopped worker process keeps its temporary roots, so a stop excuses no lost lease.
+            // A stopped worker process keeps its temporary roots. So this fault excuses no lost
+            // lease.
             world.note("the daemon's processes are stopped");
             let stopped = present.signal_children(Signal::STOP);
             world.pause(random.between(50, 700));

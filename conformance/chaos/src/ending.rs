@@ -14,21 +14,20 @@ use crate::client::connection::{Connection, Manner};
 use crate::server::{STOP_TIME, Server, Shared, Usage};
 use crate::world::{World, lock};
 
-/// Resources that a server may use after chaos beyond a fresh server that has answered the same
-/// requests. Descriptors: one database connection for each worker that ever needed one. Threads:
-/// workers that were started at peak load. Memory: freed memory that the allocator retains, and
-/// caches with limits of their own.
+/// Maximum excess of the server's resources after chaos over those of a fresh server that has
+/// answered the same requests. Descriptors: one database connection for each worker that ever
+/// needed one. Threads: workers that were started at peak load. Memory: freed memory that the
+/// allocator retains, and caches with limits of their own.
 const MORE_DESCRIPTORS: usize = 48;
 const MORE_THREADS: usize = 24;
 const MORE_KIB: u64 = 96 * 1024;
-/// Time limit for the server to notice closed connections.
+/// Maximum time until the server has noticed that connections were closed.
 const REST_TIME: Duration = Duration::from_secs(40);
 
 /// Requests everything once more, without faults, and compares the resources in use with those of a
 /// fresh server.
 pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result<()> {
-    // Waits until the slack of the last causes is over, so that they excuse no failures from now
-    // on.
+    // Wait until the last causes excuse no more failures.
     std::thread::sleep(Duration::from_secs(4));
     sweep(world, stock)?;
     let mut held = lock(&server.server);
@@ -60,7 +59,8 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
     Ok(())
 }
 
-/// Waits until connections are closed.
+/// Waits until the server has closed its connections, at most for [`REST_TIME`]. Returns the
+/// resources that it uses then.
 fn rest(server: &Server, expected: Usage) -> Result<Usage> {
     let started = Instant::now();
     loop {

@@ -109,11 +109,12 @@ fn replaced(world: &World, store: &Store) -> Result<()> {
         let word = format!(".backup {}", other.display());
         output(copy.arg(&database).arg(word))?;
         for beside in ["sqlite-wal", "sqlite-shm"] {
-            // These files exist with a WAL only.
+            // These two files exist only with a WAL.
             fs::remove_file(database.with_extension(beside)).ok();
         }
         fs::rename(&other, &database)?;
-        // The server notices within a tenth of a second; no commit may happen before.
+        // The server notices the replacement within a tenth of a second. No commit may happen
+        // before that.
         std::thread::sleep(std::time::Duration::from_micros(SLACK));
         Ok(())
     })
@@ -257,8 +258,8 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
 /// Replaces the tree at `real`.
 fn replace(node: &Node, real: &Path) -> Result<()> {
     if real.symlink_metadata().is_ok() {
-        // Nix may have hard-linked these files by their original content, and would link the files
-        // of the next tree to them: repair them first.
+        // Nix may have hard-linked these files to others with the same original content, and would
+        // link files of the next tree to them. So repair them first.
         repair(node, real)?;
         remove(real)?;
     }
@@ -302,7 +303,7 @@ pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
 }
 
 fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Result<()> {
-    // The lock prevents other actors from replacing the server meanwhile.
+    // Hold the lock of the server, so that no other actor replaces the process meanwhile.
     let held = lock(&server.server);
     let pid = held.pid();
     let before = getrlimit(Resource::Nofile);
@@ -324,13 +325,14 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
 
 /// Fills the disk of the NAR cache; responses must be unaffected.
 fn full_disk(world: &World, server: &Shared, time: u64) {
-    // The lock prevents other actors from starting a server, which would refuse to start now.
+    // Hold the lock of the server, so that no other actor starts a process meanwhile: without disk
+    // space it would refuse to start.
     let held = lock(&server.server);
     let file = server.setup.nar_cache.join("full");
     world.note("the disk of the NAR cache is full");
     world.count("disk full");
-    // Fills the disk as far as possible; the error is intended. If the folder is not on a disk of
-    // its own, this only writes a few megabytes.
+    // Fill the disk as far as possible; the error at its end is intended. If the folder is not on a
+    // disk of its own, this only writes a few megabytes.
     fs::write(&file, vec![b'x'; 24 << 20]).ok();
     world.pause(time);
     fs::remove_file(&file).ok();

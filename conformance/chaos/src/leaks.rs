@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use crate::server::{STOP_TIME, Shared};
 use crate::world::{World, lock};
 
-/// Maximum number of lost bytes: the server object, leaked on purpose at exit, takes 344 bytes
-/// including the objects that only it points to.
+/// Maximum number of lost bytes. The server object is leaked on purpose at exit. It takes 344
+/// bytes, including the objects that only it points to.
 const LOST_MAX: u64 = 512;
 
 /// Suppressions for valgrind's false reports of uninitialised bytes, each with an explanation.

@@ -71,7 +71,7 @@ Runs clients and faults at once against one nix-serve and checks every byte of e
   --out DIR           directory for logs and reports (samovar-chaos in the temporary directory)
   --help              show this help";
 
-/// Parsed command line.
+/// The parsed command line.
 struct Arguments {
     server: PathBuf,
     time: Duration,
@@ -80,11 +80,11 @@ struct Arguments {
     kind: Kind,
 }
 
-/// Kind of run.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Chaos,
-    /// Soak: runs until this number of requests was answered.
+    /// A soak, which runs until this number of requests was answered.
     Soak(u64),
     Leaks,
 }
@@ -141,7 +141,7 @@ fn arguments() -> Result<Arguments> {
     Ok(arguments)
 }
 
-/// Parts of a run.
+/// Everything that a run needs: the expected state, the store, the server and its files.
 struct Scene {
     world: World,
     store: Store,
@@ -149,7 +149,8 @@ struct Scene {
     server: Arc<Shared>,
     keys: Vec<Pair>,
     authority: Authority,
-    /// Declared before `scratch`, so that it is unmounted before its mount point is removed.
+    /// Declared before `scratch`, and so dropped before it: the disk is unmounted before its mount
+    /// point is removed.
     _disk: SmallDisk,
     scratch: tempfile::TempDir,
 }
@@ -396,14 +397,14 @@ fn report(world: &World, server: &Shared) -> bool {
     findings.is_empty()
 }
 
-/// Mount of a small disk for the NAR cache; unmounted on drop.
+/// A small disk, mounted for the NAR cache and unmounted on drop.
 struct SmallDisk {
     folder: PathBuf,
     is_mounted: bool,
 }
 
 impl SmallDisk {
-    /// Mounts it if this user may.
+    /// Mounts a small disk at `folder`, if this user may mount file systems.
     fn mount(folder: &Path) -> Self {
         use rustix::mount::{MountFlags, mount};
         let size = Some(c"size=16m");
@@ -418,7 +419,7 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         if self.is_mounted {
             let lazily = rustix::mount::UnmountFlags::DETACH;
-            // A lazy unmount takes effect when the last open file is closed.
+            // A lazy unmount takes effect once the last open file on the disk is closed.
             rustix::mount::unmount(&self.folder, lazily).ok();
         }
     }

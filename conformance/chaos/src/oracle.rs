@@ -15,7 +15,7 @@ use crate::content::Version;
 use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, Cause, Facts, World, seconds};
 
-/// Causes that excuse 503.
+/// Causes that excuse a 503.
 const UNAVAILABLE: [Cause; 4] = [
     Cause::Unreadable,
     Cause::Replaced,
@@ -149,7 +149,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
                 "Incorrect NAR hash. Maybe the path has been recreated.\n" => {
                     need(is_other, "the only registered NAR hash was refused")
                 }
-                // A response to HEAD has no body that distinguishes both kinds of 404.
+                // A response to HEAD has no body, so the two kinds of 404 cannot be told apart.
                 "" if ask.is_head && is_other => Ok(()),
                 _ => absent(facts, outcome, is_whole),
             }
@@ -295,7 +295,8 @@ fn whole_nar(
         // The last bytes cannot have been sent before the client had read half of the body.
         let mut still = some(facts, half_at, outcome.end_at);
         let is_still = still.any(|one| one == *version)
-            // An unavailable store is no reason for the server to abort the response.
+            // If the store was unavailable, the server could not check the registration again, and
+            // need not abort.
             || world.had(&UNAVAILABLE, half_at, outcome.end_at);
         need(
             is_still,
@@ -322,7 +323,8 @@ fn part(facts: &Facts, hash: Option<&str>, ask: &Ask, outcome: &Outcome) -> Judg
         said == format!("bytes {first}-{}/{len}", end - 1)
             && (outcome.end != End::Whole
                 || slice == Some(&*outcome.body)
-                // A resuming client verifies the hash of the whole NAR by itself.
+                // A client that resumes a download verifies the hash of the whole NAR itself, so
+                // damaged bytes are allowed here.
                 || facts.is_wrong(outcome.sent, outcome.end_at))
     });
     need(is_right, "a range of other bytes than registered")
@@ -345,7 +347,7 @@ fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     )
 }
 
-/// Record of a bulk response.
+/// One record of a bulk response.
 struct Record<'a> {
     hash_part: &'a str,
     said: Said<'a>,
@@ -355,7 +357,7 @@ struct Record<'a> {
 enum Said<'a> {
     Narinfo(&'a [u8]),
     Absent,
-    /// The server suspects damage but has not confirmed it.
+    /// A `failed` record: the server suspects damage but has not confirmed it.
     Failed,
 }
 

@@ -19,27 +19,27 @@ use testkit::procfs;
 use crate::daemon::LEASE_SECONDS;
 use crate::world::{Addresses, Cause, World, lock};
 
-/// Time limit of a start, or of an idle server's exit, on a loaded machine.
+/// Maximum time for a start, or for the exit of an idle server, on a loaded machine.
 const START_TIME: Duration = Duration::from_secs(40);
-/// Time limit of an exit after TERM: responses may go on for ten seconds; the rest is margin.
+/// Maximum time for an exit after TERM: responses may go on for ten seconds; the rest is margin.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(14);
 
-/// Time limit for the exit of a predecessor process, whose readers have all finished by then.
+/// Maximum time for the exit of a predecessor process, whose clients have all finished by then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// Causes that excuse a refused start.
+/// Causes that excuse a server that refuses to start.
 const STARTLESS: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
 
 /// Arguments and files with which a server is started.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) program: PathBuf,
-    /// Command prefix of the server, such as valgrind; usually empty.
+    /// Command that runs the server, such as valgrind with its options; usually empty.
     pub(crate) wrapper: Vec<String>,
     pub(crate) store: PathBuf,
-    /// Folder of the signing key, the certificate with its key, and the logs.
+    /// Folder with the signing key, the certificate and its key, and the logs.
     pub(crate) folder: PathBuf,
-    /// Folder of the NAR cache.
+    /// Folder in which the server has its NAR cache.
     pub(crate) nar_cache: PathBuf,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Server {
     pub(crate) addresses: Addresses,
 }
 
-/// Resources in use by a process.
+/// Resources that a process uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) descriptors: usize,
@@ -87,7 +87,7 @@ impl Setup {
         let mut command = without_variables(first, &["NIX_"]);
         let mut child = command
             .args(words)
-            // The addresses differ because the server would bind the same address only once.
+            // The two addresses must differ: the server would bind the same address only once.
             .args(["--listen", "127.0.0.2:0", "--listen", "127.0.0.1:0:ssl"])
             .arg("--ssl-cert")
             .arg(certificate)
@@ -110,7 +110,7 @@ impl Setup {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
-                // Lines are sent to the receiver even if the log file cannot be written.
+                // Pass the line on even if it cannot be written to the log file.
                 writeln!(log, "{line}").ok();
                 sender.send(line).ok();
             }
@@ -229,8 +229,9 @@ fn wait_for_end(pid: Pid, time: Duration) -> Result<()> {
     }
 }
 
-/// Returns a process's exit status if it has ended. A successor after an upgrade is no child of
-/// this process until its predecessor exits, so `/proc` has its status.
+/// Returns the exit status of a process; `None` if it still runs. After an upgrade, the successor
+/// becomes a child of this process only when its predecessor exits. Until then, `/proc` has its
+/// status.
 fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
     let raw = match waitpid(Some(pid), WaitOptions::NOHANG) {
         Ok(ended) => ended.map(|(_, status)| status.as_raw()),
@@ -263,7 +264,7 @@ pub(crate) fn usage(pid: Pid) -> Result<Usage> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Only this process kills and reaps these.
+        // Only this process kills and reaps these processes, so their PIDs are still theirs.
         let own = (!self.is_over).then_some(&self.pid);
         for pid in self.before.iter().chain(own) {
             kill_process(*pid, Signal::KILL).ok();
@@ -338,7 +339,7 @@ impl Shared {
     }
 
     fn replace(&self, server: &mut Server, world: &World) -> Result<()> {
-        // Predecessors continue with their responses.
+        // Predecessors continue to send their responses.
         let before = std::mem::take(&mut server.before);
         *server = loop {
             let began = world.now();

@@ -26,7 +26,7 @@ use testkit::random::SplitMix64;
 /// Number of pipelined requests in one batch.
 const BATCH: usize = 32;
 
-/// Resources in use by the server after a number of requests.
+/// Resources that the server uses after a certain number of requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     seconds: f64,
@@ -34,12 +34,13 @@ pub(crate) struct Sample {
     held: Usage,
 }
 
-/// Name, value, and the maximum rise of the regression line over the second half of the run.
+/// A measured resource: its name, its value in a sample, and the maximum rise of its regression
+/// line over the second half of the run.
 type Resource = (&'static str, fn(&Sample) -> f64, f64);
 
-/// The resources. The tolerance for memory allows for the allocator's arenas. That for threads
-/// allows for up to two workers per slot: a worker is started when a job has a slot but no worker
-/// is idle.
+/// The measured resources. The maximum for memory allows for the allocator's arenas. The maximum
+/// for threads allows for up to two workers per slot: a worker is started when a job has a slot but
+/// no worker is idle.
 const RESOURCES: [Resource; 3] = [
     (
         "anonymous memory, MiB",
@@ -207,7 +208,8 @@ pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Pat
     Ok(())
 }
 
-/// Returns the rise of the regression line through `samples`, from the first to the last.
+/// Returns the rise of the regression line through the values of `samples`, from the first sample
+/// to the last.
 fn rise(samples: &[Sample], of: fn(&Sample) -> f64) -> f64 {
     let count = samples.len() as f64;
     let mean = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;

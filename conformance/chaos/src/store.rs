@@ -15,7 +15,7 @@ use crate::ask::{LOG_NAME, LOG_TEXT};
 use crate::content::{Node, Version};
 use crate::world::Facts;
 
-/// A chroot store.
+/// A chroot store, which the server under test serves.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) root: PathBuf,
@@ -101,7 +101,7 @@ impl Store {
     /// Writes the files of a path.
     pub(crate) fn put(&self, facts: &Facts, version: &Version) -> Result<()> {
         let real = self.real(&facts.store_path);
-        // An interrupted deletion may have left a part of the tree.
+        // An interrupted deletion may have left a part of an earlier tree.
         if real.symlink_metadata().is_ok() {
             remove(&real)?;
         }

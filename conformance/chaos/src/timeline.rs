@@ -9,10 +9,10 @@ pub(crate) type Moment = u64;
 #[derive(Debug)]
 struct State<T> {
     value: T,
-    /// Moment from which the state is possible.
+    /// Moment from which the object may be in this state.
     from: Moment,
-    /// Moment from which the state is certain, until the next one begins; `None` while the change
-    /// is in progress.
+    /// Moment from which the object is certainly in this state, until the change to the next state
+    /// begins; `None` while the change to this state is in progress.
     certain: Option<Moment>,
 }
 
@@ -77,7 +77,7 @@ impl<T: PartialEq + Clone> Timeline<T> {
     }
 }
 
-/// Intervals in which a condition held.
+/// Intervals of time in which a condition held. An interval without an end still lasts.
 #[derive(Debug, Default)]
 pub(crate) struct Spans(Vec<(Moment, Option<Moment>)>);
 

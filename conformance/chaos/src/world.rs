@@ -15,21 +15,21 @@ use ed25519_dalek::{Signature, VerifyingKey};
 use crate::content::Version;
 use crate::timeline::{Moment, Spans, Timeline};
 
-/// Time after a cause's end in which it still excuses a failure.
+/// Time, in microseconds, for which a cause still excuses failures after its end.
 pub(crate) const SLACK: Moment = 1_000_000;
-/// The same for damaged files: the server rechecks only from time to time whether they were
-/// repaired.
+/// The same time for damaged files. It is longer, because the server rechecks only from time to
+/// time whether they were repaired.
 pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
-/// Time limit of a response head when nothing delays it, on a loaded machine.
+/// Maximum time to receive the head of a response when nothing delays it, on a loaded machine.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of events in a report.
+/// Maximum number of events that a report shows.
 const EVENTS_SHOWN: usize = 40;
-/// Maximum number of states of a path in a report.
+/// Maximum number of states of one path that a report shows.
 const HISTORY_SHOWN: usize = 4;
-/// Number of findings that ends the run.
+/// Number of findings after which the run ends.
 const FINDINGS_MAX: usize = 5;
 
-/// Fault that excuses a failure.
+/// A fault that excuses a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// The server was killed or is not running yet.
@@ -54,7 +54,7 @@ pub(crate) enum Cause {
     Slowed,
 }
 
-/// Expected state of one store path.
+/// The expected state of one store path: what is registered, and whether its files are damaged.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) store_path: String,
@@ -66,7 +66,7 @@ pub(crate) struct Facts {
     pub(crate) hidden: Mutex<Spans>,
 }
 
-/// Public signing key.
+/// A public signing key: its name and the key.
 #[derive(Debug, Clone)]
 pub(crate) struct Key(Arc<(String, VerifyingKey)>);
 
@@ -76,7 +76,7 @@ impl PartialEq for Key {
     }
 }
 
-/// Listen addresses of the current server process.
+/// Addresses on which the current server process listens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Addresses {
     pub(crate) plain: Option<SocketAddr>,
@@ -94,11 +94,11 @@ pub(crate) struct World {
     /// End of the run; set when the actors start, because the time for the setup does not count.
     end: OnceLock<Instant>,
     paths: RwLock<Arc<Vec<Arc<Facts>>>>,
-    /// Narinfos whose signatures were verified, with the verifying key.
+    /// Texts of narinfos whose signatures were verified, and the key that verified each.
     signed: RwLock<HashMap<String, Key>>,
     causes: Mutex<BTreeMap<Cause, Spans>>,
     pub(crate) keys: Mutex<Timeline<Key>>,
-    /// Certificate in use, as DER.
+    /// The server's certificate in use over time, as DER.
     pub(crate) certificates: Mutex<Timeline<Arc<Vec<u8>>>>,
     pub(crate) addresses: Mutex<Addresses>,
     /// Taken for reading by changes of the store through Nix, for writing by operations that must
@@ -182,19 +182,19 @@ impl Facts {
         lock(&self.damage).touch(from, until, DAMAGE_SLACK)
     }
 
-    /// Returns whether the files were damaged in a way that only reading reveals.
+    /// Returns whether the files were damaged in the interval in a way that only reading reveals.
     pub(crate) fn is_hidden(&self, from: Moment, until: Moment) -> bool {
         lock(&self.hidden).touch(from, until, 0)
     }
 
-    /// Returns whether the files were damaged, without slack.
+    /// Returns whether the files were damaged in the interval, without slack.
     pub(crate) fn is_wrong(&self, from: Moment, until: Moment) -> bool {
         lock(&self.damage).touch(from, until, 0)
     }
 }
 
 impl Key {
-    /// Parses `name:base64`.
+    /// Parses a public key in Nix's form `name:base64`.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let (name, bytes) = text.split_once(':').context("a key has a name")?;
         let bytes = STANDARD.decode(bytes)?;

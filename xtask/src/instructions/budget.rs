@@ -7,21 +7,22 @@ use anyhow::{Context, Result, bail};
 
 use super::server::Counts;
 
-/// Maximum excess over the budget, in percent. Runs of the same program differ by 2 %.
+/// Percentage by which a cost may exceed its budget. Runs of the same program differ by 2 %.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// The same for another compiler, C library or processor than the recorded one.
+/// The same percentage if the compiler, C library or processor is not the one with which the
+/// budgets were measured.
 const TOLERANCE_ELSEWHERE_PERCENT: u64 = 25;
 
-/// Saving below the budget that is worth recording, in percent.
+/// Percentage by which a cost must be below its budget to be worth recording.
 const BELOW_PERCENT: u64 = 10;
 
-/// System calls that a thread makes without requests too, because it wakes up four times a second
-/// and for messages from other threads. For each, the tolerated excess per hundred requests on a
-/// busy machine.
+/// System calls that a thread also makes without requests, because it wakes up four times a second
+/// and for messages from other threads. The number is the excess per hundred requests that is
+/// tolerated on a busy machine.
 const CLOCKED: [(&str, u64); 3] = [("clock_gettime", 50), ("epoll_pwait", 25), ("read", 25)];
 
-/// Tolerated excess of any other system call per hundred requests: these counts are nearly exact.
+/// Tolerated excess of each other system call per hundred requests. Their numbers are nearly exact.
 const CALL_TOLERANCE: u64 = 1;
 
 const HEADER: &str = "\
@@ -35,7 +36,7 @@ const HEADER: &str = "\
 #
 ";
 
-/// Cost of one request of a row.
+/// Cost of one request of a row: instructions and system calls of the I/O thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) instructions: u64,
@@ -44,8 +45,8 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Computes the cost per request from measurements of `request_count` requests and of twice as
-    /// many.
+    /// Computes the cost per request. `once` was measured with `request_count` requests, and
+    /// `twice` with twice as many.
     pub(super) fn between(once: &Counts, twice: &Counts, request_count: u64) -> Self {
         let mut calls = BTreeMap::new();
         for (name, &count) in &twice.calls {
@@ -73,7 +74,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Contents of the file.
+/// Contents of the file `xtask/instructions.txt`.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
     /// Environment in which the budgets were measured.
@@ -118,7 +119,7 @@ impl Budgets {
     }
 }
 
-/// Renders the file for these costs.
+/// Renders the contents of the file with these costs as the budgets.
 pub(super) fn render(environment: &str, costs: &[(String, Cost)]) -> String {
     let lines: Vec<String> = costs
         .iter()
@@ -131,11 +132,11 @@ pub(super) fn render(environment: &str, costs: &[(String, Cost)]) -> String {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Within,
-    /// Far enough below the budget to record it.
+    /// The cost is so far below its budget that it is worth recording.
     Below(Cost),
-    /// Above the budget, with the reason.
+    /// The cost is above its budget. Contains the reason as a text.
     Above(String),
-    /// Without a budget, to be recorded.
+    /// The cost has no budget yet and is to be recorded.
     New,
 }
 

@@ -26,26 +26,27 @@ use self::server::{Client, Server};
 use crate::command::{output, repository};
 use crate::{sample, serve};
 
-/// Number of targets of a row.
+/// Number of URL paths that a row requests in turn.
 const TARGET_COUNT: usize = 50;
 
-/// Number of requests of the first measurement, a multiple of the number of targets.
+/// Number of requests of the first of two measurements, a multiple of [`TARGET_COUNT`].
 const REQUEST_COUNT: u64 = 500;
 
-/// Maximum number of attempts; the minimum counts, because disturbances only add cost.
+/// Maximum number of attempts to measure a row. The minimum of their costs is used, because
+/// disturbances only add to it.
 const ATTEMPT_COUNT_MAX: usize = 3;
 
 /// Maximum length of NARs in a row. The I/O thread answers NARs of up to 16 KiB from memory.
 const NAR_LEN_MAX: u64 = 8 * 1024;
 
-/// Suffixes of row names, and the server arguments that they stand for.
+/// Suffixes of row names, each with the additional server arguments that it stands for.
 const SERVERS: [(&str, &[&str]); 2] = [("", &[]), ("-counted", &["--admin", "127.0.0.1:0"])];
 
-/// Row: requests of one kind.
+/// One row of the measurements: requests of one kind.
 struct Row {
     name: String,
     targets: Vec<String>,
-    /// Prefix of every response.
+    /// Status line with which every response must start.
     status_line: &'static str,
 }
 
@@ -107,7 +108,8 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the minimum cost of several attempts; stops at one within the budget.
+/// Measures a row several times and returns the minimum cost. Stops at the first cost within the
+/// budget.
 fn judge(
     server: &Server,
     client: &mut Client,
@@ -174,7 +176,7 @@ fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
         let url = field("URL: ").context("a narinfo has a URL")?;
         nars.push(format!("/{url}"));
         hits.push(hit);
-        // Reversed, so it looks like a random hash part, but no path has it.
+        // A reversed hash part looks like a random one, but no path has it.
         let absent: String = hash_part.chars().rev().collect();
         misses.push(format!("/{absent}.narinfo"));
     }

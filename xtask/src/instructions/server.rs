@@ -14,13 +14,13 @@ use testkit::process::{Process, address_in};
 
 use crate::command::{find, output, progress, repository};
 
-/// Maximum number of instructions that all threads execute in [`REST`] while idle; periodic
-/// wake-ups cause some.
+/// Maximum number of instructions that all threads together execute in [`REST`] if the server is
+/// idle. Periodic wake-ups cause some.
 const RESTING_INSTRUCTIONS_MAX: u64 = 200_000;
 const REST: Duration = Duration::from_millis(500);
 const REST_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Instructions and system calls of the I/O thread.
+/// Work of the I/O thread: its instructions and system calls.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) instructions: u64,
@@ -28,11 +28,11 @@ pub(super) struct Counts {
     pub(super) calls: BTreeMap<String, u64>,
 }
 
-/// Start of a measurement: the length of the log at that time.
+/// The start of a measurement, as the length of the log of system calls at that time.
 #[derive(Debug)]
 pub(super) struct Mark(u64);
 
-/// Numbers of system calls by valgrind's thread number, which starts at one, and name.
+/// Number of calls by thread and system call. Valgrind numbers threads from one.
 type Calls = BTreeMap<(u64, String), u64>;
 
 /// nix-serve under callgrind, killed on drop.
@@ -40,12 +40,12 @@ type Calls = BTreeMap<(u64, String), u64>;
 pub(super) struct Server {
     process: Process,
     address: SocketAddr,
-    /// Folder of callgrind's output.
+    /// Folder into which callgrind writes its output.
     folder: PathBuf,
 }
 
 impl Server {
-    /// Starts the server with the arguments `more` besides the fixed ones.
+    /// Starts the server. `more` are arguments besides the fixed ones.
     pub(super) fn start(program: &Path, store: &Path, more: &[&str]) -> Result<Self> {
         if find("valgrind").is_none() {
             bail!("valgrind is missing: `make setup-test` installs it");
@@ -202,7 +202,7 @@ fn first_core() -> Result<String> {
     Ok(first.context("no core in /proc/self/status")?.to_owned())
 }
 
-/// Client with one connection.
+/// A client that sends all its requests on one connection.
 #[derive(Debug)]
 pub(super) struct Client(Connection);
 

@@ -30,18 +30,18 @@ const FORMAT: u64 = 1;
 /// Name of the manifest, in the folder of a store.
 pub(crate) const MANIFEST: &str = "sample.json";
 
-/// Kind of store.
+/// Kinds of sample stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Small store with all special cases, for tests and for trying out the server.
+    /// A small store with all special cases, for tests and for trying out the server.
     Test,
-    /// Large store with ordinary contents, for benchmarks.
+    /// A large store with ordinary contents, for benchmarks.
     Bench,
-    /// Store with this number of valid paths, nearly all without files; see [`rows::fill`].
+    /// A store with this number of valid paths, nearly all without files; see [`rows::fill`].
     Rows(u64),
 }
 
-/// Manifest: maps names to paths, lists of paths, and counts.
+/// The manifest of a store. Its values are paths, lists of paths, and counts.
 pub(crate) type Manifest = Map<String, Value>;
 
 /// Creates a sample store in `dir`, unless a complete one exists. Fails if `dir` contains something

@@ -9,13 +9,13 @@ use std::io::{self, Write};
 use testkit::nar;
 use testkit::random::SplitMix64;
 
-/// File system object of a sample store.
+/// A file system object in a sample store.
 pub(super) type Node = nar::Node<Content>;
 
-/// Content of a file.
+/// The content of a file in a sample store.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// The bytes themselves.
+    /// These bytes.
     Bytes(Vec<u8>),
     /// Incompressible bytes.
     Noise { seed: u64, len: u64 },
@@ -51,8 +51,9 @@ impl nar::Content for Content {
 
 /// Returns a file size as in a `node_modules` folder: median 2.6 KB, mean 9 KB, long tail.
 pub(super) fn file_len(random: &mut SplitMix64) -> u64 {
-    // Pairs of a rank, in thousandths of all files, and the size at that rank, interpolated
-    // linearly. They follow a log-normal curve without computing logarithms.
+    // Pairs of a rank, in thousandths of all files, and the file size at that rank. Sizes between
+    // two ranks are interpolated linearly. The pairs follow a log-normal curve, so that no
+    // logarithm has to be computed.
     const LEN_AT: [(u64, u64); 9] = [
         (0, 20),
         (100, 350),
@@ -103,7 +104,7 @@ fn write_prose(mut random: SplitMix64, len: u64, out: &mut dyn Write) -> io::Res
             .get((choice & 15) as usize)
             .copied()
             .unwrap_or_default();
-        // Adds a number after some words, because words alone would compress to almost nothing.
+        // Add a number after some words, because words alone would compress to almost nothing.
         let number = if choice & 0x30 == 0 {
             format!("{:x} ", choice >> 40)
         } else {

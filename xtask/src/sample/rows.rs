@@ -1,4 +1,5 @@
-//! Store with a large database, whose rows are those that Nix would write, but without files.
+//! Fills a store with a large database, whose rows are those that Nix would write, but without
+//! files.
 //!
 //! Nix creates the database, so that tables, indexes and settings are its own. This module inserts
 //! the rows, because Nix would take hours to register a million paths one by one.
@@ -15,7 +16,7 @@ use super::store::{STORE_DIR, Store};
 use super::{Manifest, trees};
 use crate::command::{feed, progress};
 
-/// Number and width of the layers of both closures; each also has a top.
+/// Names of both closures, and the number and width of the layers in each. Each also has a top.
 const CLOSURES: [(&str, usize, usize); 2] = [("closure_400", 21, 19), ("closure_10000", 99, 101)];
 
 /// Minimum number of rows for which the large closure is written; in a smaller store it would be
@@ -29,7 +30,7 @@ const PATH_COUNT_MIN: u64 = 1000;
 /// paths would take 60 MB.
 const NAMED_COUNT: u64 = 10_000;
 
-/// Rows per statement: more would not be faster.
+/// Number of rows per SQL statement. More would not be faster.
 const BATCH_COUNT: usize = 200;
 
 /// Fills `store` up to `path_count` valid paths.
@@ -82,14 +83,15 @@ pub(super) fn fill(store: &Store, path_count: u64) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// Row ids of a written package: output, and derivation if it has one.
+/// Row IDs of a package that was written: that of its output, and that of its derivation if it has
+/// one.
 #[derive(Debug, Clone, Copy)]
 struct Package {
     output: u64,
     derivation: Option<u64>,
 }
 
-/// Writes rows, each after the rows that it refers to.
+/// Writes the rows of packages, each after the rows that it refers to.
 #[derive(Debug)]
 struct Rows {
     random: SplitMix64,
@@ -108,7 +110,7 @@ impl Rows {
         Self {
             random: SplitMix64::new(1),
             left: count,
-            // Beyond the ids that Nix has assigned.
+            // Start above the IDs that Nix has assigned.
             next_id: 1000,
             paths: Batch::new(
                 "ValidPaths (id, path, hash, registrationTime, deriver, narSize, ultimate, sigs, \
@@ -302,14 +304,14 @@ impl Rows {
 const BASE_32: &[u8] = b"0123456789abcdfghijklmnpqrsvwxyz";
 const BASE_64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Properties of a row that differ between kinds of paths.
+/// The properties in which the rows of different kinds of paths differ.
 #[derive(Debug, Default)]
 struct Row {
     path: String,
     deriver: Option<String>,
     references: Vec<u64>,
     is_built: bool,
-    /// Prefix of the content address, before the hash.
+    /// Prefix of the content address, before its hash; `None` if the path is not content-addressed.
     content_address: Option<&'static str>,
 }
 
@@ -324,7 +326,7 @@ impl Row {
     }
 }
 
-/// Pending rows of one table, to be written by one statement.
+/// Rows of one table that are written together by one SQL statement.
 #[derive(Debug)]
 struct Batch {
     into: &'static str,

@@ -1,4 +1,4 @@
-//! Store in a separate folder, filled by the real Nix.
+//! A store in a separate folder, filled by the real Nix.
 //!
 //! A chroot store in Nix's terms: with `--store DIR`, all names stay `/nix/store/…`, while files,
 //! database and logs are below `DIR/nix`. So it requires neither `/nix` nor root.
@@ -17,10 +17,10 @@ use testkit::nar::{write_bytes, write_u64};
 use super::random::Node;
 use crate::command::{feed, output};
 
-/// Store directory of all paths, wherever the files are.
+/// The store directory in the names of all paths, wherever their files are.
 pub(crate) const STORE_DIR: &str = "/nix/store";
 
-/// Store below `root`, with a folder for Nix's other files.
+/// A chroot store below `root`, and a folder for Nix's other files.
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
@@ -36,12 +36,12 @@ pub(crate) struct Import {
     pub(crate) deriver: String,
 }
 
-/// Derivation in the evaluator's output.
+/// A derivation, as the Nix evaluator reports it.
 #[derive(Debug, Clone)]
 pub(crate) struct Derivation {
     /// Path of the `.drv` file.
     pub(crate) drv: String,
-    /// Output names and paths.
+    /// Store path of each output, by the name of the output.
     pub(crate) outputs: BTreeMap<String, String>,
 }
 
@@ -277,7 +277,8 @@ impl Features {
     }
 }
 
-/// Whether a log is in the log folder itself, and whether it is compressed with bzip2.
+/// The place of a build log: whether it is in the log folder itself, and whether it is compressed
+/// with bzip2.
 pub(crate) type LogPlace = (bool, bool);
 
 fn derivation(value: &Value) -> Option<Derivation> {
@@ -292,7 +293,7 @@ fn derivation(value: &Value) -> Option<Derivation> {
 }
 
 impl Import {
-    /// One path of the export format: libstore/export-import.cc of Nix 2.8.
+    /// Writes the path in Nix's export format: libstore/export-import.cc of Nix 2.8.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         const MAGIC: u64 = 0x4558_494e;
         write_u64(out, 1)?;
@@ -304,7 +305,7 @@ impl Import {
             write_bytes(out, reference.as_bytes())?;
         }
         write_bytes(out, self.deriver.as_bytes())?;
-        // Zero means that no signature follows; the format had one before Nix 2.0.
+        // Zero means that no signature follows. Before Nix 2.0, the format had signatures.
         write_u64(out, 0)
     }
 }

@@ -94,7 +94,7 @@ fn add_sources(store: &Store, manifest: &mut Manifest) -> Result<()> {
     };
     manifest.insert("tree".into(), json!(path));
 
-    // As in stores that keep outputs and not derivations.
+    // Import a path whose deriver is missing, as in stores that keep outputs and not derivations.
     let gone = Import {
         path: format!("{STORE_DIR}/00000000000000000000000000000001-deriver-gone"),
         node: Node::file("my deriver is gone\n"),
@@ -203,8 +203,8 @@ fn sign(store: &Store, manifest: &mut Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Places where Nix searches for a log: whether the file is directly in the log folder, as in very
-/// old versions, and whether it is compressed.
+/// The places in which Nix searches for a build log. The first value tells whether the file is
+/// directly in the log folder, as in very old versions, and the second whether it is compressed.
 const PLAIN: LogPlace = (false, false);
 const BZIP2: LogPlace = (false, true);
 const FLAT: LogPlace = (true, false);
@@ -225,7 +225,7 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
         ("empty", PLAIN, Vec::new()),
         ("orphan", BZIP2, text("orphan")),
     ];
-    // Starts at the second layer of the graph, because `no_references` has no log.
+    // Start at the second layer of the graph, because `no_references` must have no log.
     let derivations = packages.iter().skip(10).map(|package| package.drv.clone());
     let orphan = format!("{STORE_DIR}/00000000000000000000000000000003-orphan.drv");
     let derivations = derivations.take(logs.len() - 1).chain([orphan]);
@@ -250,7 +250,8 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
     Ok(())
 }
 
-/// Uses the minimum block size of 100 kB, so that a truncated log still contains whole blocks.
+/// Compresses bytes with the minimum block size of 100 kB, so that a truncated log still contains
+/// whole blocks.
 fn bzip2(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
     encoder.write_all(bytes)?;
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_manifest_lists_paths_that_nix_considers_valid() {
-        // Requires the real Nix; without it, nothing was set up to test.
+        // This needs the real Nix. Without it, no store was set up to test.
         if crate::command::find("nix-store").is_none() {
             return;
         }

@@ -9,10 +9,10 @@ use super::Finding;
 const FILE: &str = "ARCHITECTURE.md";
 const FENCE: &str = "```arrows";
 
-/// `(from, to)`: the first crate has the second as a normal dependency.
+/// A dependency between two crates, `(from, to)`: the first has the second as a normal dependency.
 pub(super) type Arrow = (String, String);
 
-/// Returns the arrows between the workspace's crates. Dev-dependencies are exempt.
+/// Returns the normal dependencies between the workspace's crates. Dev-dependencies are left out.
 pub(super) fn of_workspace(metadata: &Metadata) -> BTreeSet<Arrow> {
     let members = metadata.workspace_packages();
     let names: BTreeSet<&str> = members
@@ -31,7 +31,7 @@ pub(super) fn of_workspace(metadata: &Metadata) -> BTreeSet<Arrow> {
     arrows
 }
 
-/// Compares the block in ARCHITECTURE.md with the actual dependencies.
+/// Compares the dependencies that ARCHITECTURE.md draws with the actual ones.
 pub(super) fn check(document: &str, built: &BTreeSet<Arrow>) -> Vec<Finding> {
     let Some(drawn) = drawn(document) else {
         let message = format!(
@@ -54,7 +54,8 @@ pub(super) fn check(document: &str, built: &BTreeSet<Arrow>) -> Vec<Finding> {
         .collect()
 }
 
-/// Parses the block; a line may have several targets: `a -> b, c`.
+/// Parses the block of dependencies in ARCHITECTURE.md; `None` if there is none. A line may have
+/// several targets: `a -> b, c`.
 fn drawn(document: &str) -> Option<BTreeSet<Arrow>> {
     let mut lines = document.lines().skip_while(|line| line.trim() != FENCE);
     lines.next()?;

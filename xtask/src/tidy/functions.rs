@@ -9,7 +9,7 @@ const LINES_MAX: usize = 70;
 /// Start of the comment that gives the reason for a longer function.
 const REMARK: &str = "Long:";
 
-/// Checks all production files.
+/// Checks the length of each function in production files.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     let crates = modules::by_crate(texts);
     let modules = crates.values().flat_map(|modules| modules.values());

@@ -60,14 +60,14 @@ pub(super) fn check(texts: &[Text], document: &str) -> Vec<Finding> {
 type Modules<'a> = BTreeMap<ModulePath, Module<'a>>;
 type Arrows = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
-/// An import: its absolute path below the crate, and whether it is a re-export.
+/// An import: the path from the crate's root to the imported name, and whether it is a re-export.
 struct Import {
     path: ModulePath,
     name: String,
     is_export: bool,
 }
 
-/// Returns which modules import names that are defined in which others.
+/// Returns for each module the modules of the same crate that define the names it imports.
 fn arrows(modules: &Modules<'_>) -> Arrows {
     let all: BTreeMap<&ModulePath, Vec<Import>> = modules
         .iter()
@@ -90,13 +90,13 @@ fn arrows(modules: &Modules<'_>) -> Arrows {
     arrows
 }
 
-/// Returns the path that the imports of a module give to `name`.
+/// Returns the path from which a module imports `name`; `None` if it does not import it.
 fn exported(imports: &[Import], name: &str) -> Option<ModulePath> {
     let found = imports.iter().find(|import| import.name == name);
     found.map(|import| import.path.clone())
 }
 
-/// Returns the module that defines the last name of `path`; follows re-exports.
+/// Returns the module that defines the name at the end of `path`. Follows re-exports.
 fn defined_in(
     path: &[String],
     modules: &Modules<'_>,
@@ -254,7 +254,7 @@ fn absolute(module: &ModulePath, path: &[String], modules: &Modules<'_>) -> Opti
     Some(base)
 }
 
-/// Returns the groups of files that import each other, directly or indirectly.
+/// Returns the groups of files that import each other in a cycle, directly or through other files.
 fn circles<'a>(modules: &Modules<'a>, arrows: &Arrows) -> Vec<Vec<&'a str>> {
     let reach: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> = arrows
         .keys()
@@ -283,7 +283,7 @@ fn reachable<'a>(from: &'a ModulePath, arrows: &'a Arrows) -> BTreeSet<&'a Modul
     found
 }
 
-/// Parses the floors of each crate in the document, from the top down.
+/// Parses the floors that a document lists for each crate, from the top down.
 fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     let mut found = Vec::new();
     let mut lines = document.lines();
@@ -297,7 +297,7 @@ fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     found
 }
 
-/// Reports imports from the same floor or a higher one, and modules without a floor.
+/// Reports modules that import from their own floor or a higher one, and modules without a floor.
 fn upward(folder: &str, floors: &[Vec<String>], modules: &Modules<'_>) -> Vec<Finding> {
     let floor = |name: &str| {
         let mut all = floors.iter();

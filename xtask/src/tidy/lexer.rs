@@ -6,9 +6,9 @@
 /// One line of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// Code, with string contents removed.
+    /// The code of the line. The contents of strings are removed.
     pub(super) code: String,
-    /// Text of comments, with their slashes.
+    /// The comments in the line, with their slashes.
     pub(super) comment: String,
 }
 
@@ -24,7 +24,7 @@ enum State {
     RawText(usize),
 }
 
-/// Returns the lines of `source`.
+/// Splits each line of a source file into code and comment.
 pub(super) fn lines(source: &str) -> Vec<Line> {
     let mut state = State::Code;
     source.lines().map(|line| split(line, &mut state)).collect()
@@ -34,7 +34,7 @@ fn split(source: &str, state: &mut State) -> Line {
     let mut line = Line::default();
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
-        // Number of bytes of the next token, and the state after it.
+        // `len` is the length of the next token in bytes, and `next` the state after it.
         let (len, next) = step(rest, &line.code, *state);
         let len = if len == 0 { first.len_utf8() } else { len };
         let (token, behind) = rest.split_at(len);
@@ -55,8 +55,8 @@ fn split(source: &str, state: &mut State) -> Line {
     line
 }
 
-/// Returns the length of the token at the start of `rest` (0: one character) and the state after
-/// it.
+/// Returns the length in bytes of the token at the start of `rest`, or 0 if it is a single
+/// character, and the state after it.
 fn step(rest: &str, code: &str, state: State) -> (usize, State) {
     match state {
         State::Code if rest.starts_with("//") => (2, State::LineComment),
@@ -84,7 +84,8 @@ fn step(rest: &str, code: &str, state: State) -> (usize, State) {
     }
 }
 
-/// Returns whether `code` ends inside a word, other than a single `prefix` of a literal.
+/// Returns whether `code` ends inside a word. A single `prefix` of a literal, as in `r"…"`, is no
+/// such word.
 fn ends_in_word(code: &str, prefix: char) -> bool {
     let code = code.strip_suffix(prefix).unwrap_or(code);
     code.ends_with(|last: char| last.is_alphanumeric() || last == '_')

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Text};
 
-/// Folder of the book's pages, and its table of contents.
+/// The folder of the book's pages.
 const BOOK: &str = "docs/book/";
 const SUMMARY: &str = "docs/book/SUMMARY.md";
 
-/// Documents whose paths in backquotes are checked too.
+/// Documents in which paths in backquotes are checked, too.
 const OVERVIEWS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "COMPAT.md"];
 
-/// Prefixes that mark text in backquotes as a path.
+/// Text in backquotes is a path if it starts with one of these.
 const FOLDERS: [&str; 9] = [
     "crates/",
     "docs/",
@@ -102,7 +102,7 @@ fn targets(content: &str) -> Vec<(usize, &str)> {
     targets
 }
 
-/// Returns the paths in backquotes, except patterns and commands.
+/// Returns the paths in backquotes in a line. Leaves out patterns and commands.
 fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split('`').skip(1).step_by(2);
     quoted
@@ -110,7 +110,7 @@ fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
         .filter(|text| !text.contains([' ', '*', '{', '<', '…', '$']))
 }
 
-/// Returns the lines outside code fences, numbered from 1.
+/// Returns the lines outside code fences, each with its number from 1.
 fn prose(content: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_fenced = false;
     let lines = content.lines().enumerate();
@@ -136,7 +136,7 @@ fn anchors(content: &str) -> BTreeSet<String> {
     headings.map(slug).collect()
 }
 
-/// Resolves a link's target relative to the repository.
+/// Resolves the target of a link in `document` to a path relative to the repository.
 fn beside(document: &str, target: &str) -> String {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();

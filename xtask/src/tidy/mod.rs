@@ -31,7 +31,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Violation of a rule, with its position.
+/// A violation of a rule, and where it is.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// Path relative to the repository.
@@ -61,7 +61,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Text file of the repository.
+/// A text file of the repository.
 #[derive(Debug)]
 struct Text {
     /// Path relative to the repository.

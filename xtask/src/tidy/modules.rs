@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use super::Text;
 use super::lexer::{self, Line};
 
-/// Segments of a module's path below the crate, such as `["io", "thread"]`; empty for the root.
+/// The path of a module within its crate, such as `["io", "thread"]`; empty for the crate's root.
 pub(super) type ModulePath = Vec<String>;
 
-/// A production file.
+/// A production file, which is one module of its crate.
 #[derive(Debug)]
 pub(super) struct Module<'a> {
     pub(super) file: &'a str,
-    /// Every line, with inline test modules emptied.
+    /// Every line of the file. Those of inline test modules are empty.
     pub(super) lines: Vec<Line>,
 }
 
@@ -49,7 +49,8 @@ pub(super) fn by_crate(texts: &[Text]) -> BTreeMap<&str, BTreeMap<ModulePath, Mo
     crates
 }
 
-/// Empties `#[cfg(test)] mod … { … }` at the top level; rustfmt ends it with `}` in column one.
+/// Empties the lines of `#[cfg(test)] mod … { … }` at the top level; rustfmt ends it with `}` in
+/// column one.
 fn without_tests(mut lines: Vec<Line>) -> Vec<Line> {
     let mut index = 0;
     while index < lines.len() {

@@ -2,7 +2,7 @@
 
 use super::{Finding, Text};
 
-/// Private word, and its replacement.
+/// Private words of the project, each with the term to use instead.
 const WORDS: &[(&str, &str)] = &[
     ("mend", "fix"),
     ("mended", "fixed"),
@@ -23,7 +23,7 @@ const WORDS: &[(&str, &str)] = &[
     ("number of the process", "PID"),
 ];
 
-/// Documents for users; strings of the programs are checked too.
+/// Documents for users, in which the words are searched. Strings of the programs are checked, too.
 const DOCUMENTS: &[&str] = &[
     "README.md",
     "COMPAT.md",

@@ -1,4 +1,4 @@
-//! Client's side of an HTTP/1.1 connection.
+//! The client's side of an HTTP/1.1 connection.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use crate::world::{World, lock};
 /// Read and write timeout: longer than a response may take.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Connection for consecutive requests.
+/// A connection on which a client sends consecutive requests.
 pub(crate) struct Connection {
     connection: http1::Connection<Box<dyn Stream>>,
     via: &'static str,
@@ -28,15 +28,15 @@ pub(crate) struct Connection {
 /// Speed at which a client reads a response body, and where it aborts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Manner {
-    /// Reads at most this many bytes after each pause of this length.
+    /// If set, the client pauses for this duration before it reads at most this many bytes.
     pub(crate) pace: Option<(usize, Duration)>,
     /// Whether to read the second half of the body at full speed.
     pub(crate) is_quick_at_last: bool,
-    /// Aborts after this many bytes of the body.
+    /// If set, the client aborts after it has read this many bytes of the body.
     pub(crate) leave_at: Option<usize>,
 }
 
-/// Name of connections with a small receive window in reports.
+/// Name in reports of the connections with a small receive window.
 pub(crate) const NARROW: &str = "slow HTTP/1.1";
 
 /// Connects with a small receive window, so that the server has to wait for the client.
@@ -116,7 +116,7 @@ impl Connection {
         true
     }
 
-    /// Reads a response; returns also whether the connection can be reused.
+    /// Reads a response. Returns its outcome, and whether the connection can be reused.
     pub(crate) fn answer(
         &mut self,
         world: &World,
@@ -171,7 +171,7 @@ impl Connection {
         outcome: &mut Outcome,
         manner: Manner,
     ) -> io::Result<bool> {
-        // The length of a chunked body is not known in advance, and hence not its middle.
+        // The middle of a chunked body is unknown, because its length is not announced.
         let half = match framing {
             Framing::Length(len) => usize::try_from(len / 2).ok(),
             Framing::Chunked => None,

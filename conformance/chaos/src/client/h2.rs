@@ -23,13 +23,13 @@ use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, World, lock};
 use testkit::random::SplitMix64;
 
-/// Stream and what was received on it so far.
+/// An HTTP/2 stream, and what was received on it so far.
 struct Stream {
     ask: Ask,
     outcome: Outcome,
     head: ResponseFuture,
     body: Option<RecvStream>,
-    /// Resets the stream after this many bytes of the body.
+    /// If set, the client resets the stream after this many bytes of the body.
     leave_at: Option<usize>,
     is_done: bool,
 }
@@ -121,7 +121,7 @@ fn talk(
     }
     let how = ended.unwrap_or_else(|| "closed".to_owned());
     for stream in &mut streams {
-        // Reads what was received before the connection ended.
+        // Read what was received before the connection ended.
         while !stream.is_done && stream.step(world, &mut context) {}
         if !stream.is_done {
             stream.end(world, Some(&how));
@@ -137,7 +137,8 @@ fn start(
 ) -> Result<Stream, h2::Error> {
     let mut ask = anything(world, random);
     if matches!(ask.what, What::Narinfos(_)) {
-        // The request body would need flow control, which other tests cover.
+        // Request another resource: a body in the request would need flow control, which other
+        // tests cover.
         ask.what = What::Info;
     }
     let mut request = http::Request::builder()
@@ -160,14 +161,14 @@ fn start(
 }
 
 impl Stream {
-    /// Reads available data; returns whether there was any.
+    /// Reads the data that is available on the stream. Returns whether there was any.
     fn step(&mut self, world: &World, context: &mut Context<'_>) -> bool {
         let Some(body) = &mut self.body else {
             return self.head(world, context);
         };
         match body.poll_data(context) {
             Poll::Ready(Some(Ok(bytes))) => {
-                // A failure here means that the connection fails, which is reported below.
+                // This fails only if the connection fails, which is reported below.
                 body.flow_control().release_capacity(bytes.len()).ok();
                 self.outcome.body.extend_from_slice(&bytes);
                 let len = self.outcome.body.len();

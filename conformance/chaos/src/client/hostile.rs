@@ -51,13 +51,13 @@ pub(crate) fn run(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Performs a random attack; returns the response, empty where none is expected.
+/// Performs a random attack. Returns the response; it is empty for attacks that expect none.
 fn attack(world: &World, random: &mut SplitMix64, mut stream: TcpStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     match random.index(6) {
         0 | 1 => stream.write_all(HEADS[random.index(HEADS.len())].as_bytes())?,
         2 => {
-            // A header field that exceeds every limit.
+            // Send a header field that exceeds every limit.
             stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")?;
             stream.write_all(&vec![b'x'; 20_000])?;
         }
@@ -71,7 +71,7 @@ fn attack(world: &World, random: &mut SplitMix64, mut stream: TcpStream) -> io::
             stream.write_all(&random.bytes(300))?;
         }
         _ => {
-            // Connections that send nothing, or an incomplete request line.
+            // Send nothing, or an incomplete request line.
             let len = random.index(20);
             stream.write_all(&b"GET /nix-cache-info HTTP/1.1"[..len])?;
             world.pause(50);

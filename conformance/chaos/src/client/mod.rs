@@ -21,8 +21,8 @@ pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let what = match random.weighted(&[40, 30, 8, 6, 6, 3, 3, 2]) {
         0 => What::Narinfo(facts),
         1 => {
-            // The latest version may be deleted before the request arrives. An absent path has no
-            // hash.
+            // Between this point and the request, the latest version may be deleted. A path that is
+            // absent now has no hash.
             let hash = facts.latest().map(|version| version.nar_hash.clone());
             let hash = hash.unwrap_or_else(|| "0".repeat(52));
             let hash = random.percent(70).then_some(hash);
