@@ -34,7 +34,7 @@ struct State {
     taken_len: usize,
     queued_len: usize,
     waker: Option<Waker>,
-    /// Set once the sender has finished or was dropped.
+    /// The end of the body; `None` until the sender has finished or was dropped.
     end: Option<End>,
     is_reader_gone: bool,
 }

@@ -45,7 +45,7 @@ pub(crate) struct Core {
     /// Set when the drain timeout has expired or the I/O threads have ended: responses in progress
     /// are then aborted.
     pub(crate) is_cut_off: AtomicBool,
-    /// Number of TLS handshakes in progress.
+    /// Budget of TLS handshakes in progress.
     pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
     pub(crate) compressed_streams: Option<Arc<Budget>>,

@@ -41,8 +41,8 @@ impl Patience {
     }
 }
 
-/// Waits until `is_ready`, which blocks for at most the given time, returns `true`, or until the
-/// server stops. Meanwhile the worker slot is lent to other jobs.
+/// Calls `is_ready` until it returns `true` or the server stops. Each call may block for at most
+/// the time that it is given. Meanwhile the worker slot is lent to other jobs.
 pub(crate) fn wait(
     queue: &Queue,
     lane: Lane,

@@ -26,7 +26,8 @@ pub struct Request {
     held: Option<Held>,
     /// Number of bytes of `body` that a reader has consumed.
     pub(crate) read_len: usize,
-    /// The connection or stream of the request, while a handler has the request.
+    /// Access to the connection or stream of the request, while a handler on a worker has the
+    /// request.
     pub(crate) link: Option<Box<dyn RequestLink>>,
     extensions: Extensions,
     /// The lane in which the request is handled.

@@ -177,11 +177,13 @@ pub struct Response {
     pub(crate) body_len: Option<u64>,
     /// Whether the body must not be compressed.
     pub(crate) is_uncompressed: bool,
-    /// Set for a deferred response, for which all other fields are ignored.
+    /// The deferred response. If it is set, all other fields are ignored.
     pub(crate) later: Option<Arc<Later>>,
-    /// The WebSocket that takes over the connection once the head is sent.
+    /// The WebSocket that takes over the connection once the head is sent; `None` for any other
+    /// response.
     pub(crate) upgrade: Option<Box<Accepted>>,
-    /// Set if the handler must be called again, in this lane; all other fields are then ignored.
+    /// The lane in which the handler must be called again. If it is set, all other fields are
+    /// ignored.
     pub(crate) requeue: Option<Lane>,
 }
 

@@ -27,7 +27,8 @@ pub struct LocalStore {
     database: Arc<Database>,
     catalog: Catalog,
     daemon: Daemon,
-    /// Whether the daemon answered the last [`probe`](Store::probe).
+    /// Whether the last [`probe`](Store::probe) found the database unreadable and used the daemon
+    /// in its place.
     is_left_to_daemon: AtomicBool,
 }
 
@@ -56,7 +57,7 @@ impl LocalStore {
         self.database.session().map(drop)
     }
 
-    /// Returns whether the daemon answers.
+    /// Returns whether the daemon responds.
     pub(crate) fn has_daemon(&self) -> bool {
         self.daemon.probe().is_ok()
     }
@@ -100,7 +101,8 @@ impl LocalStore {
     ) -> Result<T, StoreError> {
         match result {
             Err(error) if self.leaves_to_daemon(error) => match daemon() {
-                // Report the database's error: the operator can fix that one.
+                // Report the error of the database, not that of the daemon: the operator can fix
+                // the database.
                 Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
                 other => other,
             },

@@ -13,7 +13,7 @@ pub enum Refusal {
     /// A line ends in LF without CR.
     #[error("bare LF")]
     BareLf,
-    /// A protocol version other than 1.0 and 1.1.
+    /// The protocol version is neither 1.0 nor 1.1.
     #[error("unsupported HTTP version")]
     HttpVersion,
     /// The form of the request target is not allowed for the method.
@@ -25,13 +25,13 @@ pub enum Refusal {
     /// A header line is malformed.
     #[error("malformed header field")]
     HeaderField,
-    /// The head is longer than the limit.
+    /// The request head is longer than the limit.
     #[error("request head too large")]
     HeadTooLarge,
-    /// More header lines than the limit.
+    /// The head has more header lines than the limit.
     #[error("too many header fields")]
     TooManyHeaders,
-    /// No `Host`, several, or a malformed one.
+    /// The request has no `Host` field, several, or a malformed one.
     #[error("missing, repeated or malformed Host")]
     Host,
     /// `Content-Length` is not one plain decimal number.
@@ -40,25 +40,25 @@ pub enum Refusal {
     /// `Transfer-Encoding` does not end in exactly one `chunked`, or is not allowed here.
     #[error("malformed Transfer-Encoding")]
     TransferEncoding,
-    /// A transfer coding other than `chunked`.
+    /// The body has a transfer coding other than `chunked`.
     #[error("unsupported transfer coding")]
     TransferCoding,
-    /// An `Expect` other than `100-continue`.
+    /// The value of `Expect` is not `100-continue`.
     #[error("unsupported expectation")]
     Expectation,
     /// A chunk's size line, its end or a trailer is malformed.
     #[error("malformed chunked body")]
     Chunk,
-    /// The body is longer than the limit.
+    /// The request body is longer than the limit.
     #[error("request body too large")]
     BodyTooLarge,
     /// The memory for buffered request bodies is exhausted.
     #[error("overloaded, try again")]
     BodyMemory,
-    /// CONNECT, which would turn the connection into a tunnel.
+    /// The method is CONNECT, which would turn the connection into a tunnel.
     #[error("CONNECT is not served")]
     Connect,
-    /// The head or the body did not arrive in time.
+    /// The request head or the body did not arrive in time.
     #[error("request timed out")]
     Timeout,
 }

@@ -14,17 +14,17 @@ const KEPT_LEN: usize = 8 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// Bytes from the peer; `h2` has already read `input[..read_len]`.
+    /// Bytes received from the peer; `h2` has already read `input[..read_len]`.
     input: Vec<u8>,
     read_len: usize,
-    /// Bytes to the peer.
+    /// Bytes to be sent to the peer.
     pub(super) output: Vec<u8>,
     /// `output[..seen_len]` was already scanned for frames.
     pub(super) seen_len: usize,
 }
 
-/// An in-memory transport: `h2` owns one end, the session the other. One thread at a time uses
-/// both, so the lock is never contended.
+/// An in-memory transport: `h2` owns one end, the session the other. Only one thread at a time uses
+/// it, so its mutex is never contended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pipe(Arc<Mutex<Buffers>>);
 

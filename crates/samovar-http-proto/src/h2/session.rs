@@ -137,12 +137,13 @@ pub struct Session<T> {
     outgoing: Scanner,
     budget: Budget,
     pub(super) changes: Changes,
-    /// Whether `h2` must write before the next event can be reported.
+    /// Whether `h2` must write more output before [`poll`](Self::poll) may return `None`.
     pub(super) must_write: bool,
     /// Slot of `streams` at which the next poll of the streams continues.
     cursor: usize,
     pub(super) events: VecDeque<Event>,
-    /// Number of a finished stream, which the next `poll` removes.
+    /// Number of the stream whose end the last `poll` reported; the next `poll` removes it. `None`
+    /// if it reported no end.
     done: Option<u32>,
     text: Vec<u8>,
     index: HeadIndex,
@@ -468,8 +469,8 @@ impl<T> Stream<T> {
         loop {
             return match body.poll_data(&mut context) {
                 Poll::Pending => None,
-                // The frame has only padding, or it is empty and ends the stream: look at the next
-                // one.
+                // The frame has only padding, or it is empty and ends the stream: continue with the
+                // next frame.
                 Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
                 Poll::Ready(Some(Ok(bytes))) => Some(Event::Data(stream, bytes)),
                 Poll::Ready(Some(Err(_))) => Some(Event::Reset(stream)),

@@ -6,43 +6,44 @@ use super::CloseCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A reserved bit is set. Only extensions define them, and none is supported.
+    /// A frame has a reserved bit set. Only extensions define these bits, and no extension is
+    /// supported.
     #[error("reserved bit is set")]
     ReservedBits,
-    /// A reserved opcode.
+    /// A frame has a reserved opcode.
     #[error("reserved opcode")]
     OpCode,
-    /// An unmasked frame from a client.
+    /// The client has sent a frame without masking it.
     #[error("frame is not masked")]
     Unmasked,
-    /// A control frame of more than 125 bytes.
+    /// A control frame has a payload of more than 125 bytes.
     #[error("control frame is too long")]
     ControlLen,
-    /// A fragmented control frame.
+    /// A control frame is fragmented.
     #[error("control frame is fragmented")]
     ControlFragmented,
-    /// A payload length that is not encoded in the fewest possible bytes.
+    /// A frame's payload length is not encoded in the fewest possible bytes.
     #[error("length is not written in its shortest form")]
     LengthForm,
-    /// A payload length of 2^63 or more.
+    /// A frame's payload length is 2^63 bytes or more.
     #[error("length has its highest bit set")]
     LengthOverflow,
-    /// A continuation frame outside of a fragmented message.
+    /// A continuation frame has arrived outside of a fragmented message.
     #[error("continuation without a message")]
     UnexpectedContinuation,
-    /// A new message before the previous one was complete.
+    /// A new message has begun before the previous one was complete.
     #[error("message inside a fragmented message")]
     ExpectedContinuation,
-    /// A message longer than the limit.
+    /// A message is longer than the limit.
     #[error("message is too long")]
     MessageTooLong,
-    /// Text or a close reason that is not UTF-8.
+    /// A text message or a close reason is not UTF-8.
     #[error("text is not UTF-8")]
     Utf8,
-    /// A close frame with a payload of one byte.
+    /// A close frame has a payload of one byte; a close code takes two.
     #[error("close frame of one byte")]
     ClosePayload,
-    /// A close code that must not be sent.
+    /// A close frame has a code that must not be sent.
     #[error("close code may not be sent")]
     CloseCode,
 }

@@ -33,37 +33,37 @@ const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// A method other than GET.
+    /// The method is not GET.
     #[error("a WebSocket is opened with GET")]
     Method,
-    /// HTTP/1.0, which has no upgrades, or HTTP/2, which has another handshake.
+    /// The version is HTTP/1.0, which has no upgrades, or HTTP/2, which has another handshake.
     #[error("a WebSocket is opened over HTTP/1.1")]
     HttpVersion,
-    /// An ordinary request, not a handshake.
+    /// The request does not ask for a WebSocket: it is an ordinary request.
     #[error("this is a WebSocket")]
     NotAskedFor,
-    /// `Upgrade` without `upgrade` in `Connection`.
+    /// The request has `Upgrade` without `upgrade` in `Connection`.
     #[error("Connection lacks upgrade")]
     Connection,
-    /// No `Sec-WebSocket-Version`, or several.
+    /// The request has no `Sec-WebSocket-Version`, or several.
     #[error("Sec-WebSocket-Version is missing or repeated")]
     VersionCount,
-    /// An unsupported protocol version.
+    /// The client requests an unsupported version of the WebSocket protocol.
     #[error("only version 13 is supported")]
     Version,
-    /// No `Sec-WebSocket-Key`, or several, or not 16 bytes in base64.
+    /// The request has no `Sec-WebSocket-Key`, or several, or one that is not 16 bytes in base64.
     #[error("Sec-WebSocket-Key is not 16 bytes in base64")]
     Key,
-    /// A malformed list of subprotocols.
+    /// The list of subprotocols is malformed.
     #[error("Sec-WebSocket-Protocol is not a list of tokens")]
     Protocols,
-    /// A malformed list of extensions.
+    /// The list of extensions is malformed.
     #[error("Sec-WebSocket-Extensions is not a list of extensions")]
     Extensions,
-    /// A request with a body: its bytes could be mistaken for frames.
+    /// The request has a body, whose bytes could be mistaken for frames.
     #[error("a handshake has no body")]
     Body,
-    /// A request from a page of another origin.
+    /// The request comes from a page of another origin.
     #[error("pages of this origin may not open this WebSocket")]
     Origin,
 }
@@ -89,7 +89,7 @@ impl HandshakeError {
 /// A valid opening handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake<'a> {
-    /// Value of `Sec-WebSocket-Accept` in the response.
+    /// Value of `Sec-WebSocket-Accept` for the response.
     pub accept: String,
     /// Offered subprotocols, in the client's order of preference.
     pub protocols: Vec<&'a str>,
@@ -196,7 +196,7 @@ pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     !authority.is_empty() && short(authority) == short(host)
 }
 
-/// Returns the single value; `None` if there are zero or several.
+/// Returns the value of a field that occurs once; `None` if it occurs never or several times.
 fn only<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
     let first = values.next()?;
     values.next().is_none().then_some(first)

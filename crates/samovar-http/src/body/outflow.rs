@@ -10,7 +10,7 @@ use crate::io::wake::Waker;
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) block: Block,
-    /// Whether another piece can follow.
+    /// State of the body after this piece: whether another piece can follow.
     pub(crate) progress: Progress,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) struct Outflow {
     source: Box<dyn Source>,
-    /// File ranges from the source that no piece contains yet.
+    /// Batch whose file ranges no piece contains yet; `None` if there are none.
     batch: Option<Batch>,
     /// Number of announced bytes that the source has not yielded yet; `None` without an announced
     /// length.

@@ -15,7 +15,7 @@ const LISTENER_KEY: u64 = u64::MAX - 1;
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
     reserve: Option<OwnedFd>,
-    /// Set when accepting fails for lack of descriptors, until it succeeds again.
+    /// Whether the last attempt to accept has failed for lack of descriptors.
     pub(super) is_short: bool,
 }
 

@@ -26,8 +26,8 @@ const ACCEPT_COUNT: usize = 64;
 /// Number of rounds of [`ACCEPT_COUNT`] when a server starts to drain: enough for any backlog, but
 /// finite even if new connections keep arriving.
 const DRAIN_ACCEPT_ROUNDS: usize = 128;
-/// Number of connections above the limit that stay open until their client has read the 503. Beyond
-/// it, new connections are closed without a response.
+/// Maximum number of connections above the connection limit that stay open until their client has
+/// read the 503. Further connections are closed without a response.
 const REFUSED_MAX: usize = 64;
 
 impl<S: Service> IoThread<S> {

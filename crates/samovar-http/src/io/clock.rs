@@ -19,13 +19,13 @@ const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 enum Overdue {
     /// `handshake_time` during the TLS handshake, or `linger_time` while the connection lingers.
     Closing,
-    /// `idle_time`.
+    /// `idle_time`, or the server drains: the client has not started a request.
     Idle,
-    /// `head_time`.
+    /// `head_time`: a request head is still incomplete.
     Head,
-    /// `stall_time`, at the end of a throughput window.
+    /// `stall_time`: a throughput window has ended, in which too few bytes may have moved.
     Window,
-    /// `stall_time`, for a client that has shut down its sending side while its response waits for
+    /// `stall_time`: the client has shut down its sending side, and the response still waits for
     /// the application.
     Left,
 }
@@ -59,8 +59,8 @@ impl<S: Service> Context<S> {
                 conn.transport.reset_on_close();
                 self.fail(conn, End::Cut)
             }
-            // The response was already sent; the client would mistake a second one for the response
-            // to its next request.
+            // The response was already sent, so no 408 can follow: the client would mistake it for
+            // the response to its next request.
             Overdue::Window if conn.proto.is_discarding() => Next::Close,
             Overdue::Window | Overdue::Head => {
                 conn.proto.close_after();

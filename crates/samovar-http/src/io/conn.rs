@@ -41,7 +41,8 @@ pub(crate) struct Conn {
     pub(crate) input: Vec<u8>,
     /// Bytes to send before the response body, such as response heads.
     pub(crate) output: Vec<u8>,
-    /// The request whose body is being received, or whose response will be reported.
+    /// The request whose body is being received, or whose response will be reported to the
+    /// observer.
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
@@ -50,7 +51,7 @@ pub(crate) struct Conn {
     pub(crate) answer: Answer,
     /// The client's certificates, set after the TLS handshake.
     pub(crate) session: Option<Arc<Session>>,
-    /// The connection's unit of the handshake budget, while the TLS handshake is in progress.
+    /// The connection's unit of the handshake budget, held while the TLS handshake is in progress.
     pub(crate) handshake: Option<Held>,
     /// The WebSocket that takes over the connection once the response is sent.
     pub(crate) upgrade: Option<Box<Accepted>>,

@@ -26,7 +26,7 @@ pub(crate) struct StreamRef {
     pub(crate) piece_len: usize,
 }
 
-/// Set once the stream has ended, so that a response is no longer needed.
+/// A flag that is set once the stream has ended, so that a response is no longer needed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cancel(Arc<AtomicBool>);
 

@@ -16,7 +16,7 @@ const PING: &[u8] = b"there?";
 /// An expired time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Overdue {
-    /// `linger_time`.
+    /// `linger_time`: the client has not closed the connection after the close frames.
     Lingering,
     /// `close_time`: the client has not replied to the close frame.
     Close,
@@ -45,7 +45,7 @@ pub(super) struct Clock {
     counted_len: u64,
 }
 
-/// State of a WebSocket that its time limits depend on.
+/// The part of a WebSocket's state on which its time limits depend.
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     stage: Stage,
@@ -73,7 +73,7 @@ impl Clock {
         }
     }
 
-    /// Starts a throughput window for receiving, or lingering.
+    /// Starts a throughput window for receiving, or the time limit for lingering.
     pub(super) fn restart(&mut self, now: Instant) {
         self.since = now;
         self.moved_len = 0;
@@ -110,7 +110,7 @@ impl Clock {
             return None;
         }
         if activity.is_paused {
-            // The handler causes the delay, not the client.
+            // Reading is paused because of the handler, so the silence is not the client's fault.
             self.heard = now;
             self.restart(now);
             return None;

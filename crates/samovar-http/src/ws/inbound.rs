@@ -63,7 +63,8 @@ pub(super) struct Inbound {
     handler: Option<Box<dyn Handler>>,
     /// Whether the socket is queued for a worker, or a worker runs the handler.
     is_claimed: bool,
-    /// Whether reading is paused, until the queue is half empty.
+    /// Whether reading is paused because the queue was full; it resumes once the queue is half
+    /// empty.
     pub(super) is_paused: bool,
 }
 

@@ -85,7 +85,8 @@ pub(crate) struct Outbound {
     pong: Option<Box<[u8]>>,
     /// Whether the last write was incomplete; epoll will report when the socket is writable.
     pub(crate) is_blocked: bool,
-    /// Whether the I/O thread runs the handler, and will write everything at once afterwards.
+    /// Whether writing is put off because the I/O thread runs the handler; it writes the whole
+    /// queue afterwards.
     pub(crate) is_corked: bool,
     /// Number of bytes written so far.
     pub(crate) moved_len: u64,

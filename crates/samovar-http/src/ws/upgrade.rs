@@ -71,8 +71,8 @@ impl Upgrade {
         self
     }
 
-    /// Adds a supported subprotocol. Of those supported, the one that the client prefers is used;
-    /// if none is, the socket opens without a subprotocol. See [`Socket::protocol`].
+    /// Adds a supported subprotocol. If the client offers supported subprotocols, the one that it
+    /// prefers is used; otherwise the socket opens without one. See [`Socket::protocol`].
     #[must_use]
     pub fn protocol(mut self, protocol: impl Into<String>) -> Self {
         self.protocols.push(protocol.into());
@@ -96,8 +96,8 @@ impl Upgrade {
         }
     }
 
-    /// Like [`accept`](Self::accept), but also returns the socket before its first event. Returns
-    /// errors, so that the caller can choose the response.
+    /// Like [`accept`](Self::accept), but also returns the socket before its first event. A refused
+    /// handshake is an error, so that the caller can choose the response.
     ///
     /// Messages sent on the socket are queued until the response was sent, which opens the socket.
     /// If the response is dropped, the handler receives no event.
@@ -125,7 +125,7 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// The first error found in the handshake.
+    /// The reason for which the handshake is refused; the first one if there are several.
     pub fn try_accept(self, request: &Request) -> Result<(Socket, Response), HandshakeError> {
         let head = request.head();
         let handshake = Handshake::check(head.method(), head.version(), head.headers())?;

@@ -20,10 +20,10 @@ pub struct NarInfoError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NarInfoErrorKind {
-    /// No colon before the end of the document.
+    /// A field has no colon before the end of the document.
     #[error("expected ':'")]
     NoColon,
-    /// No line feed after the value.
+    /// The last value has no line feed after it.
     #[error("expected a line feed")]
     NoLineEnd,
     /// The value of a known field is not UTF-8.

@@ -20,7 +20,7 @@ use samovar_nix::HashPart;
 
 use super::seed::{Key, Seed};
 
-/// Fill level of a new table.
+/// Fill level of a new table, in percent.
 const LOAD_PERCENT: usize = 85;
 
 const EMPTY: Key = [0; 20];

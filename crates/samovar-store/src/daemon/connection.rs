@@ -108,7 +108,7 @@ impl Connection {
 
     /// Returns whether the connection can be used for another operation.
     pub(super) fn is_in_step(&self) -> bool {
-        // Unrequested bytes would be parsed as the next response.
+        // Bytes that arrived without a request would be parsed as the next response.
         self.in_step && self.stream.buffer().is_empty()
     }
 
@@ -181,7 +181,7 @@ impl Connection {
         request: &Request,
         read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // The connection is unusable until the whole response has been read.
+        // Until the whole response has been read, the connection is unusable.
         self.in_step = false;
         self.send(request)?;
         self.receive(read)

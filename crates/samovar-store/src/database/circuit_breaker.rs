@@ -15,7 +15,7 @@ use crate::error::{StoreError, Unavailable};
 /// would open the database again.
 pub(super) const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
-/// How long other queries fail after one timed out on a lock.
+/// Time for which other queries fail after one has timed out on a lock.
 const BUSY_LIFE: Duration = Duration::from_millis(100);
 
 /// Maximum time that a probe may wait for the lock while other queries fail: the busy timeout plus

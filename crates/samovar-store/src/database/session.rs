@@ -39,7 +39,8 @@ pub(crate) struct Session {
     /// in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
-    /// Declared last: its reference count reaches zero only when all connections are closed.
+    /// A token that tells a [`RetiredSession`] that this session still exists. Declared last, so
+    /// that it is dropped after all connections are closed.
     presence: Arc<()>,
 }
 

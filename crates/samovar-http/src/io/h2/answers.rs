@@ -170,7 +170,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Continues a response after the session has sent its last piece.
+    /// Continues a response after the session has taken the previous piece of its body completely.
     pub(super) fn on_drained(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.outflow.is_none() => {}

@@ -15,7 +15,7 @@ use crate::service::Service;
 /// An expired time limit of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Overdue {
-    /// `linger_time`, after the session has ended.
+    /// `linger_time`: the session has ended, but the client has not closed the connection.
     Lingering,
     /// `stall_time`: the client has read too few bytes from the socket.
     Stuck,

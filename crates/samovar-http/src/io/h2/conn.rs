@@ -47,7 +47,8 @@ pub(crate) struct H2Conn {
     /// Number of handlers that are running or queued, even if their streams have ended.
     pub(crate) handler_count: usize,
     pub(crate) opened_count: u64,
-    /// Time since which a header block is incomplete, and the number of frames at that time.
+    /// Time since which a header block is incomplete, or `None` if none is. `block_frame_count` is
+    /// the number of frames received at that time.
     pub(crate) block_since: Option<Instant>,
     block_frame_count: u64,
     /// Number of bytes sent in this step.
@@ -67,7 +68,7 @@ pub(crate) struct Stream {
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) body_len: u64,
-    /// The request body, if the handler reads it as a stream.
+    /// The request body, if the handler reads it as it arrives; otherwise `None`.
     pub(crate) inflow: Option<Arc<Inflow>>,
     /// Set when the stream has ended, so that its handler need not run.
     pub(crate) cancel: Cancel,
