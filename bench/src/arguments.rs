@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line of `samovar-bench`.
 
 use std::path::PathBuf;
 
@@ -26,23 +26,23 @@ usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
   --check                one round, as short as possible: checks that everything works
   --help                 show this help";
 
-/// Parsed command line.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
-    /// Whether to compare HTTP engines.
+    /// Whether to compare HTTP engines instead of cache servers.
     pub(crate) is_engine: bool,
     pub(crate) store: PathBuf,
     pub(crate) big_store: Option<PathBuf>,
-    /// Name and command of each server, in the order of the command line.
+    /// Name and command of each cache server, in the order of the command line.
     pub(crate) servers: Vec<(String, String)>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
-    /// Part of the names of the rows to measure; empty for all rows.
+    /// Text that a row's name must contain for the row to be measured; empty for all rows.
     pub(crate) rows: String,
-    /// Connection counts for rows with small responses.
+    /// Numbers of connections with which rows with small responses are measured.
     pub(crate) connections: &'static [u32],
-    /// nginx configurations to measure.
+    /// nginx configurations that are measured for comparison.
     pub(crate) nginx: &'static [Variant],
 }
 

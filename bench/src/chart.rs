@@ -1,4 +1,4 @@
-//! Bar chart of server CPU time per row and server, as SVG.
+//! Draws the bar chart of server CPU time, with a bar per row and server, as SVG.
 //!
 //! The scale is logarithmic, because servers differ by a factor of a hundred; every bar is labelled
 //! with its number. Colours follow the reader's preference for light or dark, and the font is the
@@ -11,14 +11,15 @@ use crate::table::number;
 
 const WIDTH: f64 = 860.0;
 const LABEL_WIDTH: f64 = 270.0;
-/// Width reserved for the label of the longest bar, in SVG units.
+/// Width reserved for the number beside the longest bar, in SVG units.
 const VALUE_WIDTH: f64 = 60.0;
 const BAR_HEIGHT: f64 = 12.0;
 const ROW_GAP: f64 = 12.0;
 const HEAD_HEIGHT: f64 = 74.0;
 const PANEL_HEAD_HEIGHT: f64 = 46.0;
 
-/// Fill colours of the servers' bars on light and on dark background; ours is the most prominent.
+/// Fill colours of the servers' bars, each for a light and for a dark background. Ours, the first,
+/// is the most prominent.
 const COLOURS: [(&str, &str); 6] = [
     ("#c2410c", "#fb923c"),
     ("#2563eb", "#60a5fa"),
@@ -31,14 +32,14 @@ const COLOURS: [(&str, &str); 6] = [
 /// nginx is the reference and no competitor, so its bars are grey.
 const ANCHOR_COLOUR: (&str, &str) = ("#9ca3af", "#6b7280");
 
-/// Rows with one quantity, on one scale.
+/// A part of the chart: rows with the same quantity, drawn on one scale.
 struct Panel<'row> {
     title: &'static str,
     quantity: Quantity,
     rows: Vec<&'row Row>,
 }
 
-/// Bars of one server: its index, name and colour class.
+/// The bars of one server in the chart: its index, name and colour class.
 struct Series<'name> {
     server: usize,
     name: &'name str,
@@ -99,7 +100,7 @@ fn panels(results: &Results) -> [Panel<'_>; 2] {
     ]
 }
 
-/// Returns all servers, with only the first nginx variant.
+/// Returns the servers whose bars are drawn. Of the nginx variants, only the first is among them.
 fn series(results: &Results) -> Vec<Series<'_>> {
     let anchor = results.first(Part::Anchor);
     let mut coloured = 0;
@@ -162,7 +163,7 @@ fn head(height: f64, series: &[Series<'_>]) -> String {
     svg
 }
 
-/// Draws a panel; returns the vertical position of the next one.
+/// Draws a panel. Returns the vertical position at which the next one starts.
 fn draw_panel(
     svg: &mut String,
     panel: &Panel<'_>,
@@ -254,7 +255,8 @@ fn draw_row(
     }
 }
 
-/// Logarithmic scale, from the power of ten below the smallest value to the one above the largest.
+/// A logarithmic scale, from the power of ten below the smallest value to the one above the
+/// largest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Scale {
     least_exponent: i32,
@@ -270,7 +272,7 @@ impl Scale {
             largest = largest.max(value);
         }
         let exponent = |value: f64, round: fn(f64) -> f64| {
-            // Covers any figure of a benchmark.
+            // These exponents cover every value that a benchmark can measure.
             (-9..=9).find(|&exponent| f64::from(exponent) >= round(value.log10()))
         };
         let least_exponent = exponent(least, f64::floor).unwrap_or(0);

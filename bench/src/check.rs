@@ -1,5 +1,5 @@
-//! Verification of responses, once for each server before any measurement: a server that responds
-//! fast but incorrectly must not win.
+//! Verifies each server's responses once, before any measurement: a server that responds fast but
+//! incorrectly must not win.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,17 +13,18 @@ use crate::http::Client;
 use crate::process::Server;
 use crate::store::{PathInfo, Store, base_name, hash_part};
 
-/// Name of the signing key.
+/// Name of the key with which servers sign narinfos in the benchmark.
 pub(crate) const KEY_NAME: &str = "bench-1";
 
-/// Number of narinfos to compare.
+/// Number of narinfos that are compared with Nix's information.
 const NARINFO_COUNT: usize = 200;
 
-/// Cache of Nix's NAR hashes, which are slow to compute and the same for all servers.
+/// Expected values that all servers share. NAR hashes by Nix are slow to compute, so they are kept.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
     hashes: BTreeMap<String, Hash>,
-    /// Signature with the benchmark's key in each narinfo, as the first signing server has sent it.
+    /// Signature with the benchmark's key in the narinfo of each path, from the first server that
+    /// signs.
     signatures: BTreeMap<String, String>,
 }
 
@@ -64,15 +65,17 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
     Ok(remarks)
 }
 
-/// Checks that the tree is correct for a client that accepts zstd.
+/// Checks that a client that accepts zstd receives the right NAR of the tree. Returns a remark for
+/// the report, if there is one.
 fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<String>> {
-    // The first request is from a client without zstd, because narinfos could be compressed too.
+    // Request this narinfo without accepting zstd, because narinfos could be compressed, too.
     let url = nar_url(&mut Client::new(server.address), &store.tree)?;
     let mut client = Client::new(server.address).taking_zstd();
     let mut decoder = zstd::stream::write::Decoder::new(Hasher(Sha256::new()))?;
     let mut plain = Sha256::new();
     let mut decoded = Ok(());
-    // The encoding is known only when the response is complete, so both forms are hashed.
+    // The encoding is known only when the response is complete, so hash the body both as it is and
+    // decompressed.
     let answer = client.get(&url, |piece| {
         if decoded.is_ok() {
             decoded = decoder.write_all(piece);
@@ -124,7 +127,7 @@ pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> R
     Ok(())
 }
 
-/// Returns the narinfos to compare.
+/// Returns the paths whose narinfos are compared, with Nix's information about them.
 fn sample(store: &Store) -> impl Iterator<Item = (&String, &PathInfo)> {
     let stride = (store.paths.len() / NARINFO_COUNT).max(1);
     store.paths.iter().step_by(stride)
@@ -141,7 +144,7 @@ fn fetch_narinfo(client: &mut Client, path: &str) -> Result<String> {
     String::from_utf8(body).with_context(|| format!("{url} is no text"))
 }
 
-/// Parses a narinfo into fields by name.
+/// Parses a narinfo into its fields, by name.
 fn fields(narinfo: &str) -> BTreeMap<String, String> {
     let fields = narinfo.lines().filter_map(|line| line.split_once(": "));
     fields
@@ -200,7 +203,7 @@ impl Dumps {
     }
 }
 
-/// Adapter that implements `Write` for a hasher.
+/// Implements `Write` for a hasher.
 struct Hasher(Sha256);
 
 impl Write for Hasher {

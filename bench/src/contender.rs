@@ -1,4 +1,4 @@
-//! Servers in the comparison: their commands, and their running instances.
+//! The cache servers in the comparison: their commands, and their running instances.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::figures::{Gap, Part, Values};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// Store and key with which a server is started for a row.
+/// The store and the signing key with which a server is started for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
     /// The store of the run, without a key.
@@ -35,7 +35,8 @@ pub(crate) struct Places {
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) part: Part,
-    /// Commands without and with the placeholder `{key}`.
+    /// Command that starts the server without a signing key; `None` if there is none. The next
+    /// field is the command with the placeholder `{key}`.
     plain: Option<String>,
     signing: Option<String>,
     places: Places,
@@ -46,7 +47,7 @@ pub(crate) struct Contender {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) server: Server,
-    /// Memory of the server before the first measurement.
+    /// Memory that the server used before the first measurement.
     pub(crate) idle_memory: Values,
     _scratch: TempDir,
 }
@@ -77,7 +78,7 @@ impl Contender {
         all
     }
 
-    /// Returns an nginx reference, started by `command`.
+    /// Returns the contender for an nginx reference that `command` starts.
     pub(crate) fn anchor(name: &str, command: String, places: &Places) -> Self {
         Self {
             plain: Some(command),
@@ -121,7 +122,7 @@ impl Contender {
         .ok_or_else(|| no("no command with {key}"))
     }
 
-    /// Starts an instance that is terminated on drop.
+    /// Starts an instance, which is terminated on drop.
     pub(crate) fn start(&self, setting: Setting) -> Result<Running, Gap> {
         let (command, store) = self.command(setting)?;
         self.run(command, store)
@@ -166,7 +167,7 @@ impl Contender {
     }
 }
 
-/// Converts a gap into an error, for rows in which every server must respond.
+/// Converts a gap into an error. Used in rows in which every server must respond.
 pub(crate) fn gap_error(gap: Gap) -> anyhow::Error {
     match gap {
         Gap::NotAsked(why) | Gap::Failed(why) => anyhow::Error::msg(why),

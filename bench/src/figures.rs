@@ -1,8 +1,8 @@
-//! Measured figures: quantities, per row, server and round.
+//! Defines the measured figures: values of quantities, by row, server and round.
 
 use std::collections::BTreeMap;
 
-/// Measured quantity. The order is that of the tables.
+/// A measured quantity. Tables list quantities in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quantity {
     /// CPU time of the server's processes per response, in microseconds.
@@ -74,10 +74,10 @@ impl Quantity {
     }
 }
 
-/// Values of one measurement.
+/// The values of all quantities that one measurement gives.
 pub(crate) type Values = BTreeMap<Quantity, f64>;
 
-/// Group of rows with the same quantities.
+/// A section of the report: a group of rows with the same quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     NixServeNg,
@@ -88,17 +88,17 @@ pub(crate) enum Section {
     Start,
     Memory,
     Calls,
-    /// Rows of HTTP engines instead of caches.
+    /// Rows that compare HTTP engines instead of caches.
     Engine,
 }
 
-/// Description of a section.
+/// The description of a section in the report.
 pub(crate) struct About {
     pub(crate) section: Section,
     pub(crate) title: &'static str,
-    /// Measuring method.
+    /// How the rows of this section are measured.
     pub(crate) remark: &'static str,
-    /// Possible quantities of the rows, the most important first.
+    /// The quantities that rows of this section may have, the most important first.
     pub(crate) quantities: &'static [Quantity],
 }
 
@@ -192,7 +192,7 @@ pub(crate) static SECTIONS: [About; 9] = [
     },
 ];
 
-/// Reason why a server has no figure.
+/// The reason why a server has no figure in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gap {
     /// The row does not apply to the server, for this reason.
@@ -206,10 +206,10 @@ pub(crate) fn failed<T>(result: anyhow::Result<T>) -> Result<T, Gap> {
     result.map_err(|error| Gap::Failed(format!("{error:#}")))
 }
 
-/// All measurements of one server in one row.
+/// All measurements of one server in one row of the report.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Cell {
-    /// One measurement per round.
+    /// The values of each round.
     pub(crate) rounds: Vec<Values>,
     pub(crate) gap: Option<Gap>,
 }
@@ -235,7 +235,7 @@ impl Cell {
     }
 }
 
-/// Row with one cell per server, in the order of the servers.
+/// A row of the report. It has one cell per server, in the order of the servers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -243,7 +243,7 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// Role of a server in the comparison.
+/// The role of a server in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Samovar; the summary shows its ratios to the others.
@@ -255,21 +255,22 @@ pub(crate) enum Part {
     Floor,
 }
 
-/// Results of a run.
+/// The results of a whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Results {
-    /// Name and role of each server.
+    /// Name and role of each server, in the order of the cells.
     pub(crate) servers: Vec<(String, Part)>,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Results {
-    /// Returns the index of the first server with a role.
+    /// Returns the index of the first server with this role; `None` if no server has it.
     pub(crate) fn first(&self, part: Part) -> Option<usize> {
         self.servers.iter().position(|(_, of)| *of == part)
     }
 
-    /// Returns the best median among the servers with a role, and the server's name.
+    /// Returns the best median among the servers with this role, and the server's name; `None` if
+    /// none of them has a figure.
     pub(crate) fn best(&self, row: &Row, quantity: Quantity, part: Part) -> Option<(f64, &str)> {
         let medians = self.servers.iter().zip(&row.cells);
         let of_part = medians.filter(|((_, of), _)| *of == part);
@@ -293,7 +294,7 @@ pub(crate) fn to_f64(count: u64) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// Creates a cell with one round of these values; with a gap if there are none.
+    /// Creates a cell with one round of these values; a cell with a gap if there are no values.
     pub(crate) fn cell(values: &[(Quantity, f64)]) -> Cell {
         let gap = values
             .is_empty()

@@ -1,24 +1,24 @@
-//! Measuring client: GET on a keep-alive connection.
+//! The HTTP client that measures: it sends GET requests on a keep-alive connection.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 use testkit::http1::Connection;
 
-/// Client whose connection is opened on the first request, and reopened after the server closed it.
+/// A client that opens its connection on the first request, and again after the server closed it.
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
-    /// Header lines of every request, after `Host`.
+    /// Header lines that every request has after `Host`.
     fields: &'static str,
     connection: Option<Connection>,
 }
 
-/// Response without its body.
+/// A response without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Length of the body, without chunked framing.
+    /// Length of the body in bytes, without chunked framing.
     pub(crate) body_len: u64,
     /// Whether the body is compressed with zstd.
     pub(crate) is_zstd: bool,
@@ -48,8 +48,8 @@ impl Client {
         let is_reused = self.connection.is_some();
         let head = self.send(path).and_then(|()| self.head());
         if is_reused && head.is_err() {
-            // The server may have closed the idle connection, so the request is sent again on a new
-            // one.
+            // The server may have closed the idle connection meanwhile, so send the request again
+            // on a new one.
             self.connection = None;
             self.send(path)?;
             return self.receive(take);
@@ -77,7 +77,8 @@ impl Client {
         self.body(head, take)
     }
 
-    /// Reads the head of a response; returns the response without its body, and whether the
+    /// Reads the head of a response. Returns the response, whose body is not read yet, and whether
+    /// the connection can be reused.
     /// connection can be reused.
     fn head(&mut self) -> io::Result<(Answer, bool)> {
         let connection = self.connection.as_mut().ok_or(ErrorKind::NotConnected)?;

@@ -1,4 +1,4 @@
-//! Description of the measuring machine, and the network settings of a run.
+//! Describes the measuring machine, and chooses the network settings of a run.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// Environment variable that marks the process inside a separate network namespace.
 const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
 
-/// Congestion control of new sockets.
+/// The kernel's file with the congestion control of new TCP sockets.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Returns whether this process was started by [`enter_network_namespace`].
@@ -54,7 +54,7 @@ pub(crate) fn enter_network_namespace() {
     crate::progress(&format!("staying in the network of the machine: {error}"));
 }
 
-/// Returns the load averages.
+/// Returns the machine's load averages as text.
 pub(crate) fn load() -> String {
     read("/proc/loadavg")
         .split(' ')

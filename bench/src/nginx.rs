@@ -12,7 +12,7 @@ use crate::http::Client;
 use crate::process::Server;
 use crate::store::{Store, hash_part};
 
-/// Way in which nginx sends file contents.
+/// The way in which nginx sends the contents of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// With `sendfile`, the usual setting.

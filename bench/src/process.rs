@@ -1,4 +1,4 @@
-//! Server processes: start, end, CPU time and memory.
+//! Starts and ends server processes, and measures their CPU time and memory.
 
 use std::fs;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use testkit::procfs;
 use crate::figures::{Quantity, Values, to_f64};
 use crate::http::Client;
 
-/// Time limit in seconds until a started server responds.
+/// Maximum time in seconds until a started server responds.
 const START_SECONDS_MAX: u64 = 30;
 
 /// Number of consecutive idle checks after which a server counts as idle.
@@ -42,7 +42,7 @@ impl Server {
     /// Runs a shell command that starts a server on `port`, and waits until it answers a request
     /// for `probe` with 200. Standard input stays open, because some servers exit at its end.
     pub(crate) fn start_command(name: &str, command: &str, port: u16, probe: &str) -> Result<Self> {
-        // A process group of its own, so that workers and wrappers are killed too.
+        // Use a separate process group, so that workers and wrappers are killed, too.
         let child = Command::new("sh")
             .args(["-c", command])
             .stdin(Stdio::piped())
@@ -81,12 +81,12 @@ impl Server {
             if started.elapsed() > Duration::from_secs(START_SECONDS_MAX) {
                 bail!("no answer on {} in {START_SECONDS_MAX} s", self.address);
             }
-            // Short, because the pause is part of the measured start time.
+            // The pause is short, because it is part of the measured start time.
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Waits until the server is at rest, for at most [`REST_MAX`].
+    /// Waits until the server uses hardly any CPU time, for at most [`REST_MAX`].
     pub(crate) fn rest(&self) {
         let started = Instant::now();
         let mut quiet_count = 0;
@@ -94,14 +94,15 @@ impl Server {
         while quiet_count < REST_COUNT && started.elapsed() < REST_MAX {
             std::thread::sleep(REST_STEP);
             let now = self.cpu();
-            // Periodic timers of the server may run meanwhile.
+            // Periodic timers of the server may run meanwhile, so a little CPU time counts as
+            // quiet.
             let is_quiet = now.saturating_sub(before) < Duration::from_micros(500);
             quiet_count = if is_quiet { quiet_count + 1 } else { 0 };
             before = now;
         }
     }
 
-    /// Returns the memory of all its processes.
+    /// Returns the memory of all processes of the server.
     pub(crate) fn memory(&self) -> Values {
         let mut sums = Values::new();
         for process in self.processes() {
@@ -117,12 +118,13 @@ impl Server {
         sums
     }
 
-    /// Returns the CPU time of all its processes so far, ended children included.
+    /// Returns the CPU time that all processes of the server have used so far, including that of
+    /// ended children.
     pub(crate) fn cpu(&self) -> Duration {
         self.processes().into_iter().map(cpu_of).sum()
     }
 
-    /// Restricts all its threads to `cores`.
+    /// Restricts all threads of the server to `cores`.
     fn pin(&self, cores: &CpuSet) {
         for process in self.processes() {
             for thread in procfs::threads(process) {
@@ -132,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Returns the anonymous memory of all its processes, in bytes.
+    /// Returns the anonymous memory of all processes of the server, in bytes.
     pub(crate) fn anonymous_len(&self) -> u64 {
         let of_process = |pid| procfs::memory(pid, "status", "RssAnon");
         self.processes().into_iter().filter_map(of_process).sum()

@@ -1,4 +1,4 @@
-//! Output of the results to the terminal and to files.
+//! Writes the results to the terminal and to files.
 
 use std::fs;
 use std::path::Path;

@@ -32,13 +32,13 @@ pub(crate) struct Store {
 pub(crate) struct BigStore {
     pub(crate) dir: PathBuf,
     pub(crate) path_count: u64,
-    /// Sample of its paths, selected at equal distances.
+    /// Some of its store paths, at equal distances in the list of all.
     pub(crate) paths: Vec<String>,
     /// Store paths of a large closure; its top is the last one.
     pub(crate) closure: Vec<String>,
 }
 
-/// Expected content of a narinfo.
+/// Nix's information about a path, which its narinfo must contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PathInfo {
     /// NAR hash in base 32, with its algorithm.
@@ -46,7 +46,7 @@ pub(crate) struct PathInfo {
     pub(crate) nar_size: u64,
     /// References as base names, sorted.
     pub(crate) references: Vec<String>,
-    /// Deriver as base name.
+    /// Deriver as base name; `None` if the path has none.
     pub(crate) deriver: Option<String>,
     pub(crate) content_address: Option<String>,
 }

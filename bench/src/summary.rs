@@ -1,11 +1,11 @@
-//! Summary: Samovar against the best peer, row by row, and where it loses.
+//! Summarises how Samovar compares with the best peer in each row, and where it loses.
 
 use std::fmt::Write as _;
 
 use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
-/// Quantities that count as the cost of a row; the first one that the row has is used.
+/// Quantities that can be the cost of a row. The first one that the row has is used.
 const COSTS: [Quantity; 8] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
@@ -17,13 +17,14 @@ const COSTS: [Quantity; 8] = [
     Quantity::KibPerConnection,
 ];
 
-/// Quantities that count as the speed of a row; the first one that the row has is used.
+/// Quantities that can be the speed of a row. The first one that the row has is used.
 const SPEEDS: [Quantity; 3] = [Quantity::Rate, Quantity::MbPerSecond, Quantity::WallMs];
 
-/// Ratios below this are shown as 1.00 and count as a tie.
+/// Ratios from 1 to this value are shown as 1.00 and count as a tie.
 const TIE: f64 = 1.005;
 
-/// Ratio of our figure to another server's, oriented so that less than 1 is better.
+/// The ratio of our figure to another server's, in the direction in which less than 1 is better for
+/// us.
 #[derive(Debug, Clone, PartialEq)]
 struct Ratio {
     row: String,
@@ -68,7 +69,7 @@ pub(crate) fn render(results: &Results) -> String {
     text
 }
 
-/// Row of the summary.
+/// A line of the summary: one row of the report.
 struct Line<'row> {
     row: &'row str,
     ours: f64,
@@ -152,7 +153,7 @@ fn shown(ratio: Option<&Ratio>, worst: f64) -> String {
     }
 }
 
-/// Lists the ratios at which a peer is better, the worst first.
+/// Lists the ratios that show that a peer is better, the worst first.
 fn losses(name: &str, ratios: &[Ratio]) -> String {
     let is_behind = |ratio: &&Ratio| ratio.value >= TIE;
     let mut behind: Vec<&Ratio> = ratios.iter().filter(is_behind).collect();

@@ -1,4 +1,4 @@
-//! Results as Markdown tables, with a section for each kind of row.
+//! Renders the results as Markdown tables, with a section for each kind of row.
 
 use std::fmt::Write as _;
 
@@ -51,8 +51,9 @@ fn why(gap: &Gap) -> &str {
     }
 }
 
-/// Renders a table with a line per row and a column per server; in parentheses, the ratio to the
-/// first nginx. Empty if no server has the quantity.
+/// Renders a table of one quantity with a line per row and a column per server. Each figure is
+/// followed by its ratio to the first nginx, in parentheses. Returns an empty text if no server has
+/// the quantity.
 fn table(
     results: &Results,
     rows: &[&Row],

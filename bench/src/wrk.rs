@@ -1,4 +1,4 @@
-//! Many small requests on many connections: wrk with a script of our own.
+//! Sends many small requests on many connections, by wrk with a script of our own.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ end
 /// above.
 const RESULTS: [&str; 6] = ["requests", "micros", "p50", "p99", "status", "broken"];
 
-/// Requests for random targets from a list.
+/// A load of requests for random targets from a list, which wrk sends to a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'run> {
     /// Directory for the files that wrk reads; those of an earlier load are overwritten.

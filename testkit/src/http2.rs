@@ -99,7 +99,7 @@ pub fn handshake(
 pub struct Client {
     send: SendRequest<Bytes>,
     connection: Connection<Socket, Bytes>,
-    /// Result of the connection once it has ended.
+    /// The result with which the connection has ended; `None` while it is open.
     pub end: Option<Result<(), h2::Error>>,
 }
 

@@ -33,7 +33,7 @@ impl Content for Vec<u8> {
     }
 }
 
-/// File system object of a NAR.
+/// A file system object in a NAR.
 #[derive(Debug, Clone)]
 pub enum Node<C = Vec<u8>> {
     /// A regular file.
@@ -158,7 +158,7 @@ fn write_padding(out: &mut dyn Write, len: u64) -> io::Result<()> {
 /// A NAR that is being written.
 struct Archive<'a> {
     out: &'a mut dyn Write,
-    /// Number of bytes written.
+    /// Number of bytes of the NAR written so far.
     position: u64,
 }
 

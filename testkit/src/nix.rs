@@ -18,14 +18,14 @@ pub fn nix(program: &str, home: &Path) -> Command {
 /// A version of Nix that `xtask setup --test` has unpacked.
 #[derive(Debug, Clone)]
 pub struct NewerNix {
-    /// Debian release that has this version.
+    /// The Debian release whose packages contain this version.
     pub release: String,
     loader: PathBuf,
     program: PathBuf,
 }
 
 impl NewerNix {
-    /// Returns all versions that are unpacked.
+    /// Returns all versions that are unpacked on this machine.
     pub fn all() -> Vec<Self> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/nix");
         let mut all: Vec<Self> = entries(&dir)

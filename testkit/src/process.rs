@@ -15,7 +15,7 @@ use crate::{PATIENCE, eventually};
 #[derive(Debug, Default)]
 struct Lines {
     all: Vec<String>,
-    /// Number of lines that [`Process::wait_for`] has already searched.
+    /// Number of lines that earlier calls of [`Process::wait_for`] have searched.
     seen: usize,
     is_over: bool,
 }

@@ -12,7 +12,7 @@ pub const SETTINGS: &str = "pragma foreign_keys = 1; pragma synchronous = off; \
 #[derive(Debug)]
 pub struct Shell {
     process: Child,
-    /// Dropped first: the shell exits at the end of its input.
+    /// The shell's standard input. The shell exits at its end, so it is dropped first.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }

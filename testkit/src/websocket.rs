@@ -17,7 +17,7 @@ pub const PING: u8 = 0x89;
 /// First byte of a pong.
 pub const PONG: u8 = 0x8a;
 
-/// Masking key of [`frame`].
+/// The masking key with which [`frame`] masks its payload.
 pub const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// Header lines of a valid opening handshake without `Host`.
@@ -166,7 +166,7 @@ impl<S: Read + Write> Client<S> {
         loop {
             if let Some(frame) = parse_frame(&self.buffer).unwrap() {
                 let (first, payload) = (frame.first, frame.payload.to_vec());
-                // Bit 1 marks a compressed message where that was negotiated.
+                // Bit 1 (RSV1) marks a compressed message, if compression was negotiated.
                 let compresses = self.response.header("sec-websocket-extensions").is_some();
                 let reserved = if compresses { 0x30 } else { 0x70 };
                 assert_eq!(first & reserved, 0, "reserved bits");

@@ -1,4 +1,4 @@
-//! HTTP servers in the comparison, and a check that they respond alike.
+//! The HTTP servers in the comparison, and a check that their responses are alike.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use crate::http::Client;
 use crate::nginx;
 use crate::process::{Server, free_port};
 
-/// Length of `/file`, in bytes.
+/// Length of the file that servers send for `/file`, in bytes.
 pub(crate) const FILE_LEN: u64 = 10 << 20;
 
-/// Number of threads for blocking handlers.
+/// Number of threads that run blocking handlers.
 const BLOCKING_THREADS: usize = 16;
 
-/// Kind of server.
+/// The HTTP servers that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// Receives and sends without parsing: the lower bound of the cost.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Nginx,
 }
 
-/// Feature of a server that a benchmark row requires.
+/// A feature that a server must have to be measured in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
     /// Serves `/text` and `/text500`.
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// Returns the role in the comparison.
+    /// Returns the role of this server in the comparison.
     pub(crate) fn part(self) -> Part {
         match self {
             Self::Floor => Part::Floor,
@@ -77,8 +77,8 @@ impl Kind {
         }
     }
 
-    /// Returns whether this server has `ability`. Rows in which samovar-http uses its workers in
-    /// both modes measure it only once.
+    /// Returns whether rows that require `ability` measure this server. Rows in which samovar-http
+    /// uses its workers in both modes measure it only once.
     pub(crate) fn can(self, ability: Ability) -> bool {
         match ability {
             Ability::Text => true,
@@ -119,7 +119,7 @@ impl Kind {
     }
 }
 
-/// Served files.
+/// The files that the servers send.
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
@@ -133,7 +133,7 @@ impl Files {
             dir: dir.to_path_buf(),
             file: dir.join("file"),
         };
-        // Random bytes, in case zeros are treated specially on the way.
+        // The bytes are random, in case a layer below the servers treats zeros specially.
         let bytes = SplitMix64::new(1).bytes(usize::try_from(FILE_LEN)?);
         fs::write(&files.file, bytes)?;
         Ok(files)

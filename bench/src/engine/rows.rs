@@ -1,4 +1,4 @@
-//! Rows that are measured in interleaved rounds.
+//! Measures the rows whose rounds are interleaved.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::wrk::Load;
 /// Length of a WebSocket message, in bytes.
 const MESSAGE_LEN: u16 = 32;
 
-/// Number of sockets of a broadcast, and number of messages per round.
+/// Number of sockets that receive each broadcast. The next constant is the number of broadcast
+/// messages per round.
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
 
@@ -26,21 +27,21 @@ const BROADCAST_MESSAGES: u32 = 10;
 struct Plan {
     name: String,
     what: What,
-    /// Whether server and client share one core.
+    /// Whether the server and its client share one core.
     is_pinned: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Requests by wrk: target, required ability, number of connections.
+    /// wrk requests this target on this number of connections. The server needs this ability.
     Small(&'static str, Ability, u32),
-    /// Downloads of 10 MB, on this number of connections.
+    /// Bodies of 10 MB are downloaded on this number of connections.
     Download(usize),
-    /// Uploads of 10 MB, on this number of connections.
+    /// Bodies of 10 MB are uploaded on this number of connections.
     Upload(usize),
-    /// WebSocket echo, on this number of sockets.
+    /// WebSocket messages are echoed on this number of sockets.
     Echo(usize),
-    /// WebSocket broadcast to [`BROADCAST_SOCKETS`] sockets.
+    /// WebSocket messages are broadcast to [`BROADCAST_SOCKETS`] sockets.
     Broadcast,
 }
 
@@ -81,12 +82,12 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// A server in the comparison, with its running instances.
+/// A server in the comparison, with its two running instances.
 struct Contender {
     kind: Kind,
-    /// Instance with one thread, for rows on one core.
+    /// The instance with one thread, for rows on one core.
     single: Server,
-    /// Instance with one thread per core.
+    /// The instance with one thread per core, for the other rows.
     full: Server,
 }
 
@@ -182,7 +183,8 @@ impl What {
     }
 }
 
-/// Returns rate and latencies, and the CPU time per item in seconds times `scale` as `cost`.
+/// Returns rate, latencies and cost. `cost` is the quantity of the cost: the CPU time per item in
+/// seconds, times `scale`.
 fn values(cost: Quantity, scale: f64, seen: &Seen, cpu: Duration) -> Values {
     let count = to_f64(seen.count);
     let mut values = Values::from([

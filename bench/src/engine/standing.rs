@@ -1,4 +1,4 @@
-//! Memory of idle connections. Each measurement uses a fresh server.
+//! Measures the memory of idle connections. Each measurement uses a fresh server.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use crate::arguments::Arguments;
 use crate::figures::{Quantity, Row, Values, to_f64};
 use crate::load::{echo, idle};
 
-/// Number of idle connections.
+/// Number of idle connections that are opened to a server.
 const IDLE_COUNT: usize = 10_000;
 
-/// Opens this number of connections.
+/// Opens this number of connections to the server at the address, and leaves them idle.
 type Open = fn(SocketAddr, usize) -> io::Result<Vec<TcpStream>>;
 
 const ROWS: [(&str, Ability, Open); 2] = [
@@ -52,7 +52,7 @@ pub(crate) fn measure(options: &Arguments, files: &Files) -> Vec<Row> {
 fn memory(kind: Kind, files: &Files, open: Open) -> Result<Values> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let server = kind.start(files, cores)?;
-    // Memory that the server allocates once, on its first connections, is excluded.
+    // Open and close some connections first, to exclude memory that the server allocates only once.
     drop(open(server.address, 100)?);
     let before = server.anonymous_len();
     let connections = open(server.address, IDLE_COUNT)?;

@@ -1,4 +1,4 @@
-//! WebSocket messages: echo and broadcast.
+//! Sends WebSocket messages: echo and broadcast.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -68,7 +68,7 @@ pub(crate) fn broadcast(
     let (message, answer_len) = (text(len), answer_len(len));
     let mut fleet = Fleet::new(open(address, "/broadcast", count)?)?;
     let mut buffer = vec![0; 65536];
-    // An uncounted first message, which shows that every socket is subscribed.
+    // This first message is not counted. It shows that every socket is subscribed.
     say(&mut fleet, &message, answer_len, &mut buffer)?;
     begin();
     let started = Instant::now();
@@ -139,7 +139,7 @@ fn answer_len(len: u16) -> usize {
     head_len + usize::from(len)
 }
 
-/// Reads the available bytes; returns 0 after a spurious wake-up.
+/// Reads the bytes that are available. Returns 0 after a spurious wake-up.
 fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     match stream.read(buffer) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),

@@ -1,4 +1,4 @@
-//! Idle connections.
+//! Opens connections that stay idle.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

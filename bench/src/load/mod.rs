@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Results of a load generator.
+/// What a load generator has done and measured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// Number of requests, messages or bodies.
+    /// Number of completed requests, messages or bodies.
     pub(crate) count: u64,
     pub(crate) duration: Duration,
     /// Latencies in microseconds, in ascending order.
@@ -51,7 +51,7 @@ pub(crate) fn bodies<F: FnMut() -> Result<()>>(
     let count = on_threads(count, || {
         let mut transfer = start()?;
         let mut count = 0;
-        // At least two bodies, because the first one grows the TCP windows.
+        // Transfer at least two bodies, because the first one grows the TCP windows.
         while count < 2 || started.elapsed().as_secs_f64() < seconds {
             transfer()?;
             count += 1;

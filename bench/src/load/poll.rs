@@ -1,4 +1,4 @@
-//! Sockets multiplexed on one thread.
+//! Waits for many sockets on one thread.
 
 use std::io;
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-/// Sockets registered with epoll for reading. A socket's key is its index in `streams`.
+/// Sockets that epoll watches for readability. The key of a socket is its index in `streams`.
 pub(crate) struct Fleet {
     pub(crate) streams: Vec<TcpStream>,
     poll: OwnedFd,

@@ -1,15 +1,15 @@
-//! Large uploads.
+//! Uploads large bodies.
 
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use testkit::http1::Connection;
 
-/// Number of bytes per write.
+/// Number of body bytes in each write.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Connects; returns a function that uploads a body of `body_len` bytes to `/upload`, and fails if
-/// the response is not 200.
+/// Connects to the server. Returns a function that uploads a body of `body_len` bytes to `/upload`,
+/// and fails if the response is not 200.
 pub(crate) fn start(address: SocketAddr, body_len: usize) -> Result<impl FnMut() -> Result<()>> {
     let mut connection = Connection::try_connect(address)?;
     let piece = vec![b'x'; PIECE_LEN];

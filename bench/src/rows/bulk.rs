@@ -1,4 +1,4 @@
-//! Large NARs: MB per second, and CPU time per GB.
+//! Measures downloads of large NARs: MB per second, and CPU time per GB.
 
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,8 @@ impl Bench<'_> {
         Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
     }
 
-    /// Requests the tree from a server that has not read it before. Includes the server's work
-    /// after the response.
+    /// Requests the NAR of the tree from a server that has not read it before. Work that the server
+    /// does after the response counts, too.
     pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Plain)?;
         running.server.rest();
@@ -79,7 +79,7 @@ impl Bench<'_> {
 
 fn fetch_nar(client: &mut Client, url: &str, nar_size: u64) -> Result<()> {
     let answer = client.get(url, |_| ())?;
-    // A compressed body was verified beforehand by [`crate::check`].
+    // A compressed body has another length. It was verified by [`crate::check`].
     if answer.status != 200 || (answer.body_len != nar_size && !answer.is_zstd) {
         bail!(
             "{url}: status {}, {} of {nar_size} bytes",

@@ -1,5 +1,5 @@
-//! System calls per response, counted by strace. Measured separately, because strace slows down
-//! every system call.
+//! Counts the system calls per response with strace. This is a measurement of its own, because
+//! strace slows down every system call.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,10 +14,10 @@ use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// Number of small responses for which calls are counted; ten for large ones.
+/// Number of small responses for which system calls are counted. Large ones are counted for ten.
 const COUNT: usize = 200;
 
-/// Time limit for strace to attach to all threads; usually far less.
+/// Maximum time for strace to attach to all threads of a server; usually it takes far less.
 const ATTACH_MAX: Duration = Duration::from_secs(5);
 
 /// Returns whether strace is installed.
@@ -54,7 +54,7 @@ impl Bench<'_> {
             }
             Ok(())
         };
-        // The first pass is not counted, because it grows memory and opens files.
+        // The first pass is not counted, because in it the server allocates memory and opens files.
         ask()?;
         server.rest();
         let file = self.scratch.join("strace");
@@ -87,7 +87,7 @@ fn wait_until_attached(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Detaches strace; returns its standard error.
+/// Detaches strace from the server. Returns what strace wrote to its standard error.
 fn end(strace: Child) -> Result<String> {
     if let Some(pid) = process::pid(strace.id()) {
         kill_process(pid, Signal::INT).ok();
@@ -96,8 +96,8 @@ fn end(strace: Child) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// Parses the number of calls in the last line: share, seconds, µs per call, calls, and errors if
-/// there were any.
+/// Parses the total number of calls from the last line of strace's table, whose columns are share,
+/// seconds, µs per call, calls, and errors if there were any.
 fn total(table: &str) -> Option<u64> {
     let line = table.lines().rfind(|line| line.ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()

@@ -1,5 +1,5 @@
-//! A real client: `nix copy` into an empty store on tmpfs. On a disk, file creation would dominate
-//! the server's time.
+//! Measures a real client: `nix copy` into an empty store on tmpfs. On a disk, creating files would
+//! take longer than the server.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,11 +14,11 @@ use crate::figures::{Gap, Quantity, Values, failed};
 use crate::process::{self, Server};
 use crate::store::base_name;
 
-/// World-writable tmpfs on Linux.
+/// A tmpfs that every Linux has and all users may write to.
 const TMPFS: &str = "/dev/shm";
 
 impl Bench<'_> {
-    /// Copies the closure of `path`.
+    /// Measures `nix copy` of the closure of `path`.
     pub(super) fn copy(&self, contender: &Contender, path: Option<&String>) -> Result<Values, Gap> {
         let server = &contender.standing(Setting::Plain)?.server;
         failed(self.copied(server, path))
@@ -45,7 +45,8 @@ impl Bench<'_> {
         if !done.status.success() || is_there.symlink_metadata().is_err() {
             bail!("nix copy: {}", said.trim_end());
         }
-        // Nix makes registered paths read-only, so only root could remove them.
+        // Nix makes the copied paths read-only, so that only root could remove them. Make them
+        // writable.
         Command::new("chmod")
             .args(["-R", "u+w"])
             .arg(home.path())

@@ -11,13 +11,13 @@ use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{Server, on_one_core};
 
-/// Number of requests for NARs, or narinfos, in one iteration.
+/// Number of requests for NARs or narinfos in one iteration.
 const REPEATS: usize = 10;
 
 /// Sends the requests of one iteration.
 pub(super) type Iterate = fn(&Bench<'_>, &mut Client) -> Result<()>;
 
-/// Names of the rows, and their iterations.
+/// Names of the rows, each with the function that sends the requests of one iteration.
 pub(super) static ITERATIONS: [(&str, Iterate); 5] = [
     ("fetch present NAR info ×10", |bench, client| {
         let mut paths = bench.store.mixed.iter();

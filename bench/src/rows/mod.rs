@@ -1,4 +1,4 @@
-//! Rows of the report, with one module for each measuring method.
+//! Measures the rows of the report, with one module for each measuring method.
 
 mod bulk;
 mod calls;
@@ -22,11 +22,12 @@ use crate::process::on_one_core;
 use crate::store::{BigStore, Store, hash_part};
 use crate::wrk::Load;
 
-/// A server that takes longer than this in a row is measured in the first round only: otherwise a
-/// slow server would take as long as all others together, and its figure averages over more anyway.
+/// A server that takes longer than this for a round of a row is not measured in later rounds of
+/// that row. Otherwise a slow server would take as long as all others together, and its figure
+/// averages over more anyway.
 const LONG: Duration = Duration::from_secs(6);
 
-/// Row to measure.
+/// A row that is to be measured: its name, and how it is measured.
 struct Plan {
     name: String,
     section: Section,
@@ -36,10 +37,10 @@ struct Plan {
 /// Measures a server in one round of a row.
 type Measure = dyn Fn(&Bench<'_>, &Contender) -> Result<Values, Gap>;
 
-/// Requested resource.
+/// The resource that a row requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// Narinfos of all paths of the store.
+    /// Narinfos of all paths in the store.
     Narinfo,
     Absent,
     EmptyNar,
@@ -229,7 +230,7 @@ pub(crate) fn measure(
             crate::progress(&format!("round {round}: {}", plan.name));
             for (contender, cell) in contenders.iter().zip(&mut row.cells) {
                 let pair = (&*plan.name, &*contender.name);
-                // Do not repeat after a failure.
+                // Do not repeat a measurement that has failed or takes long.
                 if cell.gap.is_some() || lasts_long.contains(&pair) {
                     continue;
                 }
@@ -252,7 +253,7 @@ pub(crate) fn measure(
     Ok(Results { servers, rows })
 }
 
-/// Stores, and request targets that all servers share.
+/// The stores, and the request targets that are the same for all servers.
 struct Bench<'run> {
     seconds: f64,
     scratch: &'run Path,
@@ -263,8 +264,8 @@ struct Bench<'run> {
 }
 
 impl Bench<'_> {
-    /// Returns the request targets, and whether the server has them. URLs of NARs differ between
-    /// servers.
+    /// Returns the request targets of a resource on this server, and whether the server has them
+    /// (200) or not (404). The URLs of NARs differ between servers.
     fn targets(
         &self,
         target: Target,
@@ -316,7 +317,8 @@ fn narinfo_target(path: &str) -> String {
     format!("/{}.narinfo", hash_part(path))
 }
 
-/// Returns targets of narinfos that no store has, with distinct well-formed hash parts.
+/// Returns the targets of narinfos that no store has. Their hash parts are well-formed and all
+/// different.
 fn absent_targets(count: u64) -> Vec<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
     // The sample stores draw their hash parts from the generator with small seeds.

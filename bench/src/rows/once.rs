@@ -37,7 +37,7 @@ impl Bench<'_> {
         mass_query(&running.server, &targets)
     }
 
-    /// Requests the same narinfos a second time.
+    /// Requests the same narinfos as [`cold_mass_query`](Self::cold_mass_query) a second time.
     pub(super) fn warm_mass_query(&self, contender: &Contender) -> Result<Values, Gap> {
         let targets = self.mass_targets()?;
         let server = &contender.standing(Setting::Big)?.server;
@@ -50,7 +50,7 @@ impl Bench<'_> {
         Ok(closure.map(|path| narinfo_target(path)).collect())
     }
 
-    /// Requests the same narinfos in one response, if the server supports it.
+    /// Requests the narinfos of the same closure in one response, if the server supports it.
     pub(super) fn whole_closure(&self, contender: &Contender) -> Result<Values, Gap> {
         let closure = self.big_closure()?;
         let server = &contender.standing(Setting::Big)?.server;
@@ -92,7 +92,7 @@ impl Bench<'_> {
 fn mass_query(server: &Server, targets: &[String]) -> Result<Values, Gap> {
     let before = server.cpu();
     let asked = failed(ask_all(server.address, targets))?;
-    // The work that a server does in advance of the next request is part of the cost.
+    // The work that a server does ahead of the next request is part of the cost.
     server.rest();
     let cpu = server.cpu().saturating_sub(before);
     Ok(values(targets.len(), asked, cpu))

@@ -1,4 +1,4 @@
-//! Time from exec to the first response.
+//! Measures the time from exec to the first response.
 
 use std::time::Instant;
 

@@ -90,10 +90,10 @@ enum Part {
 /// A connection to a server: sends raw bytes, and reads decoded responses or raw bytes.
 #[derive(Debug)]
 pub struct Connection<S = TcpStream> {
-    /// The stream itself. The connection may already have buffered bytes from it.
+    /// The underlying stream. The connection may already have read bytes from it into its buffer.
     pub stream: S,
     buffer: Box<[u8]>,
-    /// Range of `buffer` that was read from the stream and not yet used.
+    /// The part of `buffer` that was read from the stream and is not used yet.
     unused: Range<usize>,
     decoder: Decoder,
 }
@@ -179,8 +179,8 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// Returns the next part of a response with at most `max` bytes of content; `None` if the
-    /// stream ends between two responses.
+    /// Returns the next part of a response. Parts of its content have at most `max` bytes. Returns
+    /// `None` if the stream ends between two responses.
     fn part(&mut self, max: usize) -> io::Result<Option<Part>> {
         loop {
             let end = self.unused.end.min(self.unused.start.saturating_add(max));

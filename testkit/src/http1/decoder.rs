@@ -71,7 +71,7 @@ enum State {
     Sized(u64),
     ChunkSize,
     Chunk(u64),
-    /// The line end behind a chunk.
+    /// The line end that follows the bytes of a chunk.
     ChunkEnd,
     Trailers,
     Close,
@@ -83,7 +83,7 @@ enum State {
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
-    /// An incomplete head, or an incomplete line between chunks.
+    /// The beginning of a head, or of a line between chunks, whose end was not received yet.
     partial: Vec<u8>,
     head: Head,
     trailers: Vec<u8>,
@@ -124,7 +124,7 @@ impl Decoder {
         &self.head
     }
 
-    /// Returns the trailer lines of the current or last response.
+    /// Returns the trailer lines of the current response, or of the last one after its end.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
     }
@@ -205,7 +205,8 @@ impl Decoder {
         Event::End
     }
 
-    /// Returns whether the line in `partial` was the last of the response, and clears it.
+    /// Interprets the complete line in `partial` and clears it. Returns whether it was the last
+    /// line of the response.
     fn after_line(&mut self) -> Result<bool, Malformed> {
         let is_empty = self.partial == b"\r\n";
         match self.state {
@@ -231,7 +232,7 @@ impl Decoder {
         Ok(false)
     }
 
-    /// Returns whether the head is complete.
+    /// Collects bytes of a head. Returns whether the head is complete.
     fn read_head(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         // Most heads arrive in one read and are parsed without copying.
         if self.partial.is_empty()
@@ -315,7 +316,7 @@ impl Decoder {
         Ok(Some(len))
     }
 
-    /// Collects a line in `partial`; returns whether it is complete.
+    /// Collects bytes of a line in `partial`. Returns whether the line is complete.
     fn read_line(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         let end = input.iter().position(|&byte| byte == b'\n');
         let (line, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
@@ -328,7 +329,8 @@ impl Decoder {
     }
 }
 
-/// Takes at most `left` bytes off the start of `input`; returns them and the new `left`.
+/// Takes at most `left` bytes off the start of `input`. Returns them, and how many bytes are still
+/// left after them; `None` if `input` is empty.
 fn take<'a>(input: &mut &'a [u8], left: u64) -> Option<(&'a [u8], u64)> {
     if input.is_empty() {
         return None;
