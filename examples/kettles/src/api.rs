@@ -39,7 +39,7 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Clients of the live page, which receive metrics.
     pub live: Live,
-    /// WebSockets of kettles; the latest one of each.
+    /// The most recent WebSocket of each kettle.
     sockets: Mutex<HashMap<DeviceId, Socket>>,
     /// Token required to give commands; without one, the server accepts no commands.
     admin_token: Option<String>,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Mount point of control groups; a hybrid setup has version 2 in `unified`.
 const MOUNT: &str = "sys/fs/cgroup";
-/// Threshold of memory limits: a larger value means no limit, because version 1 reports the largest
-/// number of pages.
+/// Memory limits from this value on mean that there is no limit: without a limit, version 1 reports
+/// the largest number of pages, in bytes.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// Values at one moment; `None` if the kernel does not report a value.
@@ -124,7 +124,7 @@ fn pressure(root: &Path, unified: Option<&Path>, resource: &'static str) -> Opti
     })
 }
 
-/// Reads a file with one number; `None` for `max`.
+/// Reads a file that contains one number; returns `None` if it contains `max`.
 fn number(folder: &Path, file: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(file)).ok()?;
     text.trim().parse().ok()

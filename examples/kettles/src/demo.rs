@@ -21,7 +21,7 @@ use crate::time::Time;
 const SEEDED_DEVICES: u32 = 20;
 const SEEDED_DAYS: i64 = 365;
 const SEEDED_EVERY_SECONDS: i64 = 300;
-/// Number of rows of history in a batch.
+/// Number of rows per batch of history.
 const SEED_LEN: usize = 2000;
 /// Duration of the simulation, which a signal usually ends.
 const FOREVER: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -126,7 +126,7 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
             break;
         }
         let sender = sender.clone();
-        // The queue has capacity for both history and live measurements.
+        // The queue has enough capacity for these batches of history and for live measurements.
         let acknowledge = move |outcome| sender.send(outcome).unwrap_or_default();
         ingest.push(Work::Many(some), Box::new(acknowledge));
         under_way += 1;

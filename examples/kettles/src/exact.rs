@@ -290,8 +290,8 @@ impl Moments {
     }
 }
 
-/// Returns the byte for the power of 2^32 of a sum's first digit: all squares are below 2^(32 ·
-/// 131) units.
+/// Returns the power of 2^32 of a sum's first digit as one byte. It fits, because all squares are
+/// below 2^(32 · 131) units.
 fn place_byte(start: usize) -> u8 {
     u8::try_from(start).expect("no sum is of that many values")
 }

@@ -18,7 +18,7 @@ pub const ROWS: &[u64] = &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000,
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// Number of values in each bucket; one bucket more than there are bounds.
+    /// Number of values in each bucket; the bucket after the last bound has no upper bound.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
@@ -27,7 +27,8 @@ pub struct Histogram {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     bounds: &'static [u64],
-    /// Counts per bucket, not cumulative; one more than there are bounds.
+    /// Number of values in each bucket, not cumulative; the bucket after the last bound has no
+    /// upper bound.
     pub counts: Vec<u64>,
     /// Sum of all values.
     pub sum: u64,
@@ -104,7 +105,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the bounds with cumulative counts; the last bound is infinite and `None`.
+    /// Returns each bound with the number of values up to it, in ascending order. The last bound is
+    /// infinite, which is written as `None`.
     pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let bounds = self.bounds.iter().copied().map(Some).chain([None]);
         let mut total = 0;
@@ -114,7 +116,8 @@ impl Snapshot {
         })
     }
 
-    /// Returns the quantile, interpolated within its bucket; `None` if there are no values.
+    /// Returns the value at `quantile`, interpolated within its bucket; `None` if there are no
+    /// values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let count = self.count();
         #[expect(clippy::cast_precision_loss, reason = "counts are no larger")]

@@ -1,4 +1,4 @@
-//! Group commit: from requests to transactions.
+//! Group commit: the writer thread commits the rows of many requests in one transaction.
 //!
 //! # Theory of operation
 //!
@@ -279,7 +279,7 @@ impl Ingest {
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             queue.is_writer_idle = false;
         }
-        // A timeout wakes the writer here, so that no request pays for waking it.
+        // The writer wakes by a timeout here, so that no request has to wake it.
         while !queue.is_closed && !queue.entries.is_empty() {
             let rest = not_before.saturating_duration_since(Instant::now());
             if rest.is_zero() {

@@ -10,8 +10,8 @@ use crate::time::Time;
 const TEMP_MIN: f64 = -273.15;
 /// Highest accepted temperature, in °C.
 const TEMP_MAX: f64 = 1000.0;
-/// Maximum lead of a kettle's clock, in seconds: the easternmost time zone, for kettles that send
-/// local time as UTC, plus a margin.
+/// Maximum time, in seconds, by which a kettle's clock may be ahead. It covers kettles that send
+/// the local time of the easternmost time zone as UTC, plus a margin.
 const AHEAD_MAX_S: i64 = 24 * 3600;
 
 /// Reason for refusing a body.
@@ -34,7 +34,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    /// Returns whether the error is that the body is malformed.
+    /// Returns whether the body is malformed.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Malformed(_) => true,
@@ -150,7 +150,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the range at this moment. It starts `retain_days` ago, or in 1970 if that is 0.
+    /// Returns the range at this moment. It starts `retain_days` ago, or in 1970 if `retain_days`
+    /// is 0.
     pub fn now(retain_days: u32) -> Self {
         let now = Time::now();
         let first = match retain_days {
@@ -173,12 +174,12 @@ pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Meas
     checked(object(body)?, |_| device, window)
 }
 
-/// Parses a gateway's batch, one measurement per line: of the device in its `id`, or of the
-/// gateway.
+/// Parses a gateway's batch of one measurement per line. A measurement belongs to the device in its
+/// `id` field; without that field, it belongs to the gateway.
 ///
 /// # Errors
 ///
-/// If a line is malformed, or a value is impossible; the error is of the first such line.
+/// If a line is malformed, or a value is impossible; the error names the first such line.
 pub fn measurements(
     body: &[u8],
     gateway: DeviceId,
@@ -229,7 +230,8 @@ fn checked(
     })
 }
 
-/// Parses the body of a login; as in the original, only the presence of a name matters.
+/// Parses the body of a login. The name must be present, but its value is ignored, as in the
+/// original server.
 ///
 /// # Errors
 ///

@@ -37,7 +37,8 @@ pub struct Live(Arc<Mutex<Watchers>>);
 #[derive(Debug, Default)]
 struct Watchers {
     sockets: Vec<Socket>,
-    /// Recent messages, so that a new page starts with history.
+    /// The latest messages, which the server sends to a new client first, so that its page starts
+    /// with history.
     frames: VecDeque<Frame>,
 }
 

@@ -1,4 +1,4 @@
-//! `kettles measure`: the store's cost of a row, without HTTP.
+//! `kettles measure`: measures the cost of storing a row, without HTTP.
 
 use std::fs;
 use std::path::PathBuf;
@@ -62,7 +62,8 @@ impl Measure {
             .collect();
         let mut store = store::open(&self.database)?;
         store.load().context("the store cannot be read")?;
-        // All kettles are registered beforehand, as in a server that has run for a minute.
+        // All kettles are registered before the measurement, as in a server that has run for a
+        // minute.
         let known = Batch {
             devices: plan.devices().collect(),
             ..Batch::default()

@@ -54,7 +54,7 @@ fn accept_reason(error: &io::Error) -> &'static str {
 /// All metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Requests by handler, method and status, in this order.
+    /// Durations of requests, ordered by handler, then by method, then by status.
     durations: Vec<Histogram>,
     measurements: AtomicU64,
     duplicates: AtomicU64,
@@ -103,7 +103,7 @@ impl Default for Metrics {
     }
 }
 
-/// Metrics that change from second to second.
+/// Values of the metrics that the live page shows.
 #[derive(Debug, Clone)]
 pub struct Pulse {
     /// Durations of all requests.
@@ -508,7 +508,7 @@ impl Text {
     }
 }
 
-/// Event listener of the engine that counts its events.
+/// Observer of the engine that counts the engine's events.
 #[derive(Debug)]
 pub struct Counting(pub Arc<Metrics>);
 

@@ -86,8 +86,8 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// A reserved address: bound but not listening, so no other program can bind it, it receives no
-/// connections, and the processes can share it.
+/// A reserved address: its socket is bound but not listening. So it receives no connections, no
+/// other program can bind the address, and the server processes can share it.
 #[derive(Debug)]
 struct Held {
     addr: SocketAddr,

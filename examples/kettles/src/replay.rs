@@ -59,7 +59,7 @@ struct App {
     has_job: Condvar,
     handler_cost: Duration,
     metrics: Arc<Metrics>,
-    /// Always empty; the exposition of the metrics requires a queue.
+    /// A queue that is always empty; the code that exports the metrics needs one.
     ingest: Ingest,
 }
 

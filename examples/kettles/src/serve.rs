@@ -170,7 +170,8 @@ impl Running {
         }
         if let Some(number) = options.member {
             app.metrics.set_number(number);
-            // The process's own address, for its metrics. The supervisor has reserved the port.
+            // The process's own address, at which Prometheus reads its metrics. The supervisor has
+            // reserved the port.
             let own = Listener::tcp_shared((Ipv4Addr::LOCALHOST, options.own_port).into(), 128);
             builder = builder.listen(own.context("cannot listen on --own-port")?);
         }

@@ -208,7 +208,7 @@ fn json_number(value: f64) -> String {
     format!("{:?}", value.clamp(f64::MIN, f64::MAX))
 }
 
-/// Appends a length of two bytes and the sum.
+/// Appends the length of the serialised sum, as two bytes, and then the sum.
 fn write_sum(bytes: &mut Vec<u8>, sum: &ExactSum) {
     let sum = sum.to_bytes();
     let len = u16::try_from(sum.len()).expect("the longest sum has some 600 bytes");

@@ -89,7 +89,7 @@ fn a_gateway_request_is_stored_completely_or_not_at_all() {
         lines += &measurement(&time, second, 50.0, 10).replace('\n', " ");
         lines.push('\n');
     }
-    // The lines are of two kettles in turn.
+    // The lines belong to two kettles alternately.
     let other = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
     let marked: String = lines
         .lines()
@@ -112,7 +112,7 @@ fn a_gateway_request_is_stored_completely_or_not_at_all() {
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 0);
     let answer = client.post("/measurements", Some(KETTLE), &marked);
     assert_eq!((answer.status, &*answer.text()), (200, r#"{"stored":50}"#));
-    // A repeated request, as from a gateway that received no response.
+    // The gateway repeats a request, as if it had received no response.
     assert_eq!(
         client.post("/measurements", Some(KETTLE), &marked).status,
         200

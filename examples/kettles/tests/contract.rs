@@ -46,7 +46,8 @@ fn unauthenticated_requests_get_the_errors_of_the_original() {
         client.send(method, path, Some("kettle"), &[], body);
         let answer = client.receive();
         assert_eq!((answer.status, &*answer.text()), (403, "Invalid Cookie"));
-        // The identity is in a header field with this name, not in a cookie with this name.
+        // The identity must be in a header field with this name; a cookie with this name is
+        // ignored.
         let cookie = format!("Cookie: servant-auth-cookie={KETTLE}");
         client.send(method, path, None, &[&cookie], body);
         assert_eq!(client.receive().status, 401);
@@ -93,7 +94,7 @@ fn statistics_are_computed_from_the_measurements() {
     // A late measurement enters the history, but does not change the kettle's current charge and
     // volume.
     at("2017-12-24T07:00:00+01:00", 99, 20.5, 1);
-    // A duplicate.
+    // A second measurement with the time of an earlier one is a duplicate and does not count.
     at("2017-12-24T18:31:00Z", 40, 80.5, 900);
     let expected = json!({
         "statsMeasurementCount": 3,

@@ -53,7 +53,7 @@ fn a_full_queue_refuses_and_recovers() {
     let expected = refused.len() as f64;
     assert_eq!(kettles.metric(name), Some(expected));
     assert_eq!(kettles.metric("kettles_ingest_queue_rows"), Some(0.0));
-    // A refused client may retry.
+    // A refused client can retry with success.
     assert_eq!(
         kettles
             .client()

@@ -41,7 +41,7 @@ fn two_servers_share_a_database() {
         assert_eq!((answer.status, &*answer.text()), (200, ""));
     };
     post(&one, NIGHT, 40);
-    // A measurement that is late for one server and a duplicate for both.
+    // This measurement is late for one server, and a duplicate for both.
     post(&other, EVENING, 50);
     post(&one, EVENING, 50);
     post(&other, NIGHT, 40);

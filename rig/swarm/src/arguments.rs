@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `swarm`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ const OVERLOAD: &str = "overload";
 /// Name of the goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
-/// Kind of load.
+/// The load that the command line selects.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Load {
     Kettles {
-        /// Whether kettles log in before their first other request.
+        /// Whether each kettle logs in before it sends other requests.
         log_in: bool,
     },
-    /// Kettles with a WebSocket each.
+    /// Kettles that send their measurements over a WebSocket each.
     WebSockets,
     /// Kettles that send three times as many requests as the server can answer.
     Overload,
-    /// Kettles with more connections than the server allows.
+    /// More connections of kettles than the server allows.
     Full,
-    /// Nix clients: the file with the store paths of the cache.
+    /// Nix clients. The value is the file that lists the store paths of the cache.
     Cache(PathBuf),
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Parses the command line. The error for `--help` carries its text.
+    /// Parses the command line. For `--help`, returns an error that contains the help text.
     pub(crate) fn parse(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
@@ -74,7 +74,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the number of connections, capped by the limit of open files.
+    /// Returns the number of connections, at most as many as the limit of open files allows.
     pub(crate) fn connections(&self) -> usize {
         // The user may ask for more connections than the server allows.
         self.connections.min(if self.is_connections_given {
@@ -98,7 +98,7 @@ impl Arguments {
         Self::new(matches, load, *goal.unwrap_or(&KETTLES))
     }
 
-    /// Combines the options with the values of `goal` for those that are not given.
+    /// Combines the given options with the values of `goal` for all other options.
     fn new(matches: &ArgMatches, load: Load, goal: Goal) -> Self {
         let count = one(matches, "count").unwrap_or(goal.count);
         let period = seconds(matches, "every", goal.period_s);

@@ -1,4 +1,4 @@
-//! Fleet of Nix clients. Each asks the cache for the narinfos of many paths, and then downloads the
+//! A fleet of Nix clients. Each client requests the narinfos of many paths, and then downloads the
 //! closure of one path.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -78,18 +78,18 @@ enum Want {
     Info,
     Path(Hash),
     Absent(Hash),
-    /// Narinfo in the closure of a download, with the download's number.
+    /// Narinfo of a path in the closure of a download, and the number of the download.
     Closure(Hash, u64),
-    /// URL of a NAR, its announced length, and the download's number.
+    /// A NAR: its URL, its length according to the narinfo, and the number of the download.
     Nar(String, u64, u64),
 }
 
 /// Download in progress.
 #[derive(Debug, Default)]
 struct Download {
-    /// Hash parts of the paths whose narinfos were requested.
+    /// Hash parts of the paths whose narinfos the download has requested so far.
     met: HashSet<Hash>,
-    /// Number of unanswered requests.
+    /// Number of requests of the download that are not answered yet.
     open: usize,
 }
 
@@ -154,7 +154,7 @@ impl Clients {
 
     fn begin_turn(&mut self, now: Duration) {
         if self.since.is_zero() {
-            // Once only, because Nix caches the response.
+            // Each client requests it only once, because Nix caches the response.
             self.due.push_back((now, Want::Info));
         }
         self.index += 1;
@@ -188,7 +188,7 @@ impl Clients {
         *self.catalog.0.get(index).unwrap_or(&[b'0'; HASH_LEN])
     }
 
-    /// Returns a random hash part, which no path has.
+    /// Returns a random hash part that no path of the cache has.
     fn absent(&mut self) -> Hash {
         let mut hash = [b'0'; HASH_LEN];
         for digit in &mut hash {
@@ -224,7 +224,7 @@ impl Clients {
         Some(())
     }
 
-    /// Ends one request of a download.
+    /// Records that one request of a download has ended.
     fn done(&mut self, want: &Want) {
         if let Want::Closure(_, number) | Want::Nar(_, _, number) = want
             && let Some(download) = self.downloads.get_mut(number)
@@ -364,12 +364,12 @@ mod tests {
             (format!("/{A}.narinfo"), Verdict::Good(CLOSURE))
         );
         assert_eq!(clients.next_due(), Some(Duration::from_millis(5)));
-        // The narinfo is of another path.
+        // The narinfo describes another path than the requested one.
         let (path, verdict) = step(&mut clients, 200, &narinfo(""), 1);
         assert_eq!((path, verdict), (format!("/{B}.narinfo"), Verdict::Wrong));
         let (path, verdict) = step(&mut clients, 200, "", 7);
         assert_eq!((&path[..], verdict), ("/nar/a.nar", Verdict::Good(NAR)));
-        // Nothing is due until the next turn.
+        // No request is due until the next turn.
         assert!(clients.next_due() >= Some(Duration::from_secs(9)));
         assert!(clients.downloads.is_empty() && clients.asked.is_empty());
     }

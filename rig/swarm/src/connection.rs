@@ -1,4 +1,4 @@
-//! Connection to the server.
+//! A connection to the server, and its state.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::response::{Complete, Response};
 pub(crate) enum State {
     #[default]
     Closed,
-    /// Connecting, since this time.
+    /// The TCP connection is being established, since this time.
     Opening(TcpStream, Duration),
     Free(TcpStream),
     Busy(TcpStream, Ask, Duration),
@@ -21,27 +21,27 @@ pub(crate) enum State {
 /// Result of reading from a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// No complete response yet.
+    /// The response is not complete yet.
     Nothing,
     Answered(Complete),
     Malformed,
-    /// Refused by the server with an unsolicited 503, because of its connection limit.
+    /// The server has sent 503 before any request, because it has reached its connection limit.
     TurnedAway,
-    /// Closed by the server.
+    /// The server has closed the connection.
     Closed,
 }
 
-/// Connection that is reopened after each loss.
+/// A connection that is reopened whenever it is lost.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
-    /// Unwritten rest of the request.
+    /// Rest of the request that is not written yet.
     pub(crate) request: Vec<u8>,
     pub(crate) response: Response,
 }
 
 impl Connection {
-    /// Writes as much as the socket takes. Returns whether anything is left.
+    /// Writes as much of the request as the socket accepts. Returns whether some of it is left.
     pub(crate) fn write(&mut self) -> std::io::Result<bool> {
         let State::Busy(stream, ..) = &mut self.state else {
             return Ok(false);
@@ -58,7 +58,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Reads the available bytes, using `piece` as buffer.
+    /// Reads the available bytes into `piece` and decodes them.
     pub(crate) fn read(&mut self, piece: &mut [u8]) -> Event {
         let (stream, keeps_body) = match &mut self.state {
             State::Busy(stream, ask, _) => (stream, Some(ask.wants_body)),

@@ -9,7 +9,7 @@ pub struct Ask {
     pub operation: usize,
     /// Due time, from the start of the run.
     pub due: Duration,
-    /// Value by which the fleet recognises the request.
+    /// Value by which the fleet recognises the request when the response arrives.
     pub token: u64,
     /// Whether [`Answer::body`] must contain the body of the response.
     pub wants_body: bool,
@@ -26,23 +26,24 @@ pub struct Answer<'a> {
     pub body_len: u64,
 }
 
-/// Result of a response.
+/// Verdict of the fleet on a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Correct, and counted for the operation with this index, which may differ from the request's.
+    /// Correct. The response counts for the operation with this index, which may differ from the
+    /// operation of the request.
     Good(usize),
     /// Refused because of overload: status 429 or 503.
     Refused,
-    /// Not a response of a correct server.
+    /// Not a response that a correct server would send.
     Wrong,
 }
 
-/// Clients that send requests on a schedule of their own.
+/// Simulated clients that send requests on a schedule of their own.
 pub trait Fleet: Send {
     /// Returns the names of the operations, for reports.
     fn operations(&self) -> &'static [&'static str];
 
-    /// Returns when the next request is due, from the start of the run; `None` if none is
+    /// Returns the due time of the next request, from the start of the run; `None` if no request is
     /// scheduled.
     fn next_due(&self) -> Option<Duration>;
 
@@ -56,7 +57,7 @@ pub trait Fleet: Send {
     fn failed(&mut self, _ask: &Ask) {}
 }
 
-/// Judges a status where only `good` is correct.
+/// Judges a response by its status alone: only `good` is correct.
 pub(crate) fn verdict_of(status: u16, good: u16, operation: usize) -> Verdict {
     match status {
         status if status == good => Verdict::Good(operation),

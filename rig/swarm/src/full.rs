@@ -14,11 +14,11 @@ use crate::say;
 
 /// A new connection on which nothing arrives for this long counts as accepted.
 const SILENCE: Duration = Duration::from_millis(200);
-/// Time in which a server notices that connections were closed.
+/// Wait after all connections were closed, so that the server can notice it.
 const NOTICE: Duration = Duration::from_secs(1);
 /// Duration of a run that is ended by its stop flag.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Number of refused connections after which no further ones are tried.
+/// Number of refused connections after which the goal opens no further ones.
 const TURNED_AWAY: usize = 20;
 
 /// Runs the goal; returns a line for each requirement that the server missed. Fails if the load
@@ -112,8 +112,8 @@ fn come(address: SocketAddr, count: usize) -> (Vec<TcpStream>, usize) {
     (let_in, turned_away)
 }
 
-/// Returns whether a connection was accepted. A refused one receives a response or the end of the
-/// connection at once.
+/// Returns whether the server has accepted a connection. On a refused connection, a response or the
+/// end of the connection arrives at once.
 fn is_let_in(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(SILENCE)).unwrap_or_default();
     let read = stream.read(&mut [0; 512]);

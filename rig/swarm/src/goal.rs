@@ -1,4 +1,4 @@
-//! Bounds that a run must keep, and named runs with bounds.
+//! Goals: named runs, and the bounds that their results must keep.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Bounds {
     }
 }
 
-/// A run: values of the options that are not given, and bounds.
+/// A named run: the values of all options that are not given, and the bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) name: &'static str,
@@ -67,7 +67,7 @@ pub(crate) struct Goal {
     pub(crate) connections: Option<usize>,
     /// Period of a client, in seconds.
     pub(crate) period_s: f64,
-    /// Time in which all clients send once; the whole period if `None`.
+    /// Time within which every client sends once; the whole period if `None`.
     pub(crate) within: Option<Duration>,
     pub(crate) duration_s: f64,
     pub(crate) bounds: Bounds,

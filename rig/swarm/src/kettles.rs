@@ -26,13 +26,13 @@ struct Hand {
     since: Duration,
 }
 
-/// Kettles with a fixed period. Each sends its measurement half a window after its request for a
-/// command, so that neither waits for the other.
+/// Kettles with a fixed period. Each kettle sends its measurement half a window after its request
+/// for a command, so that neither request has to wait for the response to the other.
 #[derive(Debug)]
 pub struct Kettles {
     /// Phases of the kettles within the period, in ascending order.
     phases: Vec<Duration>,
-    /// Window of the phases: exclusive upper bound.
+    /// Length of the window of the phases: every phase is below this value.
     within: Duration,
     period: Duration,
     hands: [Hand; 2],
@@ -226,7 +226,7 @@ impl Fleet for Kettles {
         let (index, due) = self.advance(operation);
         let kettle = index as u64;
         let operation = match (&self.names, self.name(kettle)) {
-            // Log in first, whatever is scheduled.
+            // A kettle without a name logs in first, whatever is scheduled.
             (Some(_), None) => LOGIN,
             _ => operation,
         };

@@ -24,13 +24,14 @@ const STEP: Duration = Duration::from_secs(3);
 const KEPT_UP: f64 = 0.9;
 /// Minimum throughput under three times the capacity, as a share of the capacity.
 const THROUGHPUT_MIN: f64 = 0.9;
-/// Number of alternations between capacity and overload.
+/// Number of times that the load alternates between capacity and overload.
 const ROUNDS: u32 = 3;
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Memory limit of the server, in bytes.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// Runs the goal; returns what the server missed. Fails if the load cannot be run.
+/// Runs the goal; returns a line for each requirement that the server missed. Fails if the load
+/// cannot be run.
 pub(crate) fn run(
     arguments: &Arguments,
     address: SocketAddr,
@@ -46,7 +47,8 @@ pub(crate) fn run(
         }
         rate *= 2.0;
     }
-    // Alternate, so that other load on the machine affects both alike.
+    // Capacity and overload alternate, so that other load on the machine affects both results
+    // alike.
     let part_time = arguments.duration / ROUNDS;
     let (mut peak_count, mut count, mut refused, mut wrong) = (0, 0, 0, 0);
     let mut drained = Duration::ZERO;
@@ -142,10 +144,11 @@ fn ask(
     Ok((tally, settled + asked.elapsed()))
 }
 
-/// Repeats a kettle's requests on new connections until the server answers both correctly.
+/// Sends both requests of one kettle on new connections, again and again, until the server answers
+/// both correctly.
 fn answered_at_once(address: SocketAddr) -> Result<()> {
     let second = Duration::from_secs(1);
-    // The seed makes this another kettle than those of the load.
+    // With this seed, the probe is another kettle than those of the load.
     let mut fleet = Kettles::new("probe", 1, second, second, u64::MAX);
     if !holds_within(PATIENCE, || {
         is_answered(address, &mut fleet).unwrap_or(false)

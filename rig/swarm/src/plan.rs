@@ -11,7 +11,8 @@ const DESCRIPTORS_KEPT: u64 = 64;
 const DESCRIPTORS_OF_SERVER: u64 = 320;
 /// Limit of open files below which such a server reserves half of its descriptors.
 const DESCRIPTORS_FEW: u64 = 4096;
-/// Connections that such a server accepts at least, unless half of its descriptors are fewer.
+/// Minimum number of connections that such a server accepts, unless half of its descriptors are
+/// fewer.
 const DESCRIPTORS_OF_FEW: u64 = 16;
 
 /// Parameters of a run.
@@ -19,12 +20,13 @@ const DESCRIPTORS_OF_FEW: u64 = 16;
 pub struct Plan {
     /// Address of the server.
     pub address: SocketAddr,
-    /// Number of open connections. If there are fewer than clients, clients share
+    /// Number of open connections. If there are more clients than connections, the clients share
     /// them: each request takes the connection that was idle longest.
     pub connections: usize,
     /// Time during which requests are sent.
     pub duration: Duration,
-    /// Time after which a request has failed and its connection is closed.
+    /// Maximum time for a response. After that time, the request fails and its connection is
+    /// closed.
     pub timeout: Duration,
 }
 
@@ -48,8 +50,9 @@ pub fn connections_max() -> usize {
     count(descriptors().saturating_sub(DESCRIPTORS_KEPT))
 }
 
-/// Returns the maximum number of connections that a server with `samovar-http` also accepts, if it
-/// has the same hard limit of open files. Raises this process's limit to its hard limit.
+/// Returns the maximum number of connections that this process can open and a server with
+/// `samovar-http` accepts, if the server has the same hard limit of open files. Raises this
+/// process's limit to its hard limit.
 #[must_use]
 pub fn connections_both() -> usize {
     let descriptors = descriptors();

@@ -13,7 +13,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Returns `None` if there is no such process.
+    /// Returns the process with this PID; `None` if there is none.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let before = sum(pid, procfs::cpu_time)?;
         Some(Self { pid, before })

@@ -23,8 +23,8 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// Decodes bytes as they were read. A response delimited by the end of the connection is an
-    /// error, and so are bytes after the response, because requests are not pipelined.
+    /// Decodes newly read bytes. Fails if the response is delimited by the end of the connection,
+    /// or if bytes follow the response, because requests are not pipelined.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],

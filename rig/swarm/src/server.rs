@@ -1,4 +1,4 @@
-//! Server that is started for a run and stopped after it.
+//! Starts the server for a run, and stops it after the run.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

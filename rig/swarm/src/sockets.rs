@@ -55,7 +55,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, stream, data, BOTH)?)
     }
 
-    /// Changes the events of interest to reading, and writing if `writes`.
+    /// Sets the events to wait for: always reading, and also writing if `writes`.
     pub(crate) fn modify(&self, stream: &TcpStream, key: usize, writes: bool) -> io::Result<()> {
         let flags = if writes { BOTH } else { EventFlags::IN };
         let data = EventData::new_u64(key as u64);
@@ -64,7 +64,8 @@ impl Poller {
 
     /// Waits at most `timeout`; sets `keys` to the keys of ready sockets.
     pub(crate) fn wait(&self, timeout: Duration, keys: &mut Vec<usize>) -> io::Result<()> {
-        // epoll rounds timeouts up to milliseconds, which would delay requests; ppoll does not.
+        // epoll rounds timeouts up to milliseconds, which would delay requests. ppoll does not
+        // round.
         let exact = Timespec::try_from(timeout).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact)) {
             Ok(_) | Err(Errno::INTR) => {}

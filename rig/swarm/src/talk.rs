@@ -1,6 +1,7 @@
-//! Kettles with a WebSocket each: they send measurements, and receive receipts and commands.
+//! Kettles that have a WebSocket each, over which they send measurements and receive receipts and
+//! commands.
 //!
-//! The schedule, and hence the latencies, are those of [`Kettles`].
+//! The schedule is that of [`Kettles`], and latencies are measured in the same way.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -153,8 +154,8 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Sends the measurements that are due. Those of kettles without an open socket count as
-    /// unsent.
+    /// Sends the measurements that are due. If the socket of a kettle is not open, its measurement
+    /// counts as unsent.
     fn send_due(&mut self) -> io::Result<()> {
         while let Some(due) = self.kettles.next_measurement()
             && due <= self.now()

@@ -87,9 +87,9 @@ pub struct Tally {
     pub late: Histogram<u64>,
     /// Failures by kind.
     pub failures: Failures,
-    /// Connections that were closed between requests and reopened.
+    /// Number of connections that were closed between requests and then reopened.
     pub reopened: u64,
-    /// Connections that were open at the end.
+    /// Number of connections that were open at the end.
     pub connections: usize,
 }
 
@@ -135,7 +135,7 @@ impl Tally {
         rate(self.answered(), self.duration)
     }
 
-    /// Adds the results of another thread.
+    /// Adds the results in `other` to these results.
     pub(crate) fn add(&mut self, other: &Self) {
         self.settled = self.settled.max(other.settled);
         for (mine, other) in self.operations.iter_mut().zip(&other.operations) {
@@ -178,7 +178,8 @@ fn histogram() -> Histogram<u64> {
 }
 
 fn merge(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
-    // Most histograms are empty: skip walking over ten thousand buckets.
+    // Most histograms are empty. This check avoids walking over their more than ten thousand
+    // buckets.
     if !part.is_empty() {
         sum.add(part).expect("the bounds are the same");
     }

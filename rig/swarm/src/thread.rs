@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_millis(250);
 const BURST_MAX: usize = 64;
 
 /// Sends the requests of `fleet` and calls `each_second` with the results of each second. Ends
-/// after the plan's duration, or soon after `stop` is set. Returns the sum.
+/// after the plan's duration, or soon after `stop` is set. Returns the results of the whole run.
 ///
 /// The clock starts when all connections are open, or after the plan's timeout. Connections that
 /// could not be opened by then count as failures.
@@ -47,8 +47,8 @@ pub fn run<F: Fleet>(
     })
 }
 
-/// Runs `load` on a thread of its own, so that reports do not delay requests; returns the sum of
-/// the results that it publishes.
+/// Runs `load` on its own thread, so that reports do not delay requests. Returns the sum of the
+/// results that the load publishes.
 pub(crate) fn watch(
     operations: &[&'static str],
     stop: &AtomicBool,
@@ -151,14 +151,14 @@ impl<'a> Opener<'a> {
         self.closed.push_back((index, not_before));
     }
 
-    /// Lets all closed connections be opened at once, because the clock starts again.
+    /// Allows all closed connections to be opened at once, because the clock restarts at zero.
     pub(crate) fn restart_clock(&mut self) {
         for (_, not_before) in &mut self.closed {
             *not_before = Duration::ZERO;
         }
     }
 
-    /// Starts opening closed connections; calls `opening` with each.
+    /// Starts opening closed connections; calls `opening` with each of them.
     pub(crate) fn open(
         &mut self,
         now: Duration,
@@ -187,7 +187,8 @@ struct Thread<'a, F> {
     shared: &'a Shared<'a>,
     fleet: F,
     connections: Vec<Connection>,
-    /// Idle connections, longest idle first; may contain closed ones.
+    /// Queue of idle connections, longest idle first; it may contain connections that were closed
+    /// meanwhile.
     free: VecDeque<usize>,
     opener: Opener<'a>,
     busy: usize,
@@ -303,7 +304,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         })
     }
 
-    /// Sends the requests that are due, while connections are idle. Returns `false` if more may be
+    /// Sends due requests as long as a connection is idle. Returns `false` if more requests may be
     /// due.
     fn send_due(&mut self) -> io::Result<bool> {
         for _ in 0..BURST_MAX {
@@ -318,7 +319,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             let connection = &mut self.connections[index];
             match std::mem::take(&mut connection.state) {
                 State::Free(stream) => self.send(index, stream)?,
-                // The connection was closed while in the queue.
+                // The connection was closed while it was in the queue of idle connections.
                 state => connection.state = state,
             }
         }
@@ -424,7 +425,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         }
     }
 
-    /// Handles the loss of a connection, which fails its request.
+    /// Handles the loss of a connection: its request, if any, counts as failed.
     fn lost(&mut self, index: usize, loss: Loss) {
         let mut not_before = self.now();
         match std::mem::take(&mut self.connections[index].state) {

@@ -25,7 +25,8 @@
 //!   duplicates are not counted.
 //!
 //! Writers lock devices by ID and then rows by time, so they do not deadlock. If the database
-//! chooses another order after all, it aborts one of the two, which starts again with locks.
+//! chooses another order after all, it aborts one of the two transactions, and its writer tries
+//! again with locks.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -252,7 +253,8 @@ impl Session {
         if let Some(committed) = self.guess(batch)? {
             return Ok(committed);
         }
-        // Nearly always, all rows are new; then the INSERT need not return any.
+        // Nearly always, all rows are new. Then the INSERT need not return which rows it has
+        // inserted.
         match self.try_commit(batch, false)? {
             Some(committed) => Ok(committed),
             None => {
@@ -419,7 +421,8 @@ fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
     }
     for row in &devices {
         let (id, latest) = device(row);
-        // The rows are authoritative; a device may have none left.
+        // The rows are authoritative. If pruning has deleted all rows of a device, the recorded
+        // newest measurement is used.
         if let Some(latest) = newest.remove(&id).or(latest) {
             totals.replace(None, &latest);
         }

@@ -83,7 +83,7 @@ struct Checkpoint {
     changed: Vec<DeviceId>,
     /// Number of the current round of `changed`.
     round: u64,
-    /// Devices that the current checkpoint still has to copy; the next ones are at the end.
+    /// Devices that the current checkpoint still has to copy; the last ones are copied next.
     leaving: Vec<DeviceId>,
     /// Number of devices that the current transaction copies.
     step_len: usize,
@@ -270,7 +270,8 @@ impl Store for SqliteStore {
             newest.insert(measurement.device, Latest::from(&measurement));
         }
         for (device, latest) in &devices {
-            // The rows are authoritative; a device may have none left.
+            // The rows are authoritative. If pruning has deleted all rows of a device, the recorded
+            // newest measurement is used.
             if let Some(latest) = newest.remove(device).or(*latest) {
                 totals.replace(None, &latest);
             }
@@ -324,7 +325,7 @@ struct Writing<'a> {
     before: Vec<(DeviceId, Option<Known>)>,
     /// Devices with a newer measurement, without duplicates.
     changes: Vec<(DeviceId, Latest)>,
-    /// Devices among them that had no change since the last checkpoint started.
+    /// Devices in `changes` that had not changed since the last checkpoint started.
     changed: Vec<DeviceId>,
     duplicate_count: usize,
 }
@@ -369,7 +370,8 @@ impl Writing<'_> {
     }
 
     fn measurements(&mut self, rows: &[Measurement], checkpoint: &Checkpoint) -> Result<()> {
-        // Nearly always, all rows are new; then the INSERT need not return any.
+        // Nearly always, all rows are new. Then the INSERT need not return which rows it has
+        // inserted.
         let are_new = self.insert_all(rows)?;
         let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
         for row in rows {
@@ -547,7 +549,7 @@ fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Resu
     Ok(())
 }
 
-/// Returns a statement that checkpoints `row_count` devices.
+/// Returns an SQL statement that copies `row_count` devices to the table `device`.
 fn replace_sql(row_count: usize) -> String {
     let rows = vec!["(?, ?, ?, ?, ?, ?)"; row_count].join(", ");
     format!("INSERT OR REPLACE INTO device VALUES {rows}")

@@ -12,7 +12,7 @@ use crate::device::{DeviceId, Latest, Measurement};
 use crate::stats::Totals;
 use crate::time::Time;
 
-/// Minimum number of rows for COPY, which costs two thirds of an INSERT and one more round trip.
+/// Minimum number of rows for COPY. COPY costs two thirds of an INSERT, but one more round trip.
 const COPY_LEN: usize = 100;
 
 /// Prepared statements of a connection.
@@ -112,7 +112,7 @@ pub(super) fn device(row: &Row) -> (DeviceId, Option<Latest>) {
     (row.get(0), latest)
 }
 
-/// Rows of a batch that were new.
+/// The rows of a batch that were new, that is, not duplicates.
 pub(super) enum Inserted {
     All,
     Some(HashSet<(Time, DeviceId)>),

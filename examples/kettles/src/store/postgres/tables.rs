@@ -7,7 +7,7 @@ use postgres::{Client, Transaction};
 use crate::store::Result;
 use crate::time::Time;
 
-/// First half of the advisory lock keys: "kett".
+/// First half of the keys of all advisory locks: "kett" in ASCII.
 pub(super) const LOCK: i32 = 0x6b65_7474;
 
 const TABLES: &str = include_str!("../../../migrations/postgres/001-kettles.sql");
