@@ -26,7 +26,7 @@ pub struct Location {
     pub log_dir: PathBuf,
     /// The daemon's socket.
     pub socket: PathBuf,
-    /// Whether the store is never written to.
+    /// Whether the store is never written to, so that its database may be opened as immutable.
     pub read_only: bool,
     /// Whether Nix locks the database by a file beside it, as it does without WAL mode
     /// (`use-sqlite-wal = false`).

@@ -202,7 +202,7 @@ impl Realisation {
         let mut all: Vec<Value> = own
             .chain(stored.into_iter().filter(is_by_another))
             .collect();
-        // Nix keeps signatures in a sorted set.
+        // Sort the signatures as Nix does, which keeps them in a sorted set.
         all.sort_by_cached_key(Value::to_string);
         members.insert("signatures".to_owned(), Value::Array(all));
         Value::Object(members).to_string()

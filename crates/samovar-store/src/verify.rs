@@ -177,7 +177,7 @@ impl Pace {
         let cost = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = Instant::now();
         let from = self.due.max(now.checked_sub(cost).unwrap_or(now));
-        // On overflow (centuries) do not wait.
+        // If the time overflows, which takes centuries, do not wait.
         self.due = from.checked_add(cost).unwrap_or(from);
         self.due.saturating_duration_since(now)
     }

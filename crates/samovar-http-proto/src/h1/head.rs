@@ -446,7 +446,7 @@ impl Codings {
     }
 }
 
-/// Tokens of all `Connection` lines that affect persistence.
+/// The tokens in all `Connection` lines that decide whether the connection persists.
 #[derive(Default)]
 struct ConnectionTokens {
     close: bool,
@@ -524,7 +524,7 @@ fn is_reg_name(name: &[u8]) -> bool {
         })
 }
 
-/// The bytes in `unreserved` or `sub-delims` of RFC 3986; the comma is excluded.
+/// Table that is true for each byte in `unreserved` or `sub-delims` of RFC 3986, except the comma.
 #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const IS_REG_NAME_BYTE: [bool; 256] = {
     let mut is_allowed = [false; 256];

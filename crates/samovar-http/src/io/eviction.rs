@@ -58,7 +58,7 @@ pub(super) enum Wait {
     AtRest,
 }
 
-/// A connection that may be evicted, as of the search.
+/// A connection that could be evicted at the time of the search.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     address: u128,
@@ -165,8 +165,8 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
     found.into_iter().map(|(.., key)| key).collect()
 }
 
-/// Returns the address to which a connection counts. For IPv6, these are the first 64 bits, because
-/// one customer usually controls the remaining bits.
+/// Returns the address under which a connection is counted. For IPv6, it is the first 64 bits,
+/// because one customer usually controls the remaining bits.
 fn address(peer: Peer) -> u128 {
     match peer {
         Peer::Tcp(address) => match address.ip().to_canonical() {

@@ -9,9 +9,9 @@ use crate::tls;
 /// A non-blocking socket, with or without TLS.
 #[derive(Debug)]
 pub(crate) enum Transport {
-    /// Without TLS.
+    /// A socket without TLS.
     Plain(OwnedFd),
-    /// With TLS.
+    /// A socket whose bytes are encrypted by TLS.
     Tls(Box<tls::Stream>),
 }
 

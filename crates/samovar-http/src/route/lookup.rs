@@ -37,7 +37,7 @@ impl Hit<'_, '_> {
 }
 
 impl Router {
-    /// Finds the route of a request.
+    /// Finds the route of a request; returns `None` if no route matches.
     pub(super) fn find<'r, 'h>(&'r self, head: Head<'h>) -> Option<Hit<'r, 'h>> {
         let path = Path::new(head.path()).ok()?;
         let (index, captures) = self.trie.find(&path, |places| choose(places, head))?;

@@ -49,7 +49,7 @@ struct Loaded {
 }
 
 impl TlsConfig {
-    /// Starts a configuration without certificates.
+    /// Creates a builder that has no certificates yet.
     pub fn builder() -> TlsBuilder {
         TlsBuilder::default()
     }

@@ -13,9 +13,9 @@ use rustls::sign::CertifiedKey;
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     certificates: Vec<Arc<CertifiedKey>>,
-    /// Index of the certificate, by exact name.
+    /// Index in `certificates` for each exact server name.
     exact: HashMap<String, usize>,
-    /// Index of the certificate, by the parent domain of a wildcard.
+    /// Index in `certificates` for the parent domain of each wildcard name.
     wildcard: HashMap<String, usize>,
 }
 

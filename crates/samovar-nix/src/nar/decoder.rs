@@ -14,23 +14,23 @@ use super::{
     TARGET_LEN_MAX, TargetError, token,
 };
 
-/// The string that comes next.
+/// The position of the decoder: the string that must come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Magic,
-    /// `(` before a node.
+    /// Expects `(` before a node.
     NodeOpen,
-    /// `type`.
+    /// Expects `type`.
     Type,
-    /// `regular`, `symlink` or `directory`.
+    /// Expects `regular`, `symlink` or `directory`.
     Kind,
-    /// `executable` or `contents`.
+    /// Expects `executable` or `contents`.
     ContentsOrExecutable,
-    /// The empty string after `executable`.
+    /// Expects the empty string after `executable`.
     Marker,
-    /// `contents`.
+    /// Expects `contents`.
     Contents,
-    /// The length of the contents.
+    /// Expects the length of a file's contents.
     Size {
         executable: bool,
     },
@@ -39,29 +39,29 @@ enum State {
         left: u64,
         padding_len: usize,
     },
-    /// The padding after the contents.
+    /// Expects the padding after the contents.
     Padding {
         len: usize,
     },
-    /// `)` after a regular file.
+    /// Expects `)` after a regular file.
     FileClose,
-    /// `target`.
+    /// Expects `target`.
     TargetTag,
-    /// The target of a symbolic link.
+    /// Expects the target of a symbolic link.
     Target,
-    /// `)` after a symbolic link.
+    /// Expects `)` after a symbolic link.
     SymlinkClose,
-    /// `entry` or `)`.
+    /// Expects `entry` or `)` in a directory.
     EntryOrClose,
-    /// `(` of an entry.
+    /// Expects `(` of an entry.
     EntryOpen,
-    /// `name`.
+    /// Expects `name`.
     NameTag,
-    /// The name of an entry.
+    /// Expects the name of an entry.
     Name,
-    /// `node`.
+    /// Expects `node`.
     NodeTag,
-    /// `)` of an entry.
+    /// Expects `)` of an entry.
     EntryClose,
     Done,
     Failed(DecodeError),
@@ -105,15 +105,15 @@ enum Step<'a> {
 #[derive(Debug, Clone)]
 pub struct Decoder {
     state: State,
-    /// The string being collected: length, bytes, padding. Bounded by the longest target with its
-    /// framing.
+    /// The string that is being collected: length, bytes, padding. Its size is bounded by the
+    /// longest target with its framing.
     buffer: Vec<u8>,
     /// Length of a complete string in `buffer`. The next call removes the string.
     text_len: Option<usize>,
     names: Names,
-    /// Number of bytes consumed.
+    /// Number of bytes consumed since the start of the NAR.
     offset: u64,
-    /// Offset of the string being collected.
+    /// Offset in the NAR of the string that is being collected.
     string_offset: u64,
     depth_max: usize,
 }

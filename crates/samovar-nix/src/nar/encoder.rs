@@ -61,21 +61,21 @@ pub struct Encoder {
     names: Names,
 }
 
-/// The calls that are allowed next.
+/// The state of an encoder: the calls that are allowed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// `begin`.
+    /// Only `begin` is allowed.
     #[default]
     Start,
-    /// `file`, `symlink` or `begin_directory`.
+    /// `file`, `symlink` or `begin_directory` is allowed.
     Node,
-    /// `end_file`, after contents of this length.
+    /// Only `end_file` is allowed, after the caller has sent contents of this length.
     Contents { size: u64 },
-    /// `entry` or `end_directory`.
+    /// `entry` or `end_directory` is allowed.
     Directory,
-    /// `end_entry`.
+    /// Only `end_entry` is allowed.
     EntryEnd,
-    /// `finish`.
+    /// Only `finish` is allowed.
     Done,
 }
 

@@ -32,7 +32,7 @@ const MAJOR: u64 = 0x100;
 const MINOR_MAX: u64 = 38;
 const MINOR_MIN: u64 = 20;
 
-/// The protocol feature of realisations by derivation and output.
+/// Name of the protocol feature for realisations that are identified by derivation and output.
 const FEATURE_BUILD_TRACE: &str = "realisation-with-path-not-hash";
 
 const IS_VALID_PATH: u64 = 1;

@@ -102,7 +102,7 @@ impl Entries {
         Ok(self.count_in_all)
     }
 
-    /// Reads the entries after the current part, replacing it.
+    /// Replaces the current part by the entries that follow it, as far as the budget allows.
     pub(super) fn read_on(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -255,7 +255,7 @@ impl Entries {
             .map_err(|_error| TreeError::Changed)
     }
 
-    /// Returns the type of an entry as given by `getdents`; may be unknown.
+    /// Returns the type of an entry as given by `getdents`, which may be unknown.
     pub(super) fn file_type(&self, index: usize) -> FileType {
         self.entries[index].file_type
     }

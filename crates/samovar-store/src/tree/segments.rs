@@ -95,12 +95,12 @@ impl Segments {
         Ok(new)
     }
 
-    /// Returns the next segment.
+    /// Returns the next segment; `None` if the queue is empty.
     pub(super) fn front(&self) -> Option<&Segment> {
         self.queue.front()
     }
 
-    /// Returns whether the walk has ended.
+    /// Returns whether the walk has ended, so that no segment follows those in the queue.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }

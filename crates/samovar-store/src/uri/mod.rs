@@ -95,7 +95,8 @@ pub enum UriError {
     /// The URI exceeds the length limit.
     #[error("the store URI is longer than {URI_LEN_MAX} bytes")]
     TooLong,
-    /// A kind of store that is not supported: the text before `://`, or the whole text without one.
+    /// The URI names a kind of store that is not supported. Contains the text before `://`, or the
+    /// whole text without one.
     #[error(
         "store type {0:?} is not supported: use auto, daemon, local, unix://SOCKET or the path of \
          a directory that holds nix/store"

@@ -74,9 +74,9 @@ pub(crate) struct Stream {
     pub(crate) cancel: Cancel,
     /// The lane in which the request is handled.
     pub(crate) lane: Lane,
-    /// The rest of the response body, between two pulls.
+    /// The rest of the response body, while no worker pulls from it; otherwise `None`.
     pub(crate) outflow: Option<Box<Outflow>>,
-    /// Whether `outflow` waits for the application.
+    /// Whether `outflow` has no bytes until the application wakes the stream.
     pub(crate) is_dry: bool,
     pub(crate) later: Option<(Arc<Later>, Preferences)>,
     pub(crate) state: StreamState,

@@ -17,12 +17,12 @@ use crate::upload::{BodyError, RequestLink};
 /// update for every small read would cost too much.
 const RELEASE_LEN: usize = 16 * 1024;
 
-/// An HTTP/2 stream while a handler has its request.
+/// The link of an HTTP/2 stream to its request, through which a handler reads the request body.
 #[derive(Debug)]
 pub(crate) struct StreamLink {
     stream: StreamRef,
     core: Arc<Core>,
-    /// The request body, if the handler reads it as a stream.
+    /// The request body, if the handler reads it as it arrives; otherwise `None`.
     inflow: Option<Arc<Inflow>>,
     expects_continue: bool,
     /// Number of bytes that were read but not yet returned to the client's window.
