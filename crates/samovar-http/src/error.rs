@@ -77,7 +77,8 @@ impl Error {
 }
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
-    /// Converts a cause. A [`Status`] keeps its code, and its reason phrase becomes the message.
+    /// Converts a cause to a 500. Two kinds of causes have a status of their own: a [`Status`],
+    /// whose reason phrase becomes the message, and an error that the client has caused.
     fn from(cause: E) -> Self {
         let error: &(dyn StdError + 'static) = &cause;
         if let Some(status) = error.downcast_ref::<Status>() {

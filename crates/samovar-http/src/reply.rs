@@ -16,8 +16,8 @@ pub struct Turn(pub(crate) u64);
 #[derive(Debug, Clone)]
 pub struct Prepared {
     bytes: Box<[u8]>,
-    /// Invariant: `body_start <= bytes.len()`. The head precedes this index, without the fields
-    /// that [`Reply`] adds.
+    /// Index of the body in `bytes`. Invariant: `body_start <= bytes.len()`. The head precedes this
+    /// index, without the fields that [`Reply`] adds.
     body_start: usize,
     status: Status,
 }

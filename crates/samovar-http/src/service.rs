@@ -60,8 +60,9 @@ pub trait Service: Send + Sync + 'static {
 /// Way of receiving the body of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// The whole body is in memory before the handler starts. At most this many bytes; a longer one
-    /// gets 413. While the body arrives, it occupies memory but no thread.
+    /// The whole body is in memory before the handler starts. The number is the maximum length of
+    /// the body in bytes; a longer body gets 413. While the body arrives, it occupies memory but no
+    /// thread.
     Buffered(u64),
     /// As `Buffered`, but the handler is called on the I/O thread. Neither the handler nor the body
     /// of its response may block, as in [`Service::inline`]. For handlers that take microseconds
@@ -70,8 +71,8 @@ pub enum Intake {
     /// handler.
     Inline(u64),
     /// The handler starts once the head has arrived and reads the body as it arrives, in constant
-    /// memory. At most this many bytes; reading beyond them fails, and the handler decides how to
-    /// respond.
+    /// memory. The number is the maximum length of the body in bytes; reading beyond it fails, and
+    /// the handler decides how to respond.
     Streamed(u64),
 }
 

@@ -52,7 +52,7 @@ pub enum Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentAddress {
     method: Method,
-    /// Invariant: SHA-256 when the method is [`Method::Text`].
+    /// Hash of the data. Invariant: it is SHA-256 if the method is [`Method::Text`].
     hash: Hash,
 }
 
@@ -111,7 +111,7 @@ impl ContentAddress {
         self.method
     }
 
-    /// Returns the hash.
+    /// Returns the hash that the content address contains.
     #[must_use]
     pub const fn hash(&self) -> &Hash {
         &self.hash

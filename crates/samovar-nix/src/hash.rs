@@ -93,7 +93,8 @@ const DIGEST_LEN_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash {
     algorithm: Algorithm,
-    /// Invariant: all bytes after the algorithm's digest length are zero.
+    /// The digest, from the first byte on. Invariant: all bytes after the algorithm's digest length
+    /// are zero.
     bytes: [u8; DIGEST_LEN_MAX],
 }
 

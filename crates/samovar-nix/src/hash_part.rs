@@ -9,7 +9,7 @@ pub(crate) const TEXT_LEN: usize = 32;
 
 /// The 160-bit digest of a store path, which precedes the name.
 ///
-/// Ordered by the decoded bytes, not by the text.
+/// Hash parts are ordered by the decoded bytes, not by the text.
 ///
 /// # Examples
 ///
@@ -64,7 +64,7 @@ impl HashPart {
         &self.0
     }
 
-    /// Returns the 32 characters, without allocation.
+    /// Returns the hash part as 32 characters of base-32, without allocation.
     #[must_use]
     pub fn to_text(&self) -> [u8; TEXT_LEN] {
         nixbase32::encode_array(&self.0)

@@ -44,11 +44,11 @@ pub struct PathInfo {
     /// The paths to which this path refers, possibly including itself. Sorted and unique by
     /// convention; functions that write them sort them if necessary.
     pub references: Vec<StorePath>,
-    /// The derivation that built the path, if known.
+    /// The derivation that built the path; `None` if it is unknown.
     pub deriver: Option<StorePath>,
     /// The signatures that the store holds for the path.
     pub signatures: Vec<Signature>,
-    /// The content address, for content-addressed paths.
+    /// The content address; `None` unless the path is content-addressed.
     pub content_address: Option<ContentAddress>,
     /// Registration time, in seconds since 1970.
     pub registration_time: i64,

@@ -22,10 +22,10 @@ use crate::base64::{self, Base64Error};
 
 /// A detached Ed25519 signature and the name of the key that made it.
 ///
-/// Ordered by key name, then bytes.
+/// Signatures are ordered by key name, then by bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature {
-    /// Invariant: passes [`is_key_name`].
+    /// Name of the key. Invariant: it passes [`is_key_name`].
     key_name: Box<str>,
     bytes: [u8; BYTES_LEN],
 }

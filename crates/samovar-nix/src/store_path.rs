@@ -45,7 +45,7 @@ pub const NAME_LEN_MAX: usize = 211;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StorePath {
-    /// Invariant: `<hash_part>-<name>`, ASCII only.
+    /// The base name. Invariant: `<hash_part>-<name>`, ASCII only.
     base_name: Box<str>,
     hash_part: HashPart,
 }

@@ -64,9 +64,9 @@ impl LocalStore {
 
     /// Returns whether to use the daemon when this process gets `error` from the database.
     ///
-    /// Not after a database has disappeared: Nix creates an empty one in its place, so the daemon
-    /// would report every path as absent. Nor while the database is being replaced: the daemon
-    /// would read a half-written file.
+    /// The daemon is not used after a database has disappeared: Nix creates an empty one in its
+    /// place, so the daemon would report every path as absent. Nor is it used while the database is
+    /// being replaced: the daemon would read a half-written file.
     pub(crate) fn leaves_to_daemon(&self, error: StoreError) -> bool {
         let StoreError::Unavailable(reason) = error else {
             return false;

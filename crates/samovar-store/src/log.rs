@@ -84,7 +84,8 @@ impl Read for Log {
         let len = match &mut self.text {
             Text::Plain(file) => file.read(buffer)?,
             Text::Bzip2(decoder) => match decoder.read(buffer) {
-                // The build is still running: a truncated stream counts as the end.
+                // While the build is running, the compressed stream is truncated: count that as its
+                // end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
                 other => other?,
             },

@@ -120,7 +120,7 @@ impl RealisationId {
 }
 
 impl Realisation {
-    /// Parses a document.
+    /// Parses the JSON document of a realisation.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ pub const DISCARD_LEN_MAX: u64 = 64 * 1024;
 pub enum Step {
     /// The input is incomplete: read more.
     NeedMore,
-    /// A request head. The index describes the consumed bytes.
+    /// The consumed bytes are a request head, which the index describes.
     Head,
     /// The consumed bytes are body data.
     Data,

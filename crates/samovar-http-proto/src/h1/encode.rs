@@ -5,7 +5,7 @@ use crate::http::{Status, Version};
 /// Framing of a response body (RFC 9112, section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delimiter {
-    /// No body and no framing field: 204 and 304.
+    /// No body and no framing field, for the statuses 204 and 304.
     None,
     /// `Content-Length`, in bytes.
     Length(u64),

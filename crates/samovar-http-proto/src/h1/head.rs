@@ -101,7 +101,7 @@ pub struct HeadIndex {
     pub target: Span,
     /// The path within the target: from the first `/` after an authority, up to `?`.
     pub path: Span,
-    /// The query, without `?`.
+    /// The query, without `?`; `None` if the target has no `?`.
     pub query: Option<Span>,
     /// The protocol version of the request line.
     pub version: Version,

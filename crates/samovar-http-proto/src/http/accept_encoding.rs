@@ -50,8 +50,8 @@ type Weight = u16;
 /// first of [`Coding::ALL`]. `values` are those of all `Accept-Encoding` fields of the request, in
 /// order.
 ///
-/// `None`: send the body without a coding, even if the client refuses `identity`. Such a response
-/// is more useful than 406, and RFC 9110, 12.5.3 permits both.
+/// Returns `None` if the body is to be sent without a coding, even if the client refuses
+/// `identity`. Such a response is more useful than 406, and RFC 9110, 12.5.3 permits both.
 ///
 /// Malformed members and unknown codings are ignored. If a coding is repeated, the first counts.
 /// Takes time linear in the length of the fields, and does not allocate.

@@ -10,8 +10,9 @@ macro_rules! methods {
         #[non_exhaustive]
         pub enum Method {
             $(#[doc = concat!("`", $token, "`")] $name,)*
-            /// Any other token; [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name)
-            /// locates its text.
+            /// A method without a variant of its own;
+            /// [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name) locates its
+            /// text.
             #[default]
             Other,
         }
@@ -54,7 +55,7 @@ pub enum Version {
     /// HTTP/1.0: no chunked bodies, and one request per connection unless the client asks for
     /// keep-alive.
     Http10,
-    /// HTTP/1.1
+    /// HTTP/1.1: persistent connections, and one request at a time on each.
     #[default]
     Http11,
     /// HTTP/2: concurrent requests on one connection.

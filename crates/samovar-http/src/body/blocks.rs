@@ -24,7 +24,7 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: Box<[u8]>,
-    /// Invariant: at most the length of `bytes`.
+    /// Length of the filled part, in bytes. Invariant: at most the length of `bytes`.
     filled_len: usize,
     blocks: Arc<Blocks>,
 }

@@ -20,7 +20,7 @@ pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 
-/// Returned by [`Source::pull`]: whether the source can yield more bytes.
+/// Result of [`Source::pull`], which states whether the source can yield more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There are more bytes.

@@ -160,7 +160,7 @@ impl<S: Service> IoThread<S> {
         self.acceptor.close(&self.poll);
     }
 
-    // Eviction of connections.
+    // Methods for the eviction of connections.
 
     /// Evicts a connection to make a new one possible; returns `false` if none may be evicted.
     pub(super) fn evict(&mut self) -> bool {
@@ -221,7 +221,7 @@ impl<S: Service> IoThread<S> {
         self.close(conn);
     }
 
-    // Closing of all connections.
+    // Methods for closing all connections.
 
     /// Closes all connections. Those that a worker has are closed when they return.
     pub(super) fn cut_off(&mut self) {
@@ -255,7 +255,7 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),
                 Message::Lost(key) => thread.forget(key),
-                // The message concerns a connection of this thread, which has none left.
+                // Any other message concerns a connection of this thread, which has none left.
                 _ => {}
             });
         }

@@ -22,15 +22,15 @@ const CAPACITY_LEN_MIN: usize = 16 * 1024;
 /// Bytes of requests that were read but have no response yet.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// Empty while the gathered requests are processed.
+    /// The buffer that all gathered connections share; empty while their requests are processed.
     buffer: Box<[u8]>,
-    /// Invariant: not more than the length of the buffer.
+    /// Number of filled bytes. Invariant: at most the length of the buffer.
     filled: usize,
     arrivals: Vec<Arrival>,
 }
 
-/// A connection and the end of its bytes in the buffer. They start at the end of the previous
-/// arrival.
+/// A connection that was read, and the end of its bytes in the buffer. Its bytes start where those
+/// of the previous arrival end.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) conn: Box<Conn>,

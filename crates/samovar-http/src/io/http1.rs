@@ -105,7 +105,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles input left from an earlier turn, then reads.
+    /// Handles the input that an earlier turn has left, then reads from the socket.
     pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
         if conn.upgrade.is_some() {
             return Next::OpenSocket;

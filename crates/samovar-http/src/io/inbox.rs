@@ -58,7 +58,7 @@ pub(crate) enum Message {
 /// the return.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// `None` once the thread has ended.
+    /// The queued messages; `None` once the thread has ended.
     mail: Mutex<Option<Mail>>,
     wake: OwnedFd,
 }

@@ -5,7 +5,7 @@
 /// | stage | continues when | next stage |
 /// |---|---|---|
 /// | `Handshake` | readable or writable, on a worker | `Receiving`, `Lingering` |
-/// | `Receiving` | readable; writable, while an answer of the I/O thread is unsent | `Answering`, `Lingering` |
+/// | `Receiving` | readable; writable, while a response of the I/O thread is unsent | `Answering`, `Lingering` |
 /// | `Answering` | a worker returns it; writable: a worker sends more of the body | `Waiting`, `Receiving` |
 /// | `Waiting` | the application wakes it | `Answering` |
 /// | `Lingering` | readable, until the client closes or the time is up | |

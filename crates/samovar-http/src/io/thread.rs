@@ -172,7 +172,7 @@ impl<S: Service> IoThread<S> {
         (!is_idle).then(|| self.cx.sweep_time())
     }
 
-    // Gathering reads of several connections.
+    // Methods for reading several connections before responding.
 
     /// Reads from a connection that is between requests. Returns `false` if the connection is in
     /// another state; the caller must then handle the event.
@@ -213,7 +213,7 @@ impl<S: Service> IoThread<S> {
         self.gathered.reuse(buffer, arrivals);
     }
 
-    // Events and messages.
+    // Methods for events and messages.
 
     pub(super) fn receive(&mut self, messages: &mut Vec<Message>) {
         self.cx.shared.inboxes[self.cx.home].drain(messages);
@@ -337,7 +337,7 @@ impl<S: Service> IoThread<S> {
         });
     }
 
-    // Next steps of connections.
+    // Methods for the next steps of connections.
 
     pub(super) fn settle(&mut self, mut conn: Box<Conn>, next: Next) {
         let key = conn.key;

@@ -11,7 +11,8 @@ const SEPARATOR: u8 = 0xff;
 /// A path whose segments are decoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Path<'a> {
-    /// Invariant: starts with the separator, and is UTF-8 between separators.
+    /// The decoded segments, each after a separator. Invariant: starts with the separator, and is
+    /// UTF-8 between separators.
     bytes: Cow<'a, [u8]>,
     separator: u8,
 }

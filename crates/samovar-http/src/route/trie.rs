@@ -77,7 +77,8 @@ impl<V> Node<V> {
 /// A map from patterns to values.
 #[derive(Debug)]
 pub(crate) struct Trie<V> {
-    /// Invariant: every index in a node refers to a node; the first is the root.
+    /// All nodes of the trie. Invariant: every index in a node refers to a node; the first node is
+    /// the root.
     nodes: Vec<Node<V>>,
 }
 

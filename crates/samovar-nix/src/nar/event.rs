@@ -30,7 +30,7 @@ pub enum Event<'a> {
     FileEnd,
     /// A symbolic link.
     Symlink {
-        /// Its target: not empty, no NUL.
+        /// The target of the link: not empty, without NUL.
         target: &'a [u8],
     },
 }

@@ -55,9 +55,9 @@ pub struct NarInfo {
     pub url: String,
     /// Compression of the NAR.
     pub compression: Compression,
-    /// Hash of the compressed file.
+    /// Hash of the compressed file; `None` if the field is missing.
     pub file_hash: Option<Hash>,
-    /// Length of the compressed file, in bytes.
+    /// Length of the compressed file, in bytes; `None` if the field is missing.
     pub file_size: Option<u64>,
     /// SHA-256 hash of the uncompressed NAR.
     pub nar_hash: NarHash,
@@ -65,13 +65,14 @@ pub struct NarInfo {
     pub nar_size: u64,
     /// The paths that this path refers to; sorted and unique after parsing.
     pub references: Vec<StorePath>,
-    /// The derivation that built the path.
+    /// The derivation that built the path; `None` if it is unknown.
     pub deriver: Option<StorePath>,
-    /// The platform that the path was built for; only in documents by Nix up to 2.8.
+    /// The platform for which the path was built; `None` if the field is missing. Only Nix up to
+    /// 2.8 writes it.
     pub system: Option<String>,
     /// The signatures; sorted and unique after parsing.
     pub signatures: Vec<Signature>,
-    /// The content address, for content-addressed paths.
+    /// The content address; `None` unless the path is content-addressed.
     pub content_address: Option<ContentAddress>,
 }
 

@@ -30,7 +30,7 @@ const STACK_LEN: usize = 512 * 1024;
 #[derive(Debug)]
 pub(super) struct Loader {
     reader: Reader,
-    /// `None` before the first load, and after the database was replaced.
+    /// The loaded set; `None` before the first load, and after the database was replaced.
     base: Option<Base>,
     background: Background,
 }

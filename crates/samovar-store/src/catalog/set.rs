@@ -19,7 +19,8 @@ const RATIO: usize = 8;
 #[derive(Debug, Clone)]
 pub(super) struct Set {
     seed: Seed,
-    /// Invariant: the key counts decrease, and each is at least `RATIO` times the next.
+    /// The tables of the set. Invariant: their key counts decrease, and each is at least `RATIO`
+    /// times the next.
     tables: Vec<Arc<Table>>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn outputs(
     Ok(outputs)
 }
 
-/// Reads the JSON document of a realisation.
+/// Reads the JSON document of a realisation; returns `None` if the realisation is absent.
 pub(crate) fn realisation(
     connection: &Connection,
     dir: &StoreDir,

@@ -48,11 +48,12 @@ const COLUMNS: [(&str, &str, &str); 11] = [
 
 const HAS_COLUMN: &str = "select 1 from pragma_table_info(?1) where name = ?2 collate nocase";
 
-/// Checks that ids ascend and are never reused: new rows are found by their ids.
+/// Query that returns a row if ids ascend and are never reused. New rows are found by their ids, so
+/// this is required.
 const IS_COUNTED: &str = "select 1 from sqlite_master where type = 'table' and \
     name = 'ValidPaths' collate nocase and sql like '%autoincrement%'";
 
-/// Checks that a path has at most one row.
+/// Query that returns a row if a unique index ensures that each path has at most one row.
 const IS_UNIQUE: &str = "select 1 from pragma_index_list('ValidPaths') as list where \
     list.\"unique\" and list.partial = 0 and \
     (select group_concat(name) from pragma_index_info(list.name)) = 'path' collate nocase";

@@ -229,7 +229,7 @@ impl Session {
 /// A connection that returns to its pool when dropped.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
-    /// `None` only during drop. Declared before `session`: see [`Session::idle`].
+    /// The connection; `None` only during drop. Declared before `session`: see [`Session::idle`].
     connection: Option<Connection>,
     session: Arc<Session>,
 }

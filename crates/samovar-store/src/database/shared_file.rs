@@ -37,7 +37,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     key: Key,
-    /// `None` only during drop.
+    /// The shared descriptor; `None` only during drop.
     file: Option<Arc<File>>,
 }
 

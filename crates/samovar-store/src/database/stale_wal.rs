@@ -63,7 +63,8 @@ impl Wal {
 }
 
 impl StaleWal {
-    /// Reads the WAL of a session whose file has changed.
+    /// Reads the WAL of a session whose file has changed; returns `None` if the WAL has no commits
+    /// or is not in use.
     pub(super) fn of(session: &Session, path: &Path) -> Option<Self> {
         if !session.source().is_wal() {
             return None;
@@ -79,8 +80,8 @@ impl StaleWal {
     }
 }
 
-/// Returns whether the file was certainly overwritten: a checkpoint records its target in the index
-/// before it writes.
+/// Returns whether the file was certainly overwritten by a copy, rather than changed by a
+/// checkpoint: a checkpoint records its target in the WAL index before it writes.
 fn is_written_over(session: &Session, path: &Path) -> bool {
     let is_same_file = FileState::of(path).is_ok_and(|state| state.file == session.file());
     // Read the contents before checking for a checkpoint.

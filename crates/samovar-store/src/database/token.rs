@@ -99,11 +99,11 @@ enum Kind {
 /// Method by which [`TokenSource::read_at_once`] reads without blocking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nonblocking {
-    /// With `RWF_NOWAIT`.
+    /// It reads with `RWF_NOWAIT`.
     Nowait,
-    /// Directly: the file is in memory.
+    /// It reads directly, because the file is in memory.
     Direct,
-    /// Not at all: reading may wait for another machine or process.
+    /// It does not read at all, because reading may wait for another machine or process.
     Unsupported,
 }
 

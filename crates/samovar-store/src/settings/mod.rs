@@ -112,7 +112,8 @@ impl Settings {
         Self::from_environment(|name| std::env::var_os(name))
     }
 
-    /// Returns the daemon's socket: from the environment, else below the state directory.
+    /// Returns the path of the daemon's socket: the one that the environment names, or else the
+    /// default below the state directory.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.daemon_socket

@@ -18,9 +18,9 @@ pub enum TreeError {
     /// A file ended before the size it had when opened.
     #[error("a file of {announced} bytes ended after {found}")]
     Short {
-        /// Its size in bytes when opened, which was already written to the NAR.
+        /// Size that the file had when it was opened, in bytes; already written to the NAR.
         announced: u64,
-        /// Number of bytes that could be read.
+        /// Number of bytes that could be read from the file.
         found: u64,
     },
     /// An entry is neither a regular file nor a directory nor a symbolic link.

@@ -17,7 +17,7 @@ const PIECE_LEN: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct ListingReader {
     source: Source,
-    /// `None` at the end, and after an error.
+    /// The listing that generates the document; `None` at the end, and after an error.
     listing: Option<Listing>,
     has_ended: bool,
     /// The last piece; the bytes before `start` were read.

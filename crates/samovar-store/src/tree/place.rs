@@ -31,16 +31,16 @@ pub enum Place {
     File {
         /// The file, open at its beginning.
         file: File,
-        /// Its size in bytes when opened.
+        /// Size that the file had when it was opened, in bytes.
         size: u64,
         /// Whether the owner may execute the file.
         executable: bool,
     },
     /// A page of a directory.
     Directory(Page),
-    /// A symbolic link, at the end of the path or on it.
+    /// A symbolic link, at the end of the requested path or earlier on it.
     Symlink {
-        /// Its target; arbitrary bytes.
+        /// The target of the link: arbitrary bytes.
         target: Vec<u8>,
         /// Number of names up to and including the link. The names after it were not resolved.
         depth: usize,
@@ -81,7 +81,7 @@ pub enum EntryKind {
     Directory,
     /// A symbolic link.
     Symlink {
-        /// Its target; arbitrary bytes.
+        /// The target of the link: arbitrary bytes.
         target: Vec<u8>,
     },
     /// A file type that a NAR cannot hold.
@@ -132,7 +132,8 @@ pub(super) fn find(
 
 /// Returns the type of the entry `name`; `None` if it does not exist or the name is invalid.
 fn kind_of(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileType>, TreeError> {
-    // These are not names of entries, and some lead out of the directory.
+    // The empty name, `.`, `..` and names with a slash or NUL are not names of entries, and some of
+    // them lead out of the directory.
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Ok(None);
     }

@@ -35,7 +35,7 @@ pub(super) enum Segment {
 #[derive(Debug)]
 pub(super) enum OpenFile {
     Own(OwnedFd),
-    /// Not used for small files, which saves an allocation for each.
+    /// A file that a sink may keep. Not used for small files, which saves an allocation for each.
     Shared(Arc<File>),
 }
 

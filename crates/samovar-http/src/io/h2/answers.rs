@@ -35,7 +35,7 @@ pub(super) fn scratch_reply<'a>(
 }
 
 impl<S: Service> Context<S> {
-    // Responses of the I/O thread.
+    // Methods for responses that the I/O thread sends without a worker.
 
     /// Sends the response that was rendered into the scratch memory.
     pub(super) fn send_scratch(&mut self, conn: &mut H2Conn, stream: u32, status: Status) {
@@ -80,7 +80,7 @@ impl<S: Service> Context<S> {
         self.send_scratch(conn, stream, status);
     }
 
-    // Responses of workers.
+    // Methods for responses that workers produce.
 
     pub(in crate::io) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
         match news {

@@ -68,7 +68,7 @@ impl<S: Service> Context<S> {
         self.report_all(conn, end);
     }
 
-    // Steps of a connection.
+    // Methods for the steps of a connection.
 
     pub(super) fn step_h2(&mut self, conn: &mut H2Conn, edges: Edges) -> Stay {
         conn.is_scheduled = false;
@@ -223,7 +223,7 @@ impl<S: Service> Context<S> {
         Stay::Wait
     }
 
-    // Events of streams.
+    // Methods for the events of streams.
 
     fn on_stream_event(&mut self, conn: &mut H2Conn, event: Event) {
         match event {
@@ -267,7 +267,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    // Reports to the observer.
+    // Methods for reports to the observer.
 
     /// Resets a stream. [`ErrorCode::CANCEL`] means that the client has disconnected.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
