@@ -92,7 +92,7 @@ fn read(path: &str) -> String {
         .to_owned()
 }
 
-/// Returns the value of the first line `name : value` in a file.
+/// Returns the value of the first line `name : value` in a file; `None` if there is no such line.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

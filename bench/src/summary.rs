@@ -33,7 +33,7 @@ struct Ratio {
     other: String,
 }
 
-/// Renders the table and the list; empty without a peer.
+/// Renders the table of ratios and the list of losses; returns an empty text if there is no peer.
 pub(crate) fn render(results: &Results) -> String {
     if results.first(Part::Peer).is_none() {
         return String::new();
@@ -76,7 +76,8 @@ struct Line<'row> {
     unit: Quantity,
     peer: Option<(f64, String)>,
     to_anchor: Option<f64>,
-    /// Ratios to the best peer: cost, speed, p50 and p99.
+    /// Ratios to the best peer: cost, speed, p50 and p99; `None` if one of the two figures is
+    /// missing.
     to_peer: [Option<Ratio>; 4],
 }
 

@@ -102,7 +102,7 @@ impl Load<'_> {
     }
 }
 
-/// Parses wrk's output; returns the values of [`RESULTS`].
+/// Parses wrk's output. Returns the values of [`RESULTS`]; `None` if one is missing.
 fn parse(said: &str) -> Option<[u64; 6]> {
     let line = said.lines().find(|line| line.starts_with('{'))?;
     let value: Value = serde_json::from_str(line).ok()?;

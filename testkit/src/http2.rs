@@ -120,7 +120,7 @@ impl Whole {
         self.head.status().as_u16()
     }
 
-    /// Returns the value of the first header with this name.
+    /// Returns the value of the first header with this name, if there is one.
     pub fn header(&self, name: &str) -> Option<&str> {
         Some(self.head.headers().get(name)?.to_str().unwrap())
     }
@@ -172,7 +172,8 @@ impl Client {
         self.drive_for(PATIENCE, poll).expect("an answer in time")
     }
 
-    /// Processes the connection's I/O until `poll` is ready or `time` has passed.
+    /// Processes the connection's I/O until `poll` is ready. Returns `None` if `time` passes
+    /// before.
     pub fn drive_for<T>(
         &mut self,
         time: Duration,

@@ -179,7 +179,7 @@ impl OwnStore {
         self.dir.path()
     }
 
-    /// Returns the location of a store path in the file system.
+    /// Returns where the files of a store path are in the file system.
     pub fn real(&self, store_path: &str) -> PathBuf {
         self.root().join(store_path.trim_start_matches('/'))
     }

@@ -24,12 +24,14 @@ fn ticks(pid: u32, fields: [usize; 2]) -> Option<Duration> {
     Some(TICK * sum?)
 }
 
-/// Returns the user and system time of all threads of a process, with a resolution of 10 ms.
+/// Returns the user and system time of all threads of a process, with a resolution of 10 ms; `None`
+/// if there is no such process.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     ticks(pid, [11, 12])
 }
 
-/// Returns the CPU time of the children that a process has waited for, with a resolution of 10 ms.
+/// Returns the CPU time of the children that a process has waited for, with a resolution of 10 ms;
+/// `None` if there is no such process.
 pub fn children_cpu_time(pid: u32) -> Option<Duration> {
     ticks(pid, [13, 14])
 }
@@ -43,7 +45,8 @@ pub fn living_threads_cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(threads(pid).into_iter().filter_map(of_thread).sum())
 }
 
-/// Returns the value of the line `NAME: VALUE` in `/proc/PID/FILE`, for example in `status`.
+/// Returns the value of the line `NAME: VALUE` in `/proc/PID/FILE`, for example in `status`; `None`
+/// if there is no such line.
 pub fn field(pid: u32, file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
     let value = text
@@ -65,7 +68,7 @@ pub fn descriptor_count(pid: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }
 
-/// Returns the thread IDs of a process; none if it has ended.
+/// Returns the thread IDs of a process; empty if it has ended.
 pub fn threads(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"));
     entries

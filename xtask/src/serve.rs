@@ -80,7 +80,7 @@ fn prepare_store() -> Result<Served> {
     })
 }
 
-/// Returns the store path of Nix itself, which every machine with a store has.
+/// Returns the store path of Nix itself; `None` if Nix is not installed in the store directory.
 fn path_of_nix() -> Option<String> {
     let program = find("nix-store")?.canonicalize().ok()?;
     let mut components = program.strip_prefix(sample::STORE_DIR).ok()?.components();

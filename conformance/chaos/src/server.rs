@@ -174,7 +174,7 @@ impl Server {
         kill_process(self.pid, signal).context("the server is gone")
     }
 
-    /// Returns the exit status if the process has ended by itself.
+    /// Returns the exit status if the process has ended by itself, and `None` while it runs.
     pub(crate) fn ending(&self) -> Result<Option<ExitStatus>> {
         ending(self.pid)
     }

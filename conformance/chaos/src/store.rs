@@ -64,7 +64,7 @@ impl Store {
         self.root.join("nix/var/nix/db/db.sqlite")
     }
 
-    /// Returns the location of a store path in the file system.
+    /// Returns where the files of a store path are in the file system.
     pub(crate) fn real(&self, store_path: &str) -> PathBuf {
         self.root.join(store_path.trim_start_matches('/'))
     }
@@ -192,8 +192,8 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the location and content of a random file of a tree. Skips empty files, which are all
-/// hard links to one inode after `--optimise`.
+/// Returns the location and content of a random file of a tree; `None` if it has no suitable file.
+/// Skips empty files, which are all hard links to one inode after `--optimise`.
 pub(crate) fn any_file<'a>(
     node: &'a Node,
     path: &Path,

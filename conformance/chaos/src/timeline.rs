@@ -61,8 +61,8 @@ impl<T: PartialEq + Clone> Timeline<T> {
         self.possible(from, until).len() - 1
     }
 
-    /// Returns the last `count` states, each with the moments from which it was possible and
-    /// certain.
+    /// Returns the last `count` states. Each has the moment from which it was possible, and the
+    /// moment from which it was certain, if it became certain.
     pub(crate) fn recent(
         &self,
         count: usize,
@@ -71,7 +71,8 @@ impl<T: PartialEq + Clone> Timeline<T> {
         states.map(|state| (&state.value, state.from, state.certain))
     }
 
-    /// Returns the state whose change started last.
+    /// Returns the state to which the latest change leads, even while that change is in progress;
+    /// `None` if there was no state yet.
     pub(crate) fn latest(&self) -> Option<&T> {
         self.0.last().map(|state| &state.value)
     }
@@ -92,7 +93,7 @@ impl Spans {
         }
     }
 
-    /// Returns the last `count` intervals.
+    /// Returns the last `count` intervals; an interval without an end still lasts.
     pub(crate) fn recent(&self, count: usize) -> &[(Moment, Option<Moment>)] {
         &self.0[self.0.len().saturating_sub(count)..]
     }

@@ -69,7 +69,8 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Prints a message before the error log is open. Standard error may be closed.
+/// Prints a message before the error log is open. A failure to print is ignored, because standard
+/// error may be closed.
 fn complain(level: &str, message: &str) {
     writeln!(io::stderr(), "nix-serve: {level}: {message}").ok();
 }

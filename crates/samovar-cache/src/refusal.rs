@@ -109,7 +109,7 @@ impl Fixed {
         AnswerHead { status, fields }
     }
 
-    /// Returns the text. Those of the first three 404s are nix-serve's.
+    /// Returns the text of the response. The texts of the first three 404s are nix-serve's.
     pub(crate) const fn body(self) -> &'static str {
         match self {
             Self::Healthy => "ok\n",

@@ -50,7 +50,7 @@ impl LowPriority {
 impl Drop for LowPriority {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // A panic of the thread was reported by the panic hook.
+            // The panic hook has reported a panic of the thread, so ignore the result.
             let _ended = thread.join();
         }
     }

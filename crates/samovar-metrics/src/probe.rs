@@ -21,7 +21,7 @@ pub trait Monitored: Send + Sync {
     /// If the store cannot be read.
     fn probe_store(&self) -> Result<(), StoreError>;
 
-    /// Looks up the name of a path. May block.
+    /// Looks up the name of a path; `None` if it is unknown. May block.
     fn name_of(&self, hash_part: HashPart) -> Option<String>;
 }
 

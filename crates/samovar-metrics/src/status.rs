@@ -159,7 +159,7 @@ pub struct TopPath {
     pub name: Option<String>,
     /// Number of requests, or of NAR bytes sent.
     pub count: u64,
-    /// Upper bound of the error of `count`.
+    /// Maximum amount by which `count` may be too high.
     pub error: u64,
     /// Approximate number of distinct client addresses that requested the path.
     pub client_count: u64,

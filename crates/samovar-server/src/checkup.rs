@@ -159,7 +159,7 @@ fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findi
     // files of the store may be elsewhere.
     let dir = store.map(|store| store.store_dir().as_str().to_owned());
     let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
-    // Any other error leaves open whether the root exists.
+    // Only this error shows that the root does not exist. Any other error leaves that open.
     let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
     let is_absent =
         |root: &Path| !is_in_store(root) && root.symlink_metadata().is_err_and(is_missing);

@@ -31,7 +31,8 @@ pub(crate) enum Signal {
     Upgrade,
     /// Accept no connections, finish requests in progress, exit.
     Drain,
-    /// The same within [`STOP_TIME`](crate::server::STOP_TIME); a second one exits at once.
+    /// Like [`Drain`](Self::Drain), but within [`STOP_TIME`](crate::server::STOP_TIME); a second
+    /// one exits at once.
     Stop,
     /// Change the number of workers: ignored with a log line, because the number is fixed.
     ChangeWorkers,

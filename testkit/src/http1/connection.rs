@@ -50,7 +50,7 @@ impl Response {
         })
     }
 
-    /// Returns the value of the first header with this name; case is ignored.
+    /// Returns the value of the first header with this name, if there is one; case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers(name).next()
     }

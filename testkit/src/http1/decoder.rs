@@ -58,7 +58,7 @@ impl Head {
         })
     }
 
-    /// Returns the value of the first header with this name; case is ignored.
+    /// Returns the value of the first header with this name, if there is one; case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers();
         headers.find_map(|(field, value)| field.eq_ignore_ascii_case(name).then_some(value))
@@ -258,7 +258,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Parses a head at the start of `bytes`; returns its length once it is complete.
+    /// Parses a head at the start of `bytes`. Returns its length; `None` if the head is incomplete.
     fn parse_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);

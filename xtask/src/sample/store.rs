@@ -54,7 +54,7 @@ impl Store {
         Ok(Self { root, scratch })
     }
 
-    /// Returns the location of a store path in the file system.
+    /// Returns where the files of a store path are in the file system.
     pub(crate) fn real(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }

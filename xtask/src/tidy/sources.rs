@@ -52,7 +52,7 @@ fn unfinished(path: &str, lines: &[Line]) -> Vec<Finding> {
     let anonymous = |comment: &str| {
         ["TODO", "FIXME"].iter().any(|word| {
             comment.split_once(word).is_some_and(|(before, behind)| {
-                // In backquotes, the word is only mentioned.
+                // A word in backquotes is only mentioned.
                 !before.ends_with('`')
                     && !behind.starts_with('(')
                     && !behind.contains("http")
@@ -92,7 +92,7 @@ fn has_word(code: &str, word: &str) -> bool {
         .any(|found| found == word)
 }
 
-/// Checks the length of a file: a long one tends to grow further.
+/// Checks the length of a file: a long file tends to grow further.
 fn size(path: &str, count: usize) -> Option<Finding> {
     (count > LINES_MAX).then(|| {
         let message = format!("{count} lines, more than {LINES_MAX}: split it by topic");

@@ -59,7 +59,7 @@ pub(super) enum LogFormat {
 }
 
 impl LogFormat {
-    /// Parses the value of `--log-format`.
+    /// Parses the value of `--log-format`; `None` if there is no such format.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "quiet" => Self::Quiet,
@@ -211,7 +211,7 @@ impl Draft {
         Some(())
     }
 
-    /// Parses a count and reduces it to `max` with a warning.
+    /// Parses a count and reduces it to `max` with a warning. Returns `None` if it is not a count.
     pub(super) fn bounded(&mut self, given: &Given<'_>, max: u64) -> Option<u32> {
         let count = value::count(given.text)?;
         if count > max {

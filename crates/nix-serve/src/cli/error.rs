@@ -23,28 +23,29 @@ pub enum CliError {
         /// The option that follows, if there is one.
         next: Option<String>,
     },
-    /// This option turns on TLS, but a certificate or a key is missing.
+    /// An option turns on TLS, but a certificate or a key is missing. Contains the option.
     #[error(
         "{0} asks for TLS, which requires both --ssl-cert FILE and --ssl-key FILE; not starting \
          without encryption"
     )]
     Tls(String),
-    /// This option runs Perl code.
+    /// An option runs Perl code. Contains the option.
     #[error(
         "{0} runs Perl code, which is not supported and may be what asks for passwords; not \
          starting without it (remove the option if the cache is public)"
     )]
     PerlCode(String),
-    /// This option requests protection that only `samovar serve` has.
+    /// An option requests protection that only `samovar serve` has. Contains the option.
     #[error(
         "{0} is an option of `samovar serve`, not of nix-serve; not starting without it (run \
          `samovar serve`, or remove the option)"
     )]
     SamovarServe(String),
-    /// This protective option was given an empty value.
+    /// A protective option was given an empty value. Contains the option.
     #[error("{0} is empty; not starting without it (set a value, or remove the option)")]
     Empty(String),
-    /// This option of `Net::Server` restricts access or the rights of the process.
+    /// An option of `Net::Server` restricts access or the rights of the process. Contains the
+    /// option.
     #[error(
         "{0} restricts access, and is not supported; not starting without it (use a firewall, or \
          --user and --group, and remove the option)"

@@ -100,7 +100,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["app", "a"], Perl(is_nix_serve)),
     row(&["backlog"], Value(COUNT, |draft, given| {
-        // As in Perl, 0 is false, and so means the default.
+        // As in Perl, 0 counts as false. So 0 means the default.
         if let Some(count) = NonZeroU32::new(draft.bounded(given, BACKLOG_MAX)?) {
             draft.config.backlog = count.get();
         }
@@ -166,7 +166,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["pid"], File("a file", |draft, path| draft.config.pid_file = Some(path))),
     row(&["port", "p"], Value("a port number from 0 to 65535", |draft, given| {
-        // As in Perl, 0 is false, and so means the default. `--listen HOST:0` lets the system
+        // As in Perl, 0 counts as false. So 0 means the default. `--listen HOST:0` lets the system
         // choose a port.
         let port = value::whole(given.text)?;
         draft.port = Some(if port == 0 { PORT_DEFAULT } else { port });
@@ -246,14 +246,15 @@ fn is_nix_serve(text: Option<&OsStr>) -> bool {
     name == Some("nix-serve.psgi".as_ref())
 }
 
-/// Parses a time limit in seconds; 0 means no limit.
+/// Parses a time limit in seconds; 0 means no limit. Returns `None` if the text is not a number of
+/// seconds.
 fn limit(text: &OsStr) -> Option<Duration> {
     let time = value::seconds(text)?;
     Some(if time.is_zero() { Duration::MAX } else { time })
 }
 
 impl Given<'_> {
-    /// Returns the value as text for system calls, which must not contain a NUL.
+    /// Returns the value as text for system calls; `None` if it is not UTF-8 or contains a NUL.
     fn name(&self) -> Option<String> {
         let text = self.text.to_str()?;
         (!text.contains('\0')).then(|| text.to_owned())
@@ -321,7 +322,8 @@ impl<'a> Spelling<'a> {
         })
     }
 
-    /// Finds the known option of this name.
+    /// Finds the option of nix-serve with this name; `None` if there is none. Also returns the
+    /// switch for a prefix such as `enable-`.
     pub(super) fn find(&self) -> Option<(&'static KnownOption, Option<bool>)> {
         find(std::str::from_utf8(self.name).ok()?)
     }

@@ -177,7 +177,7 @@ pub(super) fn lossy(text: &OsStr) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Returns whether Perl takes the text for true.
+/// Returns whether a text counts as true in Perl.
 fn is_true(text: &OsStr) -> bool {
     !text.is_empty() && text != "0"
 }

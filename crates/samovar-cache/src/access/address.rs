@@ -194,7 +194,7 @@ fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
     Some((Some((name, value)), rest.trim_ascii_start()))
 }
 
-/// Parses an address, with or without a port and brackets.
+/// Parses an address, with or without a port and brackets. Returns `None` for any other text.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessConfig {
     /// The users file for HTTP Basic: `NAME:HASH` per line, with Argon2id or bcrypt hashes, see
-    /// [`hash_password`](super::hash_password).
+    /// [`hash_password`](super::hash_password). `None`: no user is admitted by a password.
     pub users_file: Option<PathBuf>,
     /// The tokens file: `NAME:SHA256` per line, see [`new_token`](super::new_token). A token is
     /// sent as `Authorization: Bearer`, or as the password of HTTP Basic with any user name,
-    /// because Nix supports only Basic.
+    /// because Nix supports only Basic. `None`: no client is admitted by a token.
     pub tokens_file: Option<PathBuf>,
     /// The client certificates that are admitted. The listener's TLS configuration must request and
     /// verify them.

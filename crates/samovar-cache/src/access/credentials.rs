@@ -106,7 +106,7 @@ fn basic(text: &[u8]) -> Option<Basic> {
         len: 0,
         colon: 0,
     };
-    // This also fails if the text does not fit into the buffer.
+    // Decoding also fails if the text does not fit into the buffer.
     let decoded = STANDARD.decode_slice(text, &mut basic.bytes);
     // Set on failure too, so that a partially decoded password is zeroized.
     basic.len = *decoded.as_ref().unwrap_or(&BASIC_LEN_MAX);

@@ -11,9 +11,9 @@ pub enum AccessError {
     /// A file cannot be read.
     #[error("the {kind} {path:?} cannot be read")]
     Unreadable {
-        /// Purpose of the file.
+        /// Purpose of the unreadable file.
         kind: FileKind,
-        /// Path of the file.
+        /// Path of the unreadable file.
         path: PathBuf,
         /// Cause of the failure.
         #[source]
@@ -22,17 +22,17 @@ pub enum AccessError {
     /// A secret file is readable by all users.
     #[error("the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it")]
     ReadableByAll {
-        /// Purpose of the file.
+        /// Purpose of the file that all users can read.
         kind: FileKind,
-        /// Path of the file.
+        /// Path of the file that all users can read.
         path: PathBuf,
     },
     /// A line of a file is wrong.
     #[error("the {kind} {path:?}, line {line}: {problem}")]
     Line {
-        /// Purpose of the file.
+        /// Purpose of the file with the wrong line.
         kind: FileKind,
-        /// Path of the file.
+        /// Path of the file with the wrong line.
         path: PathBuf,
         /// Line number, starting at 1.
         line: usize,

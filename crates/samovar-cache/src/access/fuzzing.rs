@@ -23,7 +23,8 @@ pub fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
     })
 }
 
-/// Returns the client's address behind a proxy at 10.0.0.1, where 10.0.0.0/8 are trusted proxies.
+/// Returns the client's address, or `None` if it is unknown. The request comes from a proxy at
+/// 10.0.0.1, and 10.0.0.0/8 are trusted proxies.
 #[must_use]
 pub fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<IpAddr> {
     let header = match is_rfc7239 {

@@ -211,8 +211,8 @@ impl Access {
         Ok((access, warnings))
     }
 
-    /// Creates the rate limit, or inherits the old buckets if the limit is unchanged: a reload must
-    /// not refill them.
+    /// Creates the buckets of the rate limit, or inherits the old ones if the limit is unchanged: a
+    /// reload must not refill them. Returns `None` if no limit is configured.
     fn rate(
         config: &AccessConfig,
         start: Instant,
@@ -374,7 +374,8 @@ impl Access {
         are_used.then(|| Credentials::of(head.headers())).flatten()
     }
 
-    /// Identifies the client by its connection: by a unix socket's peer or a certificate.
+    /// Identifies the client by its connection: by the process at the other end of a Unix socket,
+    /// or by a client certificate. Returns `None` if neither is configured to be admitted.
     fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
         if let Peer::Unix(Some(process)) = head.peer()
             && (self.config.uids.contains(&process.uid) || self.config.gids.contains(&process.gid))
@@ -393,9 +394,10 @@ impl Access {
 #[derive(Hash)]
 enum Counted<'a> {
     Name(&'a str),
-    /// An IPv4 address, or an IPv6 /64 network, because one customer usually has a whole /64.
+    /// An IPv4 address, or an IPv6 /64 network, because one customer usually has a whole /64. All
+    /// clients without a known address count as one (`None`).
     Address(Option<IpAddr>),
-    /// An address, and the user name that was sent from it.
+    /// A user name, together with the address that has sent it.
     Attempt(Option<IpAddr>, &'a [u8]),
 }
 

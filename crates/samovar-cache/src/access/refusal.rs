@@ -36,7 +36,8 @@ impl Refusal {
 pub(super) struct Denied {
     status: Status,
     body: &'static str,
-    /// The value of `WWW-Authenticate`, which every 401 must have (RFC 9110, 11.6.1).
+    /// The value of `WWW-Authenticate`, which every 401 must have (RFC 9110, 11.6.1); `None` for a
+    /// 403.
     challenge: Option<String>,
     pub(super) prepared: Prepared,
 }

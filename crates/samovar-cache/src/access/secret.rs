@@ -54,7 +54,7 @@ pub(crate) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     }
 }
 
-/// Parses 64 hex digits.
+/// Parses a SHA-256 digest of 64 hex digits; `None` for any other text.
 pub(crate) fn digest_of_hex(text: &str) -> Option<Digest> {
     // A shorter text would be parsed as base-32 or base-64.
     let hash = (text.len() == 64).then(|| Hash::parse_digest(Algorithm::Sha256, text).ok())??;

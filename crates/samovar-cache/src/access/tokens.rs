@@ -35,7 +35,7 @@ impl Tokens {
         Ok(Self { names })
     }
 
-    /// Returns the name of a token.
+    /// Returns the client name of a token; `None` if it is not one of the configured tokens.
     pub(crate) fn find(&self, secret: &Secret, token: &[u8]) -> Option<&Arc<str>> {
         self.names.get(&secret.digest(&[&sha256(token)]))
     }

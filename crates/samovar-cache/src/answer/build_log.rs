@@ -21,7 +21,7 @@ pub(crate) fn respond(
             .header("Content-Type", "text/plain")
             .header("Vary", "Accept-Encoding")
     };
-    // Most logs are compressed, so the length of the text is unknown.
+    // Most logs are stored in compressed form, so the length of the text is unknown.
     if !log.is_bzip2() || !accepts_bzip2(head) {
         return Ok(respond(Body::reader(log)));
     }

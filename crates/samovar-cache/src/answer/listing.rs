@@ -44,8 +44,8 @@ fn listing_of(
 /// The body of a response with a listing.
 struct ListingBody {
     reader: ListingReader,
-    /// Length in bytes; known only if the listing is made from a plan, which is valid for the
-    /// registration.
+    /// Length of the listing in bytes; `None` unless the listing is made from a plan, which is
+    /// valid for the registration.
     len: Option<u64>,
     left: Option<u64>,
     registration: Registration,

@@ -110,7 +110,7 @@ impl BulkBudget {
 
 impl State {
     /// Evicts the list with the longest remaining time, if that exceeds [`PATIENCE`] or its client
-    /// stalls.
+    /// stalls. Returns the evicted list; `None` if no list may be evicted.
     fn drop_slowest(&mut self, now: Instant) -> Option<Vec<Member>> {
         let left = |list: &List| list.time_left(now);
         let (id, _) = self

@@ -20,8 +20,8 @@ use crate::refusal::Refusal;
 #[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) info: PathInfo,
-    /// The snapshot of the store from before the row was read. While it is current, the check at
-    /// the end of the response needs no look-up.
+    /// The catalog's snapshot from before the row was read; `None` if the store has no catalog.
+    /// While the snapshot is current, the check at the end of the response needs no look-up.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,

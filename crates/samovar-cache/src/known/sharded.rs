@@ -22,7 +22,7 @@ pub(crate) struct Sharded<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     /// Maximum memory of one shard, in bytes.
     shard_len_max: usize,
-    /// Number of entries added for paths that were not in the table.
+    /// Number of misses: entries that were added for paths without an entry.
     miss_count: AtomicU64,
     /// Number of evictions, including those of tables that this one replaced at reloads.
     eviction_count: Arc<AtomicU64>,
@@ -69,7 +69,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         }
     }
 
-    /// Returns the entry of a path, and counts this as a use.
+    /// Returns the entry of a path, if it has one, and counts this as a use.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<V> {
         let mut shard = self.shard(hash_part);
         if let Some(value) = shard.young.entries.get(hash_part) {
@@ -80,7 +80,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         Some(value)
     }
 
-    /// Returns the entry of a path without counting a use.
+    /// Returns the entry of a path, if it has one, without counting a use.
     pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<V> {
         self.shard(hash_part).entry(hash_part).cloned()
     }

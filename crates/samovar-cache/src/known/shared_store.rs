@@ -69,7 +69,8 @@ impl SharedStore {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
-        // Without the thread there are no leases; requests are answered nevertheless.
+        // If the keeper thread cannot be started, there are no leases. Requests are answered
+        // nevertheless.
         let leases = config.gc_lease.and_then(|gc_lease| {
             Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
         });
@@ -112,7 +113,7 @@ impl SharedStore {
         Ok(info)
     }
 
-    /// Returns the registration of a path for this row.
+    /// Looks up the registration of a path; `None` if the store has no such path.
     pub(crate) fn registration(
         &self,
         hash_part: HashPart,

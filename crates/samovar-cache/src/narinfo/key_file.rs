@@ -27,7 +27,7 @@ pub enum KeyFileError {
          or name none (NIX_SECRET_KEY_FILE, secret-key-files) to serve without a key"
     )]
     Missing(PathBuf),
-    /// No permission to read the file.
+    /// The server's user has no permission to read the file.
     #[error("the secret key file {0:?} is not readable for this user: change its owner or mode")]
     PermissionDenied(PathBuf),
     /// The file is empty.
@@ -42,7 +42,7 @@ pub enum KeyFileError {
          expected (the public key's file is shorter)"
     )]
     Malformed(PathBuf),
-    /// Another error of reading the file.
+    /// Reading the file failed with another error.
     #[error(
         "the secret key file {0:?} cannot be read: name a regular file that this user can read"
     )]

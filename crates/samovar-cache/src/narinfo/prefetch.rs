@@ -52,7 +52,7 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Starts the thread. `cache_count` is the number of caches with such a thread.
+    /// Starts the prefetch thread. `cache_count` is the number of caches that have such a thread.
     pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: usize) -> io::Result<Self> {
         narinfos.prefetch_queue.serve();
         let shared = Arc::clone(&narinfos);
@@ -61,7 +61,7 @@ impl Prefetcher {
         Ok(Self { narinfos, thread })
     }
 
-    /// Ends the thread without waiting for it: it may wait for a disk.
+    /// Ends the prefetch thread without waiting for it, because it may be waiting for a disk.
     pub(crate) fn retire(mut self) {
         self.thread.detach();
     }
@@ -84,8 +84,8 @@ struct Walk<'a> {
     epoch: Option<u64>,
     /// The highest registration number found so far.
     newest: i64,
-    /// The registration number below which the walk continues; it goes from the newest row to the
-    /// oldest.
+    /// The walk goes through all paths from the newest to the oldest. It continues below this
+    /// registration number; `None`: it starts at the newest path.
     below: Option<i64>,
     /// Whether the walk through all paths is complete.
     is_done: bool,
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
             let rest = rests_until.saturating_duration_since(Instant::now());
             match self.narinfos.prefetch_queue.next(rest) {
                 Task::Stop => return,
-                // If this fails, a request for the path will fail and report the error.
+                // Ignore an error: a request for the path will fail in the same way and report it.
                 Task::Prefetch(queued) => drop(self.narinfos.prepare(&queued)),
                 Task::Idle => {
                     let started = Instant::now();
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
         self.was_stale = false;
         let store = reader.store();
         if self.epoch.is_some_and(|epoch| epoch != snapshot.epoch) {
-            // Only one batch of new paths is prefetched; others are rendered when requested.
+            // Prefetch only one batch of new paths. Others are rendered when they are requested.
             let infos = store.newest(None, STEP_COUNT)?;
             let new_count = infos
                 .iter()

@@ -114,7 +114,7 @@ impl PrefetchQueue {
         self.state.locked().is_served = true;
     }
 
-    /// Tells the thread to end.
+    /// Tells the prefetch thread to end.
     pub(crate) fn stop(&self) {
         self.state.locked().is_stopped = true;
         self.changed.notify_one();

@@ -257,7 +257,7 @@ impl View<'_> {
     }
 }
 
-/// Extracts the hash part from pasted text.
+/// Finds the first hash part in pasted text; `None` if there is none.
 fn hash_part_in(text: &str) -> Option<HashPart> {
     let mut words = text.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
     words.find_map(|word| HashPart::parse(word.as_bytes()).ok())

@@ -7,6 +7,7 @@ use samovar_nix::HashPart;
 const PAIR_COUNT_MAX: usize = 16;
 
 /// Returns the decoded value of a query parameter as bytes, because file names may be any bytes.
+/// Returns `None` if the query lacks the parameter.
 pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>> {
     let pairs = query?.split(|byte| *byte == b'&').take(PAIR_COUNT_MAX);
     let value = pairs

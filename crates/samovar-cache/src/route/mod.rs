@@ -59,7 +59,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the hash part in the URL, whether or not such a path exists.
+    /// Returns the hash part in the URL, whether or not such a path exists; `None` if the URL has
+    /// none.
     pub(crate) fn hash_part(&self) -> Option<HashPart> {
         match self {
             Self::Narinfo(hash_part)
@@ -108,8 +109,9 @@ fn slash_count(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
 }
 
-/// Returns the class of a path, and the part that names the requested resource, which is not parsed
-/// yet. The most frequent forms come first.
+/// Returns the class of a URL path, and the part of it that names the requested resource, which is
+/// not parsed yet. Returns `None` if the path has none of the known forms. The most frequent forms
+/// come first.
 fn form(path: &[u8]) -> Option<(Class, &[u8])> {
     let path = path.strip_prefix(b"/")?;
     if let Some(name) = path.strip_suffix(b".narinfo") {
@@ -224,7 +226,7 @@ fn nar(name: &[u8], query: Option<&[u8]>, coding: NarCoding) -> Route {
     })
 }
 
-/// Splits the name of a NAR into hash part and NAR hash.
+/// Splits the name of a NAR into its hash part and, if there is one, its NAR hash.
 fn split_nar_name<'a>(name: &'a [u8], query: Option<&'a [u8]>) -> (&'a [u8], Option<&'a [u8]>) {
     let dash = match name.get(HASH_PART_LEN) {
         Some(b'-') => Some(HASH_PART_LEN),
@@ -241,7 +243,8 @@ fn parse_nar_hash(text: &[u8]) -> Option<NarHash> {
     NarHash::parse_nixbase32(text).ok()
 }
 
-/// Returns the value of the query parameter `hash` in harmonia's NAR URLs.
+/// Returns the value of the query parameter `hash`, which harmonia's NAR URLs have; `None` without
+/// it.
 fn hash_parameter(query: Option<&[u8]>) -> Option<&[u8]> {
     query?
         .split(|byte| *byte == b'&')

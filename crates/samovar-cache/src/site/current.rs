@@ -79,14 +79,14 @@ impl Caches {
         self.narinfos().map(rendered)
     }
 
-    /// Returns the cache with exactly this prefix.
+    /// Returns the cache with exactly this prefix, if there is one.
     pub(crate) fn at(&self, path_prefix: &str) -> Option<&Cache> {
         self.iter()
             .find(|cache| *cache.path_prefix == *path_prefix.as_bytes())
     }
 
     /// Returns the cache to which a URL path belongs, and the rest of the path below the cache's
-    /// prefix.
+    /// prefix; `None` if the path belongs to no cache.
     pub(crate) fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
         self.iter()
             .find_map(|cache| Some((cache, cache.below_prefix(path)?)))

@@ -63,7 +63,8 @@ pub struct SiteConfig {
     pub trust: Trust,
     /// The name and version in `/version`.
     pub program: Program,
-    /// The upload storage; a reload takes [`CacheConfig::uploads`] of new caches from it.
+    /// The upload storage; `None` if uploads are off. A reload takes [`CacheConfig::uploads`] of
+    /// new caches from it.
     pub storage: Option<Arc<Storage>>,
 }
 

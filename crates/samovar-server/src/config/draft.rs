@@ -111,7 +111,7 @@ pub(super) fn requires(option: &str, other: &str) -> ConfigError {
     ConfigError::Conflict(format!("{option} requires {other}"))
 }
 
-/// Addresses to listen on, each once.
+/// Parses addresses to listen on and removes duplicates; `None` if one is invalid.
 pub(super) fn listen(values: &[Value]) -> Option<Vec<ListenSpec>> {
     let mut specs = Vec::new();
     for value in values {

@@ -11,7 +11,7 @@ pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
 /// The place where an option was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file, on this line.
+    /// In this configuration file, on the line with this number.
     File(Arc<Path>, usize),
     /// In this variable of the environment.
     Variable(String),

@@ -188,7 +188,7 @@ impl Settings {
     }
 
     /// Finds the setting of an option for this cache, else for all caches. Returns it with its full
-    /// name.
+    /// name, or `None` if the option is not set.
     pub fn find(&self, cache: Option<&str>, option: &str) -> Option<(String, &Setting)> {
         if let Some(cache) = cache {
             let name = format!("{CACHES}.{cache}.{option}");
@@ -199,7 +199,7 @@ impl Settings {
         Some((option.to_owned(), self.values.get(option)?))
     }
 
-    /// Finds a setting by its full name.
+    /// Finds a setting by its full name; `None` if the option is not set.
     pub fn exactly(&self, name: &str) -> Option<&Setting> {
         self.values.get(name)
     }

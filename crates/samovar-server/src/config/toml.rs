@@ -131,7 +131,7 @@ pub(super) fn leaves(
     Ok(leaves)
 }
 
-/// Parses a single value.
+/// Parses a single value in TOML syntax; `None` if it is invalid.
 pub(super) fn value(text: &str) -> Option<Value> {
     let value = DeValue::parse(text).ok()?;
     Some(of(value.into_inner()))

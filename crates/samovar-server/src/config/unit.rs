@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::Value;
 
-/// Parses a whole number of bytes, with or without a unit.
+/// Parses a number of bytes: a whole number, with or without a unit. Returns `None` for any other
+/// text.
 pub(super) fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
@@ -40,7 +41,7 @@ pub fn time(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.saturating_mul(seconds).min(MAX)))
 }
 
-/// Converts a number of seconds, or a text such as `10 min`, to a time.
+/// Converts a number of seconds, or a text such as `10 min`, to a time; `None` for any other value.
 pub(super) fn time_of(value: &Value) -> Option<Duration> {
     match value {
         Value::Count(count) => time(&count.to_string()),

@@ -9,12 +9,12 @@ use super::GC_LEASE_TIME_MIN;
 /// Maximum time, seconds: a hundred years. Longer times are reduced to this.
 const SECONDS_MAX: f64 = 3_155_760_000.0;
 
-/// Parses a whole number that fits `T`.
+/// Parses a whole number that fits `T`; `None` for any other text.
 pub fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
     text.to_str()?.trim().parse().ok()
 }
 
-/// Parses a count. Numbers above `u64::MAX` become `u64::MAX`.
+/// Parses a count. Numbers above `u64::MAX` become `u64::MAX`. Returns `None` for any other text.
 pub fn count(text: &OsStr) -> Option<u64> {
     let digits = text.to_str()?.trim();
     let digits = digits.strip_prefix('+').unwrap_or(digits);
@@ -43,7 +43,8 @@ pub fn gc_lease(text: &OsStr) -> Option<Duration> {
     (time.is_zero() || time >= GC_LEASE_TIME_MIN).then_some(time)
 }
 
-/// Parses which NARs are verified: `first` or `never`. Returns whether it is `first`.
+/// Parses the value of an option that is `first` or `never`. Returns whether the first NAR of each
+/// path is verified; `None` for any other text.
 pub fn verifies_first(text: &OsStr) -> Option<bool> {
     match text.to_str()? {
         "first" => Some(true),

@@ -113,7 +113,8 @@ impl Identity {
 
 const CANNOT_LOOK_UP: &str = "cannot look up users and groups";
 
-/// Looks up a user, and the primary group if the user has an account.
+/// Looks up a user by name, else by number. Also returns the user's primary group; `None` for a
+/// number without an account.
 fn find_user(text: &str) -> anyhow::Result<(Account, Option<Gid>)> {
     let by_name = User::from_name(text).context(CANNOT_LOOK_UP)?;
     let number = text.parse().ok().map(Uid::from_raw);

@@ -56,7 +56,7 @@ impl PidFile {
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
-        // This file may be left over from a killed process with the same PID.
+        // A file of this name may be left over from a killed process with the same PID.
         fs::remove_file(&beside).ok();
         let pid_file = Self {
             path: path.to_owned(),
@@ -130,7 +130,7 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     }
 }
 
-/// Returns the PID in the file if it is the PID of a running server.
+/// Returns the PID in the file if a running server has it, otherwise `None`.
 fn running(path: &Path) -> io::Result<Option<i32>> {
     let content = match fs::read(path) {
         Ok(content) => content,

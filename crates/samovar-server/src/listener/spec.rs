@@ -73,7 +73,7 @@ pub struct ParsedListen {
     pub spec: ListenSpec,
     /// Whether the value ends in `:ssl`.
     pub tls: bool,
-    /// An unknown word after a second colon, which is ignored.
+    /// An unknown word after a second colon, which is ignored; `None` if there is no such word.
     pub ignored_suffix: Option<String>,
     /// Whether the value is a Unix socket path without a slash. It was probably meant as a port or
     /// host.
@@ -117,7 +117,7 @@ impl ListenSpec {
         parse_tcp(text.to_str()?)
     }
 
-    /// Parses an address without the quirks of `--listen`: refuses TLS, other suffixes, and a
+    /// Parses an address without the quirks of `--listen`. Refuses TLS, other suffixes, and a
     /// socket path without a slash, which was probably meant as a port or host.
     pub fn parse_strict(text: &OsStr) -> Option<Self> {
         let parsed = Self::parse(text)?;
@@ -155,7 +155,7 @@ fn parse_tcp(text: &str) -> Option<ParsedListen> {
     })
 }
 
-/// Splits off the text after a second colon, as starman does.
+/// Splits off a suffix that follows a second colon, as starman does; `None` if there is no suffix.
 fn split_suffix(text: &str) -> (&str, Option<&str>) {
     let Some((address, suffix)) = text.rsplit_once(':') else {
         return (text, None);
@@ -169,7 +169,8 @@ fn split_suffix(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Parses digits only: `u16::from_str` would accept a plus sign.
+/// Parses a port of digits only: `u16::from_str` would accept a plus sign. Returns `None` for any
+/// other text.
 fn parse_port(text: &str) -> Option<u16> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())

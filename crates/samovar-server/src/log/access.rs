@@ -55,7 +55,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) duration: Duration,
     /// Whether the response was sent completely.
     pub(crate) is_complete: bool,
-    /// Request field `X-Request-Id`, not validated.
+    /// Request field `X-Request-Id`, not validated; `None` if there is none.
     pub(crate) request_id: Option<&'a [u8]>,
 }
 
@@ -116,7 +116,7 @@ impl AccessLog {
         self.form == LogForm::Json
     }
 
-    /// Reopens the file, for log rotation.
+    /// Reopens the log file, for log rotation.
     pub(crate) fn reopen(&self) {
         self.writer.reopen();
     }

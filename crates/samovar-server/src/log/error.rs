@@ -131,7 +131,7 @@ impl ErrorLog {
         self.write(Level::Debug, message);
     }
 
-    /// Reopens the file, for log rotation.
+    /// Reopens the log file, for log rotation.
     pub(crate) fn reopen(&self) {
         self.writer.reopen();
     }

@@ -27,7 +27,7 @@ pub(crate) enum Sink {
     StandardError,
     /// A file, to which lines are appended, and which can be reopened.
     File {
-        /// Path at which the file is opened, and reopened.
+        /// Path at which the log file is opened, and reopened after log rotation.
         path: PathBuf,
         /// The open file, in append mode.
         file: File,
@@ -108,7 +108,7 @@ pub(crate) struct LineWriter {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the thread when there are lines to write.
+    /// Wakes the writing thread when there are lines to write.
     work: Condvar,
     /// Wakes callers of `flush` when all lines are written.
     idle: Condvar,
@@ -122,7 +122,7 @@ struct State {
     closed: bool,
     /// Whether a caller waits in `flush`.
     flush: bool,
-    /// Whether the thread is awake, and will read `pending` before it sleeps.
+    /// Whether the writing thread is awake, and will read `pending` before it sleeps.
     awake: bool,
 }
 

@@ -107,7 +107,8 @@ fn address(peer: Peer) -> Option<IpAddr> {
     }
 }
 
-/// Returns the client address from the request's header fields, which clients can forge.
+/// Returns the client address from the request's header fields, which clients can forge; `None` if
+/// they contain no address.
 fn unproven(head: Head<'_>) -> Option<IpAddr> {
     let text = head
         .header("X-Real-IP")

@@ -346,8 +346,8 @@ fn raise_descriptor_limit() {
     setrlimit(Resource::Nofile, limit).ok();
 }
 
-/// Returns the configuration of GC leases. Unless leases were configured, a missing daemon causes
-/// no warning.
+/// Returns the configuration of GC leases; `None` if they are turned off. Unless leases were
+/// configured, a missing daemon causes no warning.
 fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
     let time = config.gc_lease.unwrap_or(GC_LEASE_TIME_DEFAULT);
     (!time.is_zero()).then_some(LeaseConfig {

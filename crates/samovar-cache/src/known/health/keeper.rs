@@ -118,7 +118,7 @@ impl Watch {
     fn spawn(&mut self, name: &str, work: impl FnOnce(&Health) + Send + 'static) -> io::Result<()> {
         let health = Arc::clone(&self.health);
         health.tasks.state.locked().thread_count += 1;
-        // If the thread cannot be started, this is dropped with the closure.
+        // If the thread cannot be started, `ended` is dropped with the closure.
         let ended = Ended(health);
         let thread = LowPriority::start(name, NICENESS, move || work(&ended.0))?;
         self.threads.push(thread);

@@ -63,7 +63,7 @@ pub(super) enum StateError {
     Damaged,
 }
 
-/// Reads the state file in `directory`; `None` if there is none.
+/// Reads the state file in `directory`; `None` if there is no such file.
 pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
     // The file may not be ours: follow no link, and do not block on a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -81,7 +81,7 @@ pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
     decode(&bytes).map(Some)
 }
 
-/// Replaces the file in `directory` atomically.
+/// Replaces the state file in `directory` atomically.
 pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     let new = directory.join(NEW_NAME);
     // The file may not be ours: do not block on a pipe.

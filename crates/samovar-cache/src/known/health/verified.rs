@@ -44,7 +44,7 @@ impl Verified {
         (entry.stamp == stamp).then_some(entry.minute)
     }
 
-    /// Returns the minute of a path's verification, ignoring its stamp.
+    /// Returns the minute of a path's verification, ignoring its stamp; `None` without a record.
     pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
         self.table
             .locked()

@@ -177,7 +177,8 @@ impl NarCache {
         }
     }
 
-    /// Creates the file for a copy, with no disk space allocated yet.
+    /// Creates the file for a copy, with no disk space allocated yet. Returns `None` after an
+    /// error, which it reports.
     pub(super) fn file(&self) -> Option<File> {
         let file = self.directory.file();
         file.inspect_err(|error| self.note_failure(error)).ok()
@@ -212,6 +213,7 @@ impl NarCache {
     }
 
     /// Counts `len` more bytes for a copy in progress, and returns the copies evicted for them.
+    /// Returns `None` if so much space cannot be freed.
     fn take(&self, len: u64) -> Option<Vec<Arc<CachedNar>>> {
         let mut state = self.state.locked();
         let len_max = self.directory.len_max(state.used_len);

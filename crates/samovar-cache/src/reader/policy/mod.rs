@@ -53,9 +53,9 @@ pub struct Rule {
     /// The name without the hash part matches one of these patterns: `*` matches any characters,
     /// `?` matches one.
     pub names: Vec<String>,
-    /// Minimum time since the path was registered, in whole seconds.
+    /// Minimum time since the path was registered, in whole seconds; `None`: no minimum.
     pub min_age: Option<Duration>,
-    /// Maximum time since the path was registered, in whole seconds.
+    /// Maximum time since the path was registered, in whole seconds; `None`: no maximum.
     pub max_age: Option<Duration>,
 }
 

@@ -161,7 +161,7 @@ impl RootsWatch {
         })
     }
 
-    /// Ends the thread without waiting for it: it may wait for a disk.
+    /// Ends the thread without waiting for it, because it may be waiting for a disk.
     pub(crate) fn retire(mut self) {
         self.thread.detach();
     }
@@ -174,7 +174,7 @@ pub(crate) struct RootsCheck {
     roots: Arc<Roots>,
     /// The closures of the roots, one for each rule.
     closures: Vec<Closure>,
-    /// The epoch of the store in which `closures` were computed.
+    /// The catalog's epoch in which `closures` were computed; `None` if it is unknown.
     epoch: Option<u64>,
     has_failed: bool,
 }
@@ -476,7 +476,8 @@ fn resolve_parents(path: &Path) -> io::Result<PathBuf> {
     Ok(resolved)
 }
 
-/// Returns the store path that contains the file at `path`.
+/// Returns the store path that contains the file at `path`; `None` if the file is not in the store
+/// directory.
 fn within(path: &Path, dir: &StoreDir) -> Option<StorePath> {
     let rest = path.strip_prefix(dir.as_str()).ok()?;
     let first = rest.components().next()?;

@@ -19,7 +19,7 @@ use super::{Configuration, rules, unit};
 /// The declaration of an option.
 #[derive(Debug)]
 pub struct OptionSpec {
-    /// Dotted name, as in the file.
+    /// Dotted name, as in the configuration file.
     pub name: &'static str,
     /// Description, of one or two sentences.
     pub help: &'static str,
@@ -202,7 +202,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Converts a list of non-empty texts, or one such text, to a list.
+/// Converts a list of non-empty texts, or one such text, to a list; `None` for any other value.
 fn texts(value: &Value) -> Option<Vec<String>> {
     let owned = |value: &Value| text(value).map(str::to_owned);
     match value {
@@ -269,7 +269,7 @@ impl OptionSpec {
         of_server.chain(cache::OPTIONS.iter().map(|row| &row.spec))
     }
 
-    /// Finds an option by its dotted name.
+    /// Finds an option by its dotted name; `None` if there is no such option.
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::all().find(|spec| spec.name == name)
     }
