@@ -1,4 +1,4 @@
-//! [`Admission`]: limits of the uploads in progress and of their memory.
+//! [`Admission`]: limits the number of uploads in progress and their memory.
 //!
 //! Most of the memory of an upload is the window of its decompressor, which the client chooses: up
 //! to 128 MiB. Each upload reserves this memory before the decompressor allocates it. Uploads wait
@@ -13,24 +13,25 @@ use std::time::{Duration, Instant};
 
 use crate::verify::{Memory, MemoryError};
 
-/// Maximum number of uploads in progress: with one token, and in total.
+/// Maximum number of uploads in progress with one token, and of all uploads together.
 const UPLOADS_MAX: (u64, u64) = (64, 512);
 
-/// Maximum memory for windows in bytes: with one token, and in total. One token can use the largest
-/// window, and leaves memory for others.
+/// Maximum memory for decompressor windows, in bytes: of uploads with one token, and of all uploads
+/// together. One token can use the largest window and still leaves memory for other tokens.
 const MEMORY_MAX: (u64, u64) = (160 << 20, 256 << 20);
 
-/// Maximum number of uploads that wait for a slot, and of those that wait for memory: with one
-/// token, and in total.
+/// Maximum number of uploads in one queue: with one token, and in total. There are two queues, one
+/// for slots and one for memory.
 const WAITING_MAX: (usize, usize) = (128, 256);
 
-/// Maximum time that an upload waits for a slot, and for memory. It is below 60 s, the usual
+/// Maximum time that an upload waits for a slot, and then for memory. It is below 60 s, the usual
 /// timeout of proxies.
 pub const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Waits on behalf of a request.
+/// Lets a request wait, and ends the wait if the server stops.
 pub trait Wait: fmt::Debug {
-    /// Calls `is_ready` with the time that it may wait, until it returns `true`.
+    /// Calls `is_ready` repeatedly, each time with the maximum time for which that call may block,
+    /// until it returns `true`.
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ pub trait Wait: fmt::Debug {
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()>;
 }
 
-/// The limits of a storage.
+/// The limits of all uploads into one storage.
 #[derive(Debug)]
 pub(crate) struct Admission {
     uploads: Gate,
@@ -55,8 +56,8 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Admits an upload with this token. Waits for at most `patience` for a slot, and later for
-    /// memory.
+    /// Admits an upload with this token. Waits at most `patience` for a slot. Later, its first
+    /// request for memory waits at most `patience` again.
     pub(crate) fn admit<'a>(
         &'a self,
         token: i64,
@@ -87,18 +88,18 @@ impl Admission {
     }
 }
 
-/// Numbers of uploads.
+/// Number of uploads in progress and waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Uploads in progress.
     pub(crate) running: u64,
-    /// Maximum of `running`.
+    /// Maximum number of uploads in progress.
     pub(crate) running_max: u64,
     /// Uploads that wait for a slot or for memory.
     pub(crate) waiting: u64,
 }
 
-/// The slot and the memory of an upload, released when dropped.
+/// The slot and the memory of one upload. Dropping it releases both.
 #[derive(Debug)]
 pub struct Admitted<'a> {
     slot: Permit<'a>,
@@ -126,20 +127,20 @@ impl Memory for Admitted<'_> {
     }
 }
 
-/// A limited amount that keys share.
+/// A limited amount (slots or bytes) that several keys share. A key is the id of a token.
 #[derive(Debug)]
 struct Gate {
     key_max: u64,
     sum_max: u64,
     state: Mutex<State>,
-    /// Notified when an amount is released, or the queue changes.
+    /// Notified when an amount is released or the queue changes.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     sum: u64,
-    /// Amounts by key; none is zero.
+    /// Acquired amounts by key. No amount is zero.
     held: HashMap<i64, u64>,
     waiting: VecDeque<Waiting>,
     next_ticket: u64,
@@ -162,7 +163,7 @@ impl Gate {
         }
     }
 
-    /// Takes an amount; waits for at most `patience` until it is free.
+    /// Acquires an amount for a key. Waits at most `patience` until the amount is free.
     fn acquire(
         &self,
         key: i64,
@@ -213,7 +214,8 @@ impl Gate {
         entered.ok_or(MemoryError::Busy)
     }
 
-    /// Moves a waiting entry to the held amounts, if it is its turn.
+    /// Grants a waiting entry its amount and removes it from the queue, if it is the next one.
+    /// Returns whether it did.
     fn enter(&self, state: &mut State, ticket: u64) -> bool {
         let is_next = self.is_next(state, ticket);
         let position = state
@@ -227,7 +229,8 @@ impl Gate {
         is_next
     }
 
-    /// Whether an entry is the first that its key's limit does not hold back, and fits.
+    /// Returns whether an entry is the next one to be granted: the first whose key stays below its
+    /// limit, and its amount is free.
     fn is_next(&self, state: &State, ticket: u64) -> bool {
         let mut held_back = Vec::new();
         for entry in &state.waiting {
@@ -246,7 +249,7 @@ impl Gate {
     }
 }
 
-/// An entry of the queue. Leaves the queue when dropped, unless it has entered.
+/// An entry of the queue. Dropping it removes the entry, unless it was granted.
 struct Queued<'a> {
     gate: &'a Gate,
     ticket: u64,
@@ -261,7 +264,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// A held amount; released when dropped.
+/// An acquired amount. Dropping it releases the amount.
 #[derive(Debug)]
 struct Permit<'a> {
     gate: &'a Gate,
@@ -305,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Counts how often it is called, and stops waiting.
+    /// Counts its calls and never waits.
     #[derive(Debug)]
     struct Counted<'a>(&'a AtomicUsize);
 
@@ -362,7 +365,7 @@ mod tests {
             drop(first);
         });
         let order: Vec<u64> = receiver.try_iter().collect();
-        // The first two fit together; the last one does not overtake the third.
+        // The first two acquire their amounts together. The last one does not overtake the third.
         assert_eq!(order.len(), 4);
         assert_eq!(order[3], 1, "{order:?}");
         assert_eq!(order[2], 4, "{order:?}");

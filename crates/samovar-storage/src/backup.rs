@@ -1,7 +1,7 @@
-//! The nightly backup: what a lost database had, and the directory does not have.
+//! The daily backup: data that only the database has, not the files of the storage directory.
 //!
-//! A file for each day has the tokens (as hashes), the pins and the last uses, as lines of JSON,
-//! compressed with zstd. An import that makes a lost database again reads the newest file.
+//! One file per day contains the tokens (as hashes), the pins and the last uses, as lines of JSON
+//! that are compressed with zstd. `samovar import --rebuild` restores them from the newest file.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 
@@ -13,13 +13,13 @@ const PREFIX: &str = ".samovar/backup/";
 
 const SUFFIX: &str = ".jsonl.zst";
 
-/// Number of backups that are kept.
+/// Maximum number of backups; older ones are deleted.
 const COUNT_MAX: usize = 7;
 
 const LEVEL: i32 = 3;
 
 impl Storage {
-    /// Writes the backup of today, unless it exists, and deletes old ones.
+    /// Writes today's backup unless it exists, and deletes the oldest backups above the maximum.
     ///
     /// # Errors
     ///
@@ -40,8 +40,8 @@ impl Storage {
         keys.iter().try_for_each(|key| self.objects.remove(key))
     }
 
-    /// Restores tokens, pins and last uses from the newest backup. Returns its key; `None` if there
-    /// is none.
+    /// Restores tokens, pins and last uses from the newest backup. Returns the key of the backup,
+    /// or `None` if there is no backup.
     ///
     /// # Errors
     ///

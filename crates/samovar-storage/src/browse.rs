@@ -7,7 +7,7 @@ use crate::metadata::{Details, Pin, RecentPath};
 use crate::stored_cache::StoredCache;
 
 impl StoredCache {
-    /// Returns the paths that were published last, newest first, at most `count_max`.
+    /// Returns the paths that were published last in this cache, newest first, at most `count_max`.
     ///
     /// # Errors
     ///
@@ -16,7 +16,7 @@ impl StoredCache {
         self.storage.metadata.recent(self.id, count_max)
     }
 
-    /// Returns the details of an uploaded path.
+    /// Returns the details of an uploaded path, or `None` if the cache does not have it.
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl StoredCache {
         }
     }
 
-    /// Returns the pins of this cache by name, the newest generation first.
+    /// Returns the pins of this cache, sorted by name, the newest generation first.
     ///
     /// # Errors
     ///

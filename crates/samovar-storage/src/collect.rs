@@ -1,6 +1,6 @@
 //! The collector: deletes paths and NARs that are not kept.
 //!
-//! # What is kept
+//! # Kept paths
 //!
 //! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used within
 //! the retention time of its cache, which is unlimited by default. Its closure is kept with it. A
@@ -54,19 +54,19 @@ pub use crate::keep::Verdict;
 /// Name of the file that the collector locks, relative to the storage directory.
 const LOCK: &str = ".samovar/collector-lock";
 
-/// Number of rows that one step changes. Uploads wait for a step, about 20 ms.
+/// Maximum number of rows that one step changes. Uploads wait about 20 ms for such a step.
 const BATCH_COUNT: u32 = 500;
 
-/// The times of the collector, in seconds, and limits.
+/// The times of the collector in seconds, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Time from the condemnation to the deletion. Must exceed the interval at which uses are
     /// written to the database.
     pub hold: i64,
-    /// Time for which an uploaded path is kept although nobody uses it.
+    /// Time after its upload for which a path is kept even if no client uses it.
     pub young: i64,
-    /// Time for which a NAR is kept that a client has sent and no path uses. Nix sends all NARs of
-    /// a closure before the first narinfo.
+    /// Time for which an uploaded NAR is kept that no path uses. Nix sends all NARs of a closure
+    /// before the first narinfo.
     pub loose: i64,
     /// Time until the key of a removed object may be used again.
     pub key_rest: i64,
@@ -86,32 +86,32 @@ impl Default for Rules {
     }
 }
 
-/// What is kept of a cache in addition to pins and young paths. The default keeps everything.
+/// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Days since the last use for which a path is kept; `None`: for ever.
     pub days: Option<u32>,
-    /// Maximum total length of the files, in bytes. Beyond it, paths go whose last use is the
-    /// longest ago; `None`: no limit.
+    /// Maximum total length of the cache's files, in bytes. If it is exceeded, the paths that were
+    /// not used for the longest time are deleted. `None`: no limit.
     pub size: Option<u64>,
 }
 
-/// Counts of a run.
+/// Numbers of pins, paths and NARs that a run has changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Pins that had expired and were removed.
+    /// Number of expired pins that were removed.
     pub expired_pins: usize,
-    /// Paths that were condemned.
+    /// Number of paths that were condemned.
     pub condemned: usize,
-    /// Paths that were condemned before, and are kept now.
+    /// Number of paths that were condemned before and are kept again.
     pub revived: usize,
-    /// Paths that were deleted.
+    /// Number of paths that were deleted.
     pub deleted: usize,
-    /// NARs that were condemned.
+    /// Number of NARs that were condemned.
     pub condemned_nars: usize,
-    /// NARs that were deleted.
+    /// Number of NARs that were deleted.
     pub deleted_nars: usize,
-    /// Total length of their files, in bytes.
+    /// Total length of the files of the deleted NARs, in bytes.
     pub deleted_bytes: u64,
 }
 
@@ -155,9 +155,9 @@ pub struct Collector<'a> {
     metadata: &'a dyn Metadata,
     objects: &'a dyn Objects,
     rules: Rules,
-    /// The retention of a cache, by name.
+    /// Returns the retention of the cache with this name.
     retention: &'a dyn Fn(&str) -> Retention,
-    /// Called after a path was deleted.
+    /// Called after each deletion of a path.
     deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
     phase: Phase,
     summary: Summary,
@@ -181,7 +181,8 @@ enum Phase {
     DeleteNars(Vec<i64>),
     FindGarbage,
     RemoveObjects(Vec<String>),
-    /// Objects were removed; their keys are to be recorded.
+    /// The first objects were removed and their keys must be recorded; the others are still to
+    /// remove.
     RecordRemoved(Vec<String>, Vec<String>),
     FreeKeys,
     #[default]
@@ -195,7 +196,7 @@ impl fmt::Debug for Collector<'_> {
 }
 
 impl<'a> Collector<'a> {
-    /// Starts a run; `None` if another collector of this storage directory is running.
+    /// Starts a run. Returns `None` if another collector of this storage directory is running.
     ///
     /// # Errors
     ///
@@ -226,7 +227,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Makes all steps.
+    /// Runs all steps.
     ///
     /// # Errors
     ///
@@ -236,13 +237,13 @@ impl<'a> Collector<'a> {
         Ok(self.summary)
     }
 
-    /// Returns the counts of the steps made so far.
+    /// Returns what the steps so far have changed.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// Makes one step. Returns whether there are more.
+    /// Runs one step. Returns whether more steps follow.
     ///
     /// # Errors
     ///
@@ -285,7 +286,7 @@ impl<'a> Collector<'a> {
         Ok(true)
     }
 
-    /// Makes a step of the second half, about NARs and objects.
+    /// Runs a step of the second half of a run, which handles NARs and objects.
     fn step_of_nars(&mut self, phase: Phase) -> Result<bool, StorageError> {
         let metadata = self.metadata;
         let (sent_before, before) = (metadata.now() - self.rules.loose, self.condemned_before());
@@ -370,13 +371,13 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// The latest time of condemnation of what may be deleted now.
+    /// Returns the latest time of condemnation at which a path or NAR may be deleted now.
     fn condemned_before(&self) -> i64 {
         self.metadata.now() - self.rules.hold
     }
 }
 
-/// Takes the next batch from the end of a list.
+/// Removes the next batch, of at most `BATCH_COUNT` items, from the end of a list.
 fn next<T>(list: &mut Vec<T>) -> Vec<T> {
     list.split_off(list.len().saturating_sub(BATCH_COUNT as usize))
 }

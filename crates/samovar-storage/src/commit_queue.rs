@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::error::StorageError;
 use crate::metadata::{NewPath, Published};
 
-/// Number of paths in a commit beyond which no other group of paths is added to it. A transaction
-/// of this size takes about 0.3 s.
+/// Number of paths in a commit beyond which no other group joins it. A transaction of this size
+/// takes about 0.3 s.
 const BATCH_COUNT_MAX: usize = 4096;
 
 /// The paths of a storage that wait for a commit.
@@ -29,8 +29,8 @@ struct State {
     next_ticket: u64,
     waiting: Vec<Waiting>,
     is_committing: bool,
-    /// Outcomes by ticket, until their callers take them. If a commit fails, all its paths get the
-    /// same error.
+    /// Outcome of each group by its ticket, until the group's caller takes it. If a commit fails,
+    /// all its groups get the same error.
     outcomes: HashMap<u64, Result<Vec<Published>, StorageError>>,
 }
 
@@ -39,12 +39,12 @@ struct State {
 struct Waiting {
     ticket: u64,
     group: Arc<Vec<NewPath>>,
-    /// When its caller gives up.
+    /// Time at which the caller stops waiting.
     deadline: Instant,
 }
 
 impl State {
-    /// Returns the number of groups for the next commit.
+    /// Returns the number of waiting groups that the next commit publishes.
     fn batch_len(&self) -> usize {
         let mut count = 0;
         let groups = self.waiting.iter().take_while(|waiting| {
@@ -55,8 +55,8 @@ impl State {
         groups.count()
     }
 
-    /// Ends a commit: records the outcomes of its groups. If the database was busy, groups whose
-    /// callers have time left wait for the next commit.
+    /// Ends a commit: records the outcomes of its groups. If the database was busy, the groups
+    /// whose deadline is not reached wait for the next commit instead.
     fn end_commit(
         &mut self,
         batch: Vec<Waiting>,
@@ -83,9 +83,9 @@ impl State {
 }
 
 impl CommitQueue {
-    /// Publishes a group of paths in one of the next commits, and waits for the outcomes, at most
-    /// `patience` if the database is busy. `commit` publishes a batch of groups, and waits for the
-    /// database for at most the given time.
+    /// Publishes a group of paths in one of the next commits, and waits for its outcomes. While the
+    /// database is busy, waits at most `patience`. `commit` publishes a batch of groups, and waits
+    /// for the database at most the given time.
     pub(crate) fn publish(
         &self,
         group: &Arc<Vec<NewPath>>,
@@ -129,8 +129,8 @@ impl CommitQueue {
         }
     }
 
-    /// Waits for the end of the commit in progress. If the group is not part of it, gives up at
-    /// `deadline`, and removes the group.
+    /// Waits for the end of the commit in progress. If that commit does not contain the group,
+    /// waits until `deadline` at most, then removes the group from the queue.
     fn await_commit<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -152,7 +152,7 @@ impl CommitQueue {
         Ok(state)
     }
 
-    /// Returns the number of paths that wait for a commit.
+    /// Returns the number of paths that wait for the next commits.
     pub(crate) fn len(&self) -> usize {
         let state = self.state();
         let groups = state.waiting.iter();

@@ -1,4 +1,4 @@
-//! Computes the store path of a content address, to detect a wrong one.
+//! Computes the store path of a content address, to refuse a narinfo whose `CA` does not match.
 //!
 //! # Source
 //!
@@ -7,7 +7,7 @@
 use samovar_nix::{Algorithm, ContentAddress, Hash, HashPart, Method, StoreDir, StorePath};
 use sha2::{Digest as _, Sha256};
 
-/// Whether `path` is the store path of this content address and these references.
+/// Returns whether `path` is the store path of this content address with these references.
 pub(crate) fn is_path_of(
     address: &ContentAddress,
     dir: &StoreDir,
@@ -45,7 +45,7 @@ pub(crate) fn is_path_of(
     if refers_to_itself {
         kind += ":self";
     }
-    // Only paths with these content addresses may have references.
+    // Only paths with a `text` or NAR content address may have references.
     let may_refer = is_nar || address.method() == Method::Text;
     if !(may_refer || references.is_empty()) {
         return false;
@@ -54,7 +54,7 @@ pub(crate) fn is_path_of(
     folded(&Sha256::digest(fingerprint)) == path.hash_part()
 }
 
-/// Folds a digest to the 20 bytes of a hash part.
+/// Compresses a digest to the 20 bytes of a hash part by XOR.
 fn folded(digest: &[u8]) -> HashPart {
     let mut folded = [0_u8; 20];
     for (at, byte) in digest.iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::metadata::Totals;
 use crate::objects::Space;
 use crate::publish::Refusal;
 
-/// Declares an enum whose variants have names in metrics.
+/// Declares an enum with the name of each variant in metrics.
 macro_rules! named {
     ($(#[$doc:meta])+ $type:ident { $($variant:ident = $name:literal,)+ }) => {
         $(#[$doc])+
@@ -29,7 +29,7 @@ macro_rules! named {
 }
 
 named! {
-    /// What a request uploads.
+    /// The kind of file that a request uploads.
     Kind {
         Nar = "nar",
         Narinfo = "narinfo",
@@ -38,7 +38,7 @@ named! {
 }
 
 named! {
-    /// The outcome of a request.
+    /// The outcome of an upload request.
     Outcome {
         Accepted = "accepted",
         Refused = "refused",
@@ -47,7 +47,7 @@ named! {
 }
 
 named! {
-    /// The reason for a refusal. The last three are the server's, not the client's.
+    /// The reason for a refusal. The last three are faults of the server, not of the client.
     Reason {
         Token = "token",
         Nar = "nar",
@@ -65,7 +65,8 @@ named! {
 }
 
 impl Reason {
-    /// Returns the reason of an error; `None` if the client or the server ended the request.
+    /// Returns the reason for counting an error. Returns `None` if the client or the server aborted
+    /// the request.
     pub(crate) fn of(error: &PutError) -> Option<Self> {
         Some(match error {
             PutError::Source(_) => return None,
@@ -127,7 +128,7 @@ impl Timed {
 }
 
 impl Counters {
-    /// Counts an upload by its outcome, which is returned.
+    /// Counts an upload by its outcome, and returns the outcome.
     pub(crate) fn count<T>(&self, kind: Kind, outcome: Result<T, PutError>) -> Result<T, PutError> {
         match &outcome {
             Ok(_) => self.accept(kind, 1),
@@ -136,13 +137,13 @@ impl Counters {
         outcome
     }
 
-    /// Counts accepted uploads of one request.
+    /// Counts `count` accepted uploads, which came in one request.
     pub(crate) fn accept(&self, kind: Kind, count: usize) {
         let counter = &self.uploads[kind as usize][Outcome::Accepted as usize];
         counter.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Counts an upload that was not accepted: refused for a reason, or aborted.
+    /// Counts an upload that was not accepted. `reason`: `None` if it was aborted, not refused.
     pub(crate) fn reject(&self, kind: Kind, reason: Option<Reason>) {
         let outcome = match reason {
             Some(reason) => {
@@ -158,13 +159,13 @@ impl Counters {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a NAR of this length, which took `time` to receive and verify.
+    /// Counts a NAR of `nar_size` bytes, which took `time` to receive and verify.
     pub(crate) fn verified(&self, nar_size: u64, time: Duration) {
         self.verified_bytes.fetch_add(nar_size, Ordering::Relaxed);
         self.verifications.add(time);
     }
 
-    /// Counts a commit of `path_count` paths.
+    /// Counts a commit of `path_count` paths, which took `time`.
     pub(crate) fn committed(&self, path_count: usize, time: Duration) {
         let path_count = path_count as u64;
         self.committed_paths
@@ -172,7 +173,7 @@ impl Counters {
         self.commits.add(time);
     }
 
-    /// Returns the numbers of uploads: kind, outcome, number.
+    /// Returns the number of uploads for each kind and outcome.
     pub(crate) fn uploads(&self) -> Vec<(&'static str, &'static str, u64)> {
         let mut uploads = Vec::new();
         for (kind, row) in Kind::NAMES.iter().zip(&self.uploads) {
@@ -183,7 +184,7 @@ impl Counters {
         uploads
     }
 
-    /// Returns the numbers of refusals, by reason.
+    /// Returns the number of refusals for each reason.
     pub(crate) fn refused(&self) -> Vec<(&'static str, u64)> {
         let counts = self
             .refused
@@ -192,7 +193,7 @@ impl Counters {
         Reason::NAMES.iter().copied().zip(counts).collect()
     }
 
-    /// Counts a run of the collector.
+    /// Records the outcome of a run of the collector, which took `time`.
     pub(crate) fn collected(&self, outcome: &Result<Summary, StorageError>, time: Duration) {
         let mut collector = locked(&self.collector);
         match outcome {
@@ -210,7 +211,7 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds the bytes that are read to the counter of received bytes.
+/// A reader of `source` that counts the bytes it returns as received.
 pub(crate) struct Received<'a> {
     pub(crate) source: &'a mut dyn Read,
     pub(crate) counters: &'a Counters,
@@ -225,16 +226,16 @@ impl Read for Received<'_> {
     }
 }
 
-/// Runs of the collector in this process.
+/// Statistics of the collector's runs in this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CollectorStatistics {
     /// Number of complete runs.
     pub run_count: u64,
     /// Number of failed runs.
     pub failure_count: u64,
-    /// Duration of the last complete run.
+    /// Duration of the last complete run. `None` before the first one.
     pub last_duration: Option<Duration>,
-    /// Sums over all complete runs.
+    /// Sums of the counts of all complete runs.
     pub total: Summary,
 }
 

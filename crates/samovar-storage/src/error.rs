@@ -36,7 +36,7 @@ pub enum StorageError {
     /// The database contains a value that its schema does not allow.
     #[error("database is damaged: {0}")]
     Damaged(String),
-    /// An object with this key was deleted while an object of the same key was uploaded.
+    /// An object with this key was deleted while an object with the same key was uploaded.
     #[error("{0} was deleted while it was uploaded again: repeat the upload")]
     KeyInUse(String),
     /// The storage directory and the database belong to different storages.
@@ -50,13 +50,13 @@ pub enum StorageError {
         /// The identifier in the database.
         database: String,
     },
-    /// A database that is to be made again has paths.
+    /// The database must be rebuilt, but it already has paths.
     #[error(
         "the database has paths: to import what it lacks, leave out --rebuild; to make it again, \
          move .samovar/db.sqlite, .samovar/db.sqlite-wal and .samovar/db.sqlite-shm away"
     )]
     NotEmpty,
-    /// The storage contains paths of another store directory than the server's.
+    /// The store directory of the storage's paths differs from the one that the server serves.
     #[error("storage has paths of the store directory {stored}, the server serves {served}")]
     StoreDir {
         /// The store directory of the storage.
@@ -75,7 +75,7 @@ impl StorageError {
         }
     }
 
-    /// Makes an equal error for another upload of the same commit.
+    /// Returns an equal error, for another upload in the same commit.
     pub(crate) fn copy(&self) -> Self {
         match self {
             Self::File {
@@ -138,13 +138,14 @@ pub enum PutError {
 }
 
 impl PutError {
-    /// Converts an error of reading a body. It may be one of [`decoded`](crate::verify::decoded).
+    /// Converts an error of reading a body. The error may come from
+    /// [`decoded`](crate::verify::decoded).
     #[must_use]
     pub fn of_source(error: io::Error) -> Self {
         error.downcast().unwrap_or_else(Self::Source)
     }
 
-    /// Converts the error of verifying a NAR that is written to the object `key`.
+    /// Converts the error of verifying a NAR that is being written to the object `key`.
     pub(crate) fn of_nar(error: VerifyError, key: &str) -> Self {
         match error {
             VerifyError::Source(error) => Self::Source(error),

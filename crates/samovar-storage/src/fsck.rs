@@ -1,8 +1,9 @@
-//! The check of a storage: objects, mirror, orphans, and the database itself.
+//! Checks a storage: its objects, the mirror, orphans, and the database itself.
 //!
-//! Reads the database in batches, so that memory use does not depend on the size of the storage,
-//! and no transaction is long. A server may run meanwhile: what changes during its check is checked
-//! again, and a repair takes effect only if the object is still the one that was checked.
+//! The check reads the database in batches, so that memory use does not depend on the size of the
+//! storage, and no transaction is long. A server may run meanwhile: an object that changes during
+//! its check is checked again, and a repair takes effect only if the object is still the checked
+//! one.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -21,28 +22,28 @@ use crate::publish::NARINFO_LEN_MAX;
 use crate::storage::Render;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
 
-/// Number of rows that are read at a time.
+/// Number of rows that one query reads.
 const BATCH_COUNT: u32 = 500;
 
 /// Maximum number of faults of the database that are reported.
 const FAULT_COUNT_MAX: u32 = 1000;
 
-/// Age from which an object without a row is an orphan, in seconds. An upload has its object for a
-/// moment before its row.
+/// Minimum age in seconds at which an object without a row counts as an orphan. During an upload,
+/// the object exists for a moment before its row.
 const ORPHAN_AGE: i64 = 2 * DAY;
 
-/// Pause before a wrong narinfo is read again. A server writes it a moment after its row.
+/// Pause before a wrong narinfo is read again. A server writes the narinfo a moment after its row.
 const MIRROR_PAUSE: Duration = Duration::from_millis(500);
 
-/// The parts of a check, and its repairs.
+/// Selects the parts of a check and its repairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Also read, decompress and hash all objects.
+    /// Whether to also read, decompress and hash all objects.
     pub deep: bool,
-    /// Record missing and damaged objects as lost, so that the next upload replaces them. Rewrite
-    /// narinfos, and indexes of frames.
+    /// Whether to repair: record missing and damaged objects as lost, so that the next upload
+    /// replaces them, and rewrite wrong narinfos and indexes of frames.
     pub repair: bool,
-    /// Delete orphans.
+    /// Whether to delete orphans.
     pub delete_orphans: bool,
 }
 
@@ -51,19 +52,19 @@ pub struct Options {
 pub enum Kind {
     /// The object of a NAR is missing.
     Missing,
-    /// The object of a NAR has another length or other contents than its row states.
+    /// The object of a NAR has a length or contents other than its row states.
     Damaged,
     /// The NAR is recorded as lost. No upload has replaced it yet.
     Lost,
     /// An object cannot be read.
     Unreadable,
-    /// The index of the frames of an object is wrong.
+    /// The index of an object's zstd frames is wrong.
     Frames,
     /// A narinfo in the directory is missing, or differs from the database.
     Narinfo,
     /// The directory has a narinfo of a path that the database does not have.
     Unknown,
-    /// No row has the object.
+    /// No row refers to the object.
     Orphan,
     /// The database is damaged.
     Database,
@@ -87,16 +88,16 @@ impl Kind {
     }
 }
 
-/// A fault of the storage. `Display` is one line.
+/// A fault of the storage. `Display` prints it in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The kind.
     pub kind: Kind,
     /// Key of the object, or the name of the database.
     pub object: String,
-    /// The fault, and the fix if there is no repair.
+    /// The fault and, if the check cannot repair it, the fix.
     pub reason: String,
-    /// The repair that was made.
+    /// The repair that was made. `None`: nothing was repaired.
     pub repair: Option<&'static str>,
     /// The paths that the fault affects, each with the name of its cache.
     pub paths: Vec<(String, String)>,
@@ -116,20 +117,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Counts of a check.
+/// Numbers of checked objects and of findings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Objects of NARs that were checked.
+    /// Number of NAR objects that were checked.
     pub objects: u64,
-    /// Their total length, in bytes.
+    /// Total length of the checked objects, in bytes.
     pub bytes: u64,
-    /// Paths that were checked.
+    /// Number of paths that were checked.
     pub paths: u64,
-    /// Findings, except objects that cannot be read.
+    /// Number of findings, without the objects that cannot be read.
     pub findings: u64,
-    /// Objects that cannot be read.
+    /// Number of objects that cannot be read.
     pub unreadable: u64,
-    /// Findings that were repaired.
+    /// Number of findings that were repaired.
     pub repaired: u64,
 }
 
@@ -138,7 +139,7 @@ pub struct Fsck<'a> {
     metadata: &'a dyn Metadata,
     objects: &'a dyn Objects,
     options: Options,
-    /// Renders narinfos. Without it, wrong narinfos are reported only.
+    /// Renders narinfos. `None`: wrong narinfos are reported but not rewritten.
     render: Option<&'a Render<'a>>,
     report: &'a mut dyn FnMut(Finding),
     summary: Summary,
@@ -151,8 +152,8 @@ impl fmt::Debug for Fsck<'_> {
 }
 
 impl<'a> Fsck<'a> {
-    /// Prepares a check. `render`, with the keys of the mirrored cache, is needed to rewrite its
-    /// narinfos. `report` gets each finding.
+    /// Prepares a check. `render` renders narinfos with the keys of the mirrored cache; without it,
+    /// wrong narinfos cannot be rewritten. `report` receives each finding.
     pub fn new(
         metadata: &'a dyn Metadata,
         objects: &'a dyn Objects,
@@ -170,7 +171,7 @@ impl<'a> Fsck<'a> {
         }
     }
 
-    /// Makes the check.
+    /// Runs the check, and reports its findings.
     ///
     /// # Errors
     ///
@@ -181,7 +182,8 @@ impl<'a> Fsck<'a> {
                        with samovar import --rebuild";
             let reason = format!("{fault}: {fix}");
             self.find(Kind::Database, crate::DATABASE, reason, None, &[]);
-            // The narinfos in the directory may be the only correct copy.
+            // Do not rewrite narinfos if the database is damaged: those in the directory may be the
+            // only correct copies.
             self.render = None;
         }
         let mut after = 0;
@@ -209,7 +211,7 @@ impl<'a> Fsck<'a> {
         Ok(self.summary)
     }
 
-    /// Checks the object of a NAR.
+    /// Checks the object of a NAR, again if it changes meanwhile, and reports a fault.
     fn check_nar(&mut self, mut listed: ListedNar) -> Result<(), StorageError> {
         let (metadata, objects) = (self.metadata, self.objects);
         self.summary.objects += 1;
@@ -221,7 +223,7 @@ impl<'a> Fsck<'a> {
             });
             let (state, fault) = match checked {
                 Ok(checked) => checked,
-                // One file that cannot be read must not end the check.
+                // A file that cannot be read must not end the check.
                 Err(error @ StorageError::File { .. }) => {
                     let state = objects.state(&key).unwrap_or_default();
                     (state, Some(Fault::new(Kind::Unreadable, error.to_string())))
@@ -231,7 +233,8 @@ impl<'a> Fsck<'a> {
             if fault.is_none() && !listed.is_lost {
                 return Ok(());
             }
-            // The object or its row may have been replaced or deleted during the check.
+            // Meanwhile, an upload or the collector may have replaced or deleted the object or its
+            // row.
             let mut is_unchanged = || Ok(objects.state(&key).unwrap_or_default() == state);
             let row = metadata.nars_after(listed.nar.id - 1, 1)?.pop();
             match row.filter(|row| row.nar.id == listed.nar.id) {
@@ -244,7 +247,7 @@ impl<'a> Fsck<'a> {
         }
     }
 
-    /// Compares the object of a NAR with its row.
+    /// Compares the object of a NAR with its row. Returns `None` if they match.
     fn fault(
         &mut self,
         listed: &ListedNar,
@@ -288,7 +291,8 @@ impl<'a> Fsck<'a> {
         }
     }
 
-    /// Reports the outcome of the check of a NAR, and repairs it.
+    /// Reports the fault of a NAR's object, and repairs it if requested. `fault`: `None` if the
+    /// object matches although its row says that it is lost.
     fn conclude(
         &mut self,
         listed: &ListedNar,
@@ -298,7 +302,7 @@ impl<'a> Fsck<'a> {
         let (metadata, objects, nar) = (self.metadata, self.objects, &listed.nar);
         let paths = metadata.paths_of_nar(nar.id)?;
         if listed.is_lost && paths.is_empty() {
-            // An upload of another compression has replaced it.
+            // Ignore the lost NAR: an upload in another compression has replaced it.
             return Ok(());
         }
         let mut set_lost = |is_lost| {
@@ -328,7 +332,7 @@ impl<'a> Fsck<'a> {
         Ok(())
     }
 
-    /// Checks the narinfos of these paths in the directory.
+    /// Compares the narinfos of these paths in the directory with the database.
     fn check_mirror(
         &mut self,
         mut paths: Vec<ListedPath>,
@@ -366,7 +370,8 @@ impl<'a> Fsck<'a> {
         Ok(())
     }
 
-    /// Compares the narinfo of a path in the directory with the database.
+    /// Compares the narinfo of a path in the directory with the database. Returns `None` if they
+    /// match.
     fn narinfo_fault(
         &self,
         path: &ListedPath,
@@ -387,7 +392,7 @@ impl<'a> Fsck<'a> {
             Ok(found) => found,
             Err(error) => return Ok(Some(format!("the narinfo is malformed, {error}"))),
         };
-        // The cache's own signatures depend on its keys.
+        // Ignore signatures, because those of the cache depend on its current keys.
         found.signatures.clear();
         let mut expected = mirror::narinfo(&stored);
         expected.signatures.clear();
@@ -395,7 +400,7 @@ impl<'a> Fsck<'a> {
         Ok((found != expected).then(|| reason.to_owned()))
     }
 
-    /// Finds objects that no row has, and narinfos of paths that the database does not have.
+    /// Finds objects to which no row refers, and narinfos of paths that the database does not have.
     fn find_orphans(&mut self) -> Result<(), StorageError> {
         let (metadata, objects) = (self.metadata, self.objects);
         let mirrored = metadata.mirrored_cache()?;
@@ -443,7 +448,7 @@ impl<'a> Fsck<'a> {
         self.delete(&orphans)
     }
 
-    /// Deletes orphans. No upload uses their keys before the collector frees them.
+    /// Deletes orphans. No upload can use their keys before the collector frees the keys.
     fn delete(&mut self, orphans: &[String]) -> Result<(), StorageError> {
         let keys = self.metadata.discard(orphans)?;
         for key in &keys {
@@ -457,7 +462,7 @@ impl<'a> Fsck<'a> {
         Ok(())
     }
 
-    /// Counts and reports a finding.
+    /// Counts a finding and reports it.
     fn find(
         &mut self,
         kind: Kind,
@@ -482,11 +487,11 @@ impl<'a> Fsck<'a> {
     }
 }
 
-/// A fault of the object of a NAR.
+/// A fault of a NAR's object.
 struct Fault {
     kind: Kind,
     reason: String,
-    /// The right index of frames, if `kind` is [`Kind::Frames`].
+    /// The correct index of frames, if `kind` is [`Kind::Frames`]. Otherwise `None`.
     frames: Option<Vec<u8>>,
 }
 

@@ -1,7 +1,7 @@
-//! Import: verifies files of other caches and publishes their paths.
+//! Imports paths: verifies the files of other caches and publishes their paths.
 //!
-//! Imported paths take the way of uploads, with a token that no client has. A file that is in the
-//! storage directory already stays where it is.
+//! An import publishes paths through the same code as an upload, with a token that no client can
+//! use. A file that is already in the storage directory is neither copied nor moved.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,14 +17,14 @@ use crate::stored_cache::StoredCache;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
 
-/// Name of the token of imported paths.
+/// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";
 
-/// Makes a database for a directory whose database is lost.
+/// Creates a database for a storage directory whose database was lost.
 ///
 /// # Errors
 ///
-/// [`StorageError::NotEmpty`] if there is a database with paths; others.
+/// [`StorageError::NotEmpty`] if the database already has paths. Other errors.
 pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
     let database = open_database(root)?;
     if !database.paths_after(0, 1)?.is_empty() {
@@ -38,7 +38,8 @@ pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
 }
 
 impl Storage {
-    /// Returns the name of the cache whose narinfos are also in the directory.
+    /// Returns the name of the cache whose narinfos are also written into the directory. Returns
+    /// `None` if no cache is mirrored.
     ///
     /// # Errors
     ///
@@ -48,13 +49,13 @@ impl Storage {
         Ok(mirrored.map(|cache| cache.name))
     }
 
-    /// Returns the token of imported paths, which is created if it does not exist.
+    /// Returns the token with which imported paths are recorded. Creates it if it does not exist.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     pub fn import_token(&self) -> Result<Token, StorageError> {
-        // No text is known that has this hash, so no client can use the token.
+        // No known text has this hash, so no client can use the token.
         let hash = TokenHash([0; 32]);
         if let Some(token) = self.metadata.token(&hash)? {
             return Ok(token);
@@ -70,7 +71,8 @@ impl Storage {
         token.ok_or_else(|| StorageError::Database("the new token is missing".to_owned()))
     }
 
-    /// Adds paths to the index that another process, such as an import, has published.
+    /// Adds the paths that another process, such as an import, has published to the index in
+    /// memory.
     ///
     /// # Errors
     ///
@@ -84,7 +86,7 @@ impl Storage {
 }
 
 impl StoredCache {
-    /// Whether the cache has a path with this NAR.
+    /// Returns whether the cache has this path with a NAR of this hash.
     ///
     /// # Errors
     ///
@@ -94,9 +96,9 @@ impl StoredCache {
         Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
     }
 
-    /// Verifies a file with a NAR and records it. A file of the storage directory stays where it
-    /// is, if its name is that of an upload. Another one is linked into the storage directory,
-    /// which must be on the same file system.
+    /// Verifies a NAR file and records it. A file that is already in the storage directory under
+    /// the name of an upload is neither copied nor moved. Any other file is hard-linked into the
+    /// storage directory, which must be on the same file system.
     ///
     /// # Errors
     ///
@@ -136,7 +138,8 @@ impl StoredCache {
         Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 
-    /// Returns the key of a file of the storage directory, if the NAR can be recorded with it.
+    /// Returns the key of `file` if it is already in the storage directory under a key that can be
+    /// recorded for its NAR. Otherwise returns `None`.
     fn own_key(&self, name: &FileName, file: &Path) -> Result<Option<String>, StorageError> {
         let metadata = &self.storage.metadata;
         let key = file.strip_prefix(&self.storage.root).ok();
@@ -151,8 +154,8 @@ impl StoredCache {
     }
 }
 
-/// Returns the name of the file of a narinfo of any cache; `None` if the narinfo does not state the
-/// hash of the file.
+/// Returns the name under which an upload stores the NAR file of this narinfo. Returns `None` if
+/// the narinfo does not state the hash of the file.
 #[must_use]
 pub fn file_name(info: &NarInfo) -> Option<FileName> {
     let hash = match (&info.file_hash, info.compression) {

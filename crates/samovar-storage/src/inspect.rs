@@ -16,41 +16,41 @@ use crate::objects::{PART_PREFIX, TMP};
 use crate::storage::{DATABASE, STORE_ID};
 use crate::token::Token;
 
-/// Maximum time for checking the integrity of the database.
+/// Maximum time for checking the integrity of the database. The check is then interrupted.
 const CHECK_TIME: Duration = Duration::from_secs(10);
 
-/// Maximum number of narinfos that are looked for in the directory.
+/// Maximum number of narinfos whose existence in the directory is checked.
 const MIRROR_COUNT_MAX: u32 = 1000;
 
-/// Age from which an unfinished file counts as left over. No upload takes as long.
+/// Minimum age at which an unfinished file counts as left over. No upload takes that long.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(86_400);
 
-/// The state of a storage directory.
+/// The findings about a storage directory.
 #[derive(Debug, Clone, Default)]
 pub struct Inspection {
     /// Schema version of the database.
     pub schema: i64,
-    /// Damage that SQLite has found in the database; empty if there is none.
+    /// Damage that SQLite has found in the database. Empty: none was found.
     pub damage: Vec<String>,
-    /// Whether the whole database was checked. Large ones are checked for ten seconds.
+    /// Whether the whole database was checked. The check of a large one ends after ten seconds.
     pub is_check_complete: bool,
-    /// Whether directory and database have the same identifier, or the directory has none yet.
+    /// Whether the directory has the same identifier as the database, or none yet.
     pub has_own_database: bool,
     /// All tokens.
     pub tokens: Vec<Token>,
-    /// Time of the newest path, in seconds since 1970.
+    /// Time of the newest path, in seconds since 1970. `None`: there are no paths.
     pub newest_at: Option<i64>,
-    /// Number of lost NARs.
+    /// Number of NARs that are recorded as lost.
     pub lost_count: u64,
-    /// Number of narinfos that are missing in the directory, among the newest 1000.
+    /// Number of the newest 1000 paths whose narinfo is missing in the directory.
     pub missing_narinfo_count: usize,
-    /// Number of unfinished files that are older than a day.
+    /// Number of unfinished files older than a day.
     pub left_over_count: usize,
-    /// Their total length, in bytes.
+    /// Total length of these unfinished files, in bytes.
     pub left_over_bytes: u64,
 }
 
-/// Inspects a storage directory; `None` if it has no database.
+/// Inspects a storage directory. Returns `None` if it has no database.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
 }
 
 /// Checks the integrity of the database for a limited time. Returns the damage found, and whether
-/// the check was completed.
+/// the check was complete.
 fn check(connection: &Connection) -> Result<(Vec<String>, bool), StorageError> {
     let interrupt = connection.get_interrupt_handle();
     let (done, is_done) = mpsc::channel::<()>();
@@ -111,7 +111,8 @@ fn check(connection: &Connection) -> Result<(Vec<String>, bool), StorageError> {
             lines.collect::<Result<Vec<_>, _>>()
         });
     drop(done);
-    // The timer cannot panic, and its thread must not interrupt a later query.
+    // Ignore the result: the timer cannot panic. Wait for its thread, which must not interrupt a
+    // later query.
     timer.join().ok();
     match lines {
         Ok(lines) => Ok((
@@ -138,7 +139,7 @@ fn has_own_database(root: &Path, connection: &Connection) -> Result<bool, Storag
     }
 }
 
-/// Counts the narinfos of the newest paths of the mirrored cache that are missing in the directory.
+/// Counts the newest paths of the mirrored cache whose narinfo is missing in the directory.
 fn missing_narinfos(root: &Path, connection: &Connection) -> Result<usize, StorageError> {
     let mirrored: Option<String> = connection
         .query_row(
@@ -163,7 +164,7 @@ fn missing_narinfos(root: &Path, connection: &Connection) -> Result<usize, Stora
     Ok(count)
 }
 
-/// Returns number and total length of the unfinished files that are left over.
+/// Returns the number and the total length of the left-over unfinished files.
 fn left_over(root: &Path) -> Result<(usize, u64), StorageError> {
     let failed = |error| StorageError::file("cannot read", TMP, error);
     let entries = match fs::read_dir(root.join(TMP)) {
@@ -175,7 +176,8 @@ fn left_over(root: &Path) -> Result<(usize, u64), StorageError> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let name = format!("{TMP}/{}", entry.file_name().display());
-        // Parts of pushes have an expiry of their own. An upload may have ended meanwhile.
+        // Skip a file of an upload that has just ended, and parts of pushes, which expire by
+        // themselves.
         let Ok(file) = entry.metadata() else { continue };
         if name.starts_with(PART_PREFIX) {
             continue;
@@ -251,7 +253,7 @@ mod tests {
             .unwrap();
         drop(connection);
         let mut bytes = fs::read(&path).unwrap();
-        // The first page stays, so that the file is still a database.
+        // Keep the first page, so that the file is still recognised as a database.
         bytes[4096..].fill(0xff);
         fs::write(&path, bytes).unwrap();
         match inspect(dir.path()) {

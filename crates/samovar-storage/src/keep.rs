@@ -1,27 +1,28 @@
-//! The decision which paths the collector keeps.
+//! Decides which paths the collector keeps.
 
 use std::collections::HashMap;
 
 use crate::collect::{Retention, Rules};
 use crate::metadata::{DAY, Graph};
 
-/// What the collector does with a path.
+/// The decision about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Keep it.
+    /// Keep the path.
     Keep,
-    /// Delete it: it was not used within the retention time.
+    /// Delete the path: it was not used within the retention time.
     Unused,
-    /// Delete it: the cache exceeds its retention size.
+    /// Delete the path: its cache exceeds the retention size.
     OverSize,
 }
 
-/// Decides about each path of the graph, in its order. `retention`: that of a cache, by name.
+/// Returns a verdict for each path, in the order of the graph. `retention` returns that of the
+/// cache with this name.
 ///
 /// A path is kept if it is young, pinned or used within the retention time of its cache, or if a
-/// kept path refers to it. If the paths that a cache keeps exceed its retention size, those whose
-/// last use is the longest ago go first, but none that is pinned, young or used today or yesterday.
-/// The use of a path counts as a use of its closure.
+/// kept path refers to it. If the kept paths of a cache exceed its retention size, the paths that
+/// were not used for the longest time are deleted first, but never one that is pinned, young, or
+/// used today or yesterday. A use of a path counts as a use of its closure.
 pub(crate) fn decide(
     graph: &Graph,
     retention: &dyn Fn(&str) -> Retention,
@@ -62,9 +63,9 @@ pub(crate) fn decide(
     verdicts
 }
 
-/// Marks the closures of all marked paths.
+/// Extends the marks from the marked paths to their closures.
 fn spread(graph: &Graph, marked: &mut [bool]) {
-    // References have smaller numbers than their referrers, so the first pass marks all of them.
+    // References have smaller indices than their referrers, so the first pass marks all of them.
     let mut is_changed = true;
     while is_changed {
         is_changed = false;
@@ -80,10 +81,11 @@ fn spread(graph: &Graph, marked: &mut [bool]) {
     }
 }
 
-/// Gives up paths of the caches that exceed their retention size.
+/// Changes the verdict on the least recently used paths of each cache that exceeds its retention
+/// size.
 fn shrink(graph: &Graph, retentions: &[Retention], needed: &[bool], verdicts: &mut [Verdict]) {
     let used_on = closure_uses(graph, verdicts);
-    // Number of kept paths by cache and NAR: a file counts once.
+    // Number of kept paths for each cache and NAR. The file of a NAR counts once per cache.
     let mut counts: HashMap<(u32, i64), u32> = HashMap::new();
     let mut sizes = vec![0_u64; retentions.len()];
     let mut candidates = Vec::new();
@@ -100,7 +102,8 @@ fn shrink(graph: &Graph, retentions: &[Retention], needed: &[bool], verdicts: &m
             candidates.push(index);
         }
     }
-    // Newer rows first: a path goes before those to which it refers.
+    // Among paths with the same last use, newer rows come first, so that a path is deleted before
+    // its references.
     candidates.sort_by_key(|index| (used_on[*index], std::cmp::Reverse(*index)));
     for index in candidates {
         let path = &graph.paths[index];
@@ -118,7 +121,8 @@ fn shrink(graph: &Graph, retentions: &[Retention], needed: &[bool], verdicts: &m
     }
 }
 
-/// Returns the last use of each path, which is that of its kept referrers if it is later.
+/// Returns the day of the last use of each path, where a use of a kept path also counts for its
+/// references.
 fn closure_uses(graph: &Graph, verdicts: &[Verdict]) -> Vec<i64> {
     let mut used_on: Vec<i64> = graph.paths.iter().map(|path| path.used_on).collect();
     let mut is_changed = true;
@@ -187,7 +191,7 @@ mod tests {
         graph
     }
 
-    /// The paths that one of `roots` needs, by recursion.
+    /// Returns the closures of `roots`, by recursion.
     fn closure(graph: &Graph, roots: impl Iterator<Item = usize>) -> BTreeSet<usize> {
         fn visit(graph: &Graph, index: usize, found: &mut BTreeSet<usize>) {
             if found.insert(index) {
@@ -213,7 +217,8 @@ mod tests {
         proptest::collection::vec(node, 0..60)
     }
 
-    /// Total size of the kept files of a cache, in bytes. A file of several paths counts once.
+    /// Returns the total size of the kept files of a cache, in bytes. A file of several paths
+    /// counts once.
     fn kept_size(graph: &Graph, verdicts: &[Verdict], cache: u32) -> u64 {
         let nars: BTreeSet<(i64, u64)> = graph
             .paths
@@ -226,7 +231,8 @@ mod tests {
     }
 
     proptest! {
-        /// The naive rule: a path is kept if one that is kept by age, use or pin needs it.
+        /// The naive rule: a path is kept if it is in the closure of a path that is pinned, young
+        /// or recently used.
         #[test]
         fn the_kept_paths_are_the_closures_of_roots(nodes in nodes(), days in 1..15_u32) {
             let graph = graph(&nodes);
@@ -274,7 +280,7 @@ mod tests {
             if kept.iter().any(|index| !needed.contains(index)) {
                 prop_assert!(size <= max, "{} > {}", size, max);
             }
-            // What was kept was used later than what was given up.
+            // Each kept path was used later than each deleted one.
             let last_use = |index: usize| {
                 let users = (0..nodes.len()).filter(|user| {
                     closure(&graph, std::iter::once(*user)).contains(&index)
@@ -286,7 +292,7 @@ mod tests {
                     prop_assert!(last_use(*dropped) <= last_use(*kept));
                 }
             }
-            // No more was given up than necessary: the last one exceeds the limit.
+            // No path too many was deleted: with the last one, the cache would exceed the limit.
             if let Some(last) = dropped.iter().max_by_key(|index| {
                 (last_use(**index), std::cmp::Reverse(**index))
             }) {

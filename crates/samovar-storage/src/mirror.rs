@@ -1,12 +1,12 @@
-//! The mirror: files in the storage directory that make it a plain binary cache. Any Nix can read
-//! that as `file://` without this program.
+//! The mirror: narinfos and other files that make the storage directory a plain binary cache. Any
+//! Nix can read it as `file://` without this program.
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, NarHash, StoreDir};
 
 use crate::metadata::StoredPath;
 
-/// Name of the file that describes the cache.
+/// Name of the file that describes the cache to clients.
 pub(crate) const CACHE_INFO: &str = "nix-cache-info";
 
 /// Returns the text of `nix-cache-info`.
@@ -23,7 +23,7 @@ pub(crate) fn narinfo_key(hash_part: HashPart) -> String {
     format!("{hash_part}.narinfo")
 }
 
-/// Makes the narinfo of an uploaded path, with the uploaded signatures.
+/// Returns the narinfo of an uploaded path, with the uploaded signatures only.
 #[must_use]
 pub fn narinfo(path: &StoredPath) -> NarInfo {
     NarInfo {

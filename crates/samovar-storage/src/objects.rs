@@ -34,14 +34,14 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError>;
 
-    /// Opens an object for reading; `None` if it does not exist.
+    /// Opens an object for reading. Returns `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
 
-    /// Returns the state of an object; `None` if it does not exist.
+    /// Returns the state of an object, or `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -55,8 +55,8 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`].
     fn remove(&self, key: &str) -> Result<(), StorageError>;
 
-    /// Calls `visit` with the key of each object directly below a prefix: `""` or one that ends in
-    /// a slash.
+    /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
+    /// ends in a slash.
     ///
     /// # Errors
     ///
@@ -67,30 +67,31 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
         visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
 
-    /// Makes a file an object, durably, without copying it. The file must be on the same file
-    /// system. Replaces an existing object of that key.
+    /// Durably makes an existing file an object without copying it. The file must be on the same
+    /// file system. Replaces an existing object with that key.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
 
-    /// Makes the keys of [placed](NewObject::place) objects durable.
+    /// Makes the keys of [placed](NewObject::place) objects durable: after that, they survive a
+    /// power cut.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError>;
 
-    /// Removes objects that were started but never published, except the parts of pushes. No
-    /// process may be writing an object.
+    /// Removes unpublished objects, except the parts of pushes. Meanwhile no process may write an
+    /// object.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn remove_unfinished(&self) -> Result<(), StorageError>;
 
-    /// Returns the space of the disk; `None` if it has no limit that is known.
+    /// Returns the free space and size of the disk, or `None` if its limit is unknown.
     ///
     /// # Errors
     ///
@@ -115,28 +116,28 @@ pub struct Space {
     pub total: u64,
 }
 
-/// The state of an object. It is different after the object was replaced.
+/// The state of an object. Replacing the object changes its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectState {
     /// Length, in bytes.
     pub len: u64,
     /// Time of the last change, in seconds since 1970.
     pub modified_at: i64,
-    /// Number of the file and nanoseconds of `modified_at`.
+    /// Inode number of the file, and the nanoseconds of its modification time.
     version: (u64, i64),
 }
 
 /// An object that is being written. Dropping it before `publish` or `place` removes it.
 pub trait NewObject: Write + Send {
     /// Makes the contents of the object durable, and the object visible under `key`. Replaces an
-    /// existing object of that key. The key is durable after [`Objects::sync_keys`].
+    /// existing object with that key. The key itself becomes durable with [`Objects::sync_keys`].
     ///
     /// # Errors
     ///
     /// [`StorageError::File`].
     fn place(self: Box<Self>, key: &str) -> Result<(), StorageError>;
 
-    /// Makes the object durable and visible under `key`. Replaces an existing object of that key.
+    /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     ///
     /// # Errors
     ///
@@ -144,14 +145,14 @@ pub trait NewObject: Write + Send {
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError>;
 }
 
-/// Objects that are files in a directory.
+/// Stores objects as files in a directory.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
 }
 
 impl Directory {
-    /// Opens the directory; creates it and its subdirectories if they do not exist.
+    /// Opens the directory. Creates it and its subdirectories if they do not exist.
     ///
     /// # Errors
     ///
@@ -161,7 +162,8 @@ impl Directory {
             create_directory(&root.join(dir))
                 .map_err(|error| StorageError::file("cannot create", dir, error))?;
         }
-        // The names of the database and of directories that a killed process has not synced.
+        // Make the names of the database and of directories durable: a killed process may not have
+        // synced them.
         for dir in [".samovar", "."] {
             sync_directory(&root.join(dir))
                 .map_err(|error| StorageError::file("cannot sync", dir, error))?;
@@ -171,7 +173,7 @@ impl Directory {
         })
     }
 
-    /// Creates a file that is removed unless it gets a name.
+    /// Creates a temporary file, which is removed when dropped unless it is renamed.
     fn temporary(&self) -> io::Result<NamedTempFile> {
         tempfile::Builder::new()
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
@@ -179,8 +181,8 @@ impl Directory {
     }
 }
 
-/// Creates a directory and its missing parents. Their names survive a power cut: otherwise it could
-/// take away a directory with the files that were synced in it.
+/// Creates a directory and its missing parents, and makes their names durable. Otherwise a power
+/// cut could remove a directory together with the synced files in it.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -241,7 +243,7 @@ impl Objects for Directory {
         let failed = |error| StorageError::file("cannot list", prefix, error);
         for entry in fs::read_dir(self.root.join(prefix)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // Keys are UTF-8. Other names are not of objects.
+            // Keys are UTF-8, so files with other names are not objects.
             if let Some(name) = entry.file_name().to_str()
                 && !entry.file_type().map_err(failed)?.is_dir()
             {
@@ -271,7 +273,8 @@ impl Objects for Directory {
         File::open(file)
             .and_then(|file| file.sync_all())
             .map_err(failed)?;
-        // Renaming replaces an existing file, linking does not.
+        // Link to a temporary name, then rename: renaming replaces an existing file, linking does
+        // not.
         let tmp = self.root.join(TMP);
         let new = tempfile::Builder::new().make_in(tmp, |new| fs::hard_link(file, new));
         let path = self.root.join(key);

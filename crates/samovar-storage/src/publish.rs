@@ -1,4 +1,4 @@
-//! Checks of uploaded narinfos.
+//! Checks uploaded narinfos.
 
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
 use samovar_nix::{Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath};
@@ -26,7 +26,7 @@ pub const REALISATION_LEN_MAX: usize = 64 << 10;
 /// Longest name of a key in a signature, in bytes.
 const KEY_NAME_LEN_MAX: usize = 256;
 
-/// Reason why an uploaded narinfo is refused. Its text names the field, the value found, and the
+/// Reason why an upload of metadata is refused. The text names the field, the value found, and the
 /// fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +37,7 @@ pub enum Refusal {
     /// The text is longer than [`NARINFO_LEN_MAX`].
     #[error("the narinfo has more than {NARINFO_LEN_MAX} bytes")]
     TooLong,
-    /// The narinfo describes another path than its URL.
+    /// The narinfo describes a path other than the one in its URL.
     #[error("StorePath is {found}, but the URL is that of the hash part {expected}")]
     OtherPath {
         /// Hash part in the URL.
@@ -91,7 +91,7 @@ pub enum Refusal {
         /// The path that refers to it.
         path: StorePath,
     },
-    /// A build log is longer than this limit, in bytes.
+    /// A build log is longer than the limit, which is given in bytes.
     #[error("the build log has more than {0} bytes")]
     LogTooLong(u64),
     /// The text is not a valid realisation.
@@ -100,7 +100,7 @@ pub enum Refusal {
     /// The text is longer than [`REALISATION_LEN_MAX`].
     #[error("the realisation has more than {REALISATION_LEN_MAX} bytes")]
     RealisationTooLong,
-    /// The derivation has 64 realisations, the maximum.
+    /// The derivation already has 64 realisations, the maximum.
     #[error("the derivation has {REALISATION_COUNT_MAX} realisations in this cache, the limit")]
     TooManyRealisations,
     /// The output of a realisation is neither in this cache nor in the live Nix store.
@@ -109,7 +109,7 @@ pub enum Refusal {
          again with --refresh if your client believes that it is there"
     )]
     MissingOutput(StorePath),
-    /// The file would exceed the quota of the cache.
+    /// The file would exceed the quota of the cache: its maximum total length of files.
     #[error(
         "the cache has {} of its quota of {}, which leaves no space for this file: ask the \
          operator of the cache for a larger quota, or to unpin paths that are not needed",
@@ -118,17 +118,17 @@ pub enum Refusal {
     Quota {
         /// Total length of the files of the cache, in bytes.
         used: u64,
-        /// Maximum total length, in bytes.
+        /// The quota, in bytes.
         quota: u64,
     },
-    /// The files that were uploaded with the token, and that no path uses, exceed the limit.
+    /// The files that were uploaded with the token and that no path uses exceed their limit.
     #[error(
         "the token has uploaded {} of files that no path uses, the limit is {}: upload their \
          narinfos, or wait until the files are deleted, a day after their upload",
         human(*used), human(*limit)
     )]
     TooManyLoose {
-        /// Total length of the files, with the refused one, in bytes.
+        /// Total length of these files, including the refused one, in bytes.
         used: u64,
         /// Maximum total length, in bytes.
         limit: u64,
@@ -138,8 +138,8 @@ pub enum Refusal {
     TokenInvalid,
 }
 
-/// Parses an uploaded narinfo and makes all checks that need no database. Returns the narinfo, and
-/// the name of its file.
+/// Parses an uploaded narinfo and makes all checks that need no database. Returns the narinfo and
+/// the name of its NAR file.
 pub(crate) fn parse(
     dir: &StoreDir,
     hash_part: HashPart,
@@ -163,7 +163,7 @@ pub(crate) fn parse(
 /// Parses an uploaded narinfo without `URL`, and makes all checks that need no database.
 pub(crate) fn parse_without_url(dir: &StoreDir, mut text: Vec<u8>) -> Result<NarInfo, Refusal> {
     check_len(&text)?;
-    // The parser of clients requires the field. The last one counts.
+    // The parser requires a `URL`. If a narinfo has several, the last one is used.
     text.extend_from_slice(b"URL: -\n");
     parse_fields(dir, &text)
 }
@@ -198,7 +198,7 @@ fn parse_fields(dir: &StoreDir, text: &[u8]) -> Result<NarInfo, Refusal> {
     Ok(info)
 }
 
-/// Compares a narinfo with the uploaded file.
+/// Compares a narinfo with the uploaded NAR file.
 pub(crate) fn compare(
     dir: &StoreDir,
     info: &NarInfo,
@@ -224,7 +224,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Compares a narinfo with the uploaded NAR, whatever its file.
+/// Compares a narinfo with the uploaded NAR, whatever the compression of its file.
 pub(crate) fn compare_nar(dir: &StoreDir, info: &NarInfo, file: &StoredNar) -> Result<(), Refusal> {
     if info.nar_hash != file.nar_hash {
         return differs("NarHash", &info.nar_hash, &file.nar_hash);

@@ -1,7 +1,7 @@
-//! Realisations: the outputs of content-addressed derivations.
+//! Stores realisations: the outputs of content-addressed derivations.
 //!
-//! A realisation belongs to the path of its output, and is deleted with it. This module stores the
-//! JSON document without reading it; the key is its URL.
+//! A realisation belongs to the path of its output, and is deleted with that path. This module
+//! stores the JSON document without parsing it. The key of a realisation is its URL.
 
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewRealisation, Recorded, StoredRealisation};
@@ -10,8 +10,8 @@ use crate::stored_cache::StoredCache;
 use crate::token::Token;
 
 impl StoredCache {
-    /// Records a realisation. When this returns, it is durable. Returns whether it was recorded:
-    /// if another one of the same output was there first, that one stays.
+    /// Records a realisation durably. Returns whether it was recorded: if the cache already has
+    /// another realisation of the same output, it keeps that one.
     ///
     /// # Errors
     ///
@@ -28,7 +28,8 @@ impl StoredCache {
         .into())
     }
 
-    /// Returns an uploaded realisation. Its output may be condemned, until it is looked up.
+    /// Returns an uploaded realisation. Its output may be condemned: a look-up of the output
+    /// revives it.
     ///
     /// # Errors
     ///
@@ -37,8 +38,8 @@ impl StoredCache {
         self.storage.metadata.realisation(self.id, key)
     }
 
-    /// Returns the keys of realisations that are missing in the directory because an earlier
-    /// process was killed after recording them. Returns none if the cache is not mirrored.
+    /// Returns the keys of the realisations that the directory lacks because an earlier process was
+    /// killed after recording them. Returns an empty list if the cache is not mirrored.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Formats sizes.
+//! Formats a number of bytes for people.
 
-/// Formats a size with a binary unit.
+/// Formats a number of bytes with a binary unit, such as MiB.
 #[must_use]
 pub fn human(len: u64) -> String {
     let mut whole = len;

@@ -1,7 +1,7 @@
-//! [`Statistics`]: counters of uploads since the start, and totals of the storage, for metrics.
+//! [`Statistics`]: counters of uploads since the start of the process, and totals of the storage.
 //!
-//! Totals need a scan of the database, so a background thread reads them, and only if they were
-//! requested: see [`Storage::read_totals`].
+//! Totals need a scan of the database. A background thread therefore reads them, and only after
+//! they were requested: see [`Storage::read_totals`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::storage::Storage;
 /// The counters and totals of a storage at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Statistics {
-    /// Numbers of uploads since the start: kind, outcome, number.
+    /// Number of uploads since the start of the process: kind, outcome, number.
     pub uploads: Vec<(&'static str, &'static str, u64)>,
-    /// Numbers of refused requests since the start, by reason.
+    /// Number of refused requests since the start of the process, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// Bytes of NAR files that were received, including those of refused uploads.
+    /// Number of bytes of NAR files that were received, including those of refused uploads.
     pub received_bytes: u64,
-    /// Bytes of decompressed NARs that were verified.
+    /// Number of bytes of decompressed NARs that were verified.
     pub verified_bytes: u64,
-    /// Number and total duration of the verifications of NARs, including the time to receive them.
+    /// Number and total duration of NAR verifications, including the time to receive the NARs.
     pub verifications: (u64, Duration),
-    /// Number and total duration of commits.
+    /// Number and total duration of commits that publish paths.
     pub commits: (u64, Duration),
     /// Number of paths in all commits.
     pub committed_paths: u64,
@@ -39,14 +39,14 @@ pub struct Statistics {
     pub running_max: u64,
     /// Runs of the collector in this process.
     pub collector: CollectorStatistics,
-    /// Totals of the database, some seconds old; `None` until they were read for the first time.
+    /// Totals of the database, some seconds old. `None` until they are read for the first time.
     pub totals: Option<Totals>,
-    /// Space on the disk of the storage.
+    /// Free space and size of the storage's disk. `None`: not read yet, or unknown.
     pub space: Option<Space>,
 }
 
 impl Storage {
-    /// Returns counters, and the totals that were read last. Never blocks on a disk.
+    /// Returns the counters, and the totals of the last read. Never blocks on a disk.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let counters = &self.counters;
@@ -73,11 +73,11 @@ impl Storage {
     }
 
     /// Reads the totals for [`statistics`](Self::statistics), if they were requested since the last
-    /// time. Scans the table of NARs, which takes about a second for a million of them.
+    /// read. Scans the table of NARs, which takes about a second for a million NARs.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]; the earlier totals stay.
+    /// Any [`StorageError`]. The previous totals stay.
     pub fn read_totals(&self) -> Result<(), StorageError> {
         let counters = &self.counters;
         if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {

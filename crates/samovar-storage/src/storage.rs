@@ -1,4 +1,4 @@
-//! [`Storage`]: the interface through which a server uses uploads.
+//! [`Storage`]: the files, the database and the index of uploaded paths.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -32,7 +32,7 @@ pub const DATABASE: &str = ".samovar/db.sqlite";
 const LOCK: &str = ".samovar/lock";
 pub(crate) const STORE_ID: &str = ".samovar/store-id";
 
-/// Interval at which a new process checks whether its predecessor has ended.
+/// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Renders the narinfo of an uploaded path, including the cache's signatures.
@@ -52,17 +52,17 @@ pub struct Storage {
     pub(crate) joins: Joins,
     pub(crate) counters: Counters,
     index: RwLock<Index>,
-    /// Locked while paths are added to or removed from the database and the index, so that the two
-    /// agree.
+    /// Held while paths are added to or removed from both the database and the index, so that the
+    /// two agree.
     changing: Mutex<()>,
-    /// Hashes of tokens that were valid when last looked up. Used only to decide how to receive a
-    /// body.
+    /// Hashes of the tokens that were valid when last looked up. They only decide how a body is
+    /// received.
     pub(crate) seen_tokens: RwLock<HashSet<TokenHash>>,
-    /// Upper bounds of the files of each token that no path uses, in bytes.
+    /// Upper bound, by token id, of the total length of the token's files that no path uses; bytes.
     pub(crate) loose_bytes: Mutex<HashMap<i64, u64>>,
-    /// The uses that are not in the database yet.
+    /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
-    /// What the collector keeps of each cache, by name.
+    /// Retention of each cache, by name.
     pub(crate) retentions: Mutex<HashMap<String, Retention>>,
 }
 
@@ -70,17 +70,17 @@ pub struct Storage {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) paths: HashSet<(CacheId, HashPart)>,
-    /// The lock of the directory. While this process holds it, no other process publishes, so
-    /// `paths` is complete. `None` while the predecessor of a zero-downtime upgrade runs; then
-    /// look-ups query the database.
+    /// The exclusive lock of the directory. While this process holds it, no other process
+    /// publishes, so `paths` is complete. `None` while the old process of a zero-downtime upgrade
+    /// runs; then look-ups query the database.
     lock: Option<File>,
-    /// Whether a new process may be publishing although this one holds the lock. Then look-ups
-    /// query the database.
+    /// Whether another process may publish although `lock` is set: a new process during a
+    /// zero-downtime upgrade. Then look-ups query the database.
     is_shared: bool,
 }
 
 impl Storage {
-    /// Opens the storage in a directory; creates it if it does not exist.
+    /// Opens the storage in a directory. Creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Storage {
         Self::with_rules(root, store_dir, Rules::default(), token::now)
     }
 
-    /// Opens the storage with other times and another clock, for tests.
+    /// Opens the storage with other rules and another clock, for tests.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Storage {
         let metadata = Sqlite::with_clock(&root.join(DATABASE), clock)?;
         let directory = Directory::open(root)?;
         check_store_id(root, &directory, &metadata.store_id()?)?;
-        // After a power cut it may be empty.
+        // After a power cut the file may be empty.
         let cache_info = directory.state(mirror::CACHE_INFO)?;
         if cache_info.is_none_or(|state| state.len == 0) {
             let text = mirror::cache_info(store_dir);
@@ -156,15 +156,15 @@ impl Storage {
         &self.root
     }
 
-    /// Whether no other process uses the storage.
+    /// Returns whether no other process uses the storage.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.index().lock.is_some()
     }
 
-    /// Returns the cache of this name, which is created if it does not exist. `is_mirrored`: its
-    /// narinfos are also written into the directory, which makes that a plain binary cache. Only
-    /// one cache of a storage may be mirrored.
+    /// Returns the cache with this name. Creates it if it does not exist. `is_mirrored`: whether
+    /// its narinfos are also written into the directory, which makes the directory a plain binary
+    /// cache. Only one cache of a storage may be mirrored.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl Storage {
     }
 
     /// Sets whether another process may publish although this one holds the lock. Must be set
-    /// before the new process of a zero-downtime upgrade serves: its clients may then ask this
-    /// process for paths that the new one has published.
+    /// before the new process of a zero-downtime upgrade serves: the clients of the new process may
+    /// then request paths that it has published from this process.
     ///
     /// While this is set, all processes hold a shared lock. Each of them takes the exclusive lock
     /// only after all others have ended.
@@ -208,12 +208,12 @@ impl Storage {
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {
-        // If a path is published after this read, its commit adds it to the index.
+        // If a path is published after this read, its own commit adds it to the index.
         let paths = self.metadata.hash_parts()?;
         let mut index = self.index_mut();
         index.paths.extend(paths);
         if index.is_shared {
-            // An upgrade has started meanwhile.
+            // An upgrade has started while the index was loaded.
             keep_others_out(&lock);
         }
         index.lock = Some(lock);
@@ -228,7 +228,7 @@ impl Storage {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a batch of groups and adds the new paths to the index in memory.
+    /// Publishes a batch of groups, and adds the new paths to the index in memory.
     pub(crate) fn commit(
         &self,
         batch: &[&[NewPath]],
@@ -257,8 +257,8 @@ impl Storage {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses the key of an uploaded file: that of its NAR, if there is one, or one that no object
-    /// has that may still be in the process of deletion.
+    /// Returns the key for an uploaded file: the key of the recorded file, or else the first one
+    /// that is not garbage, because a deletion of its earlier object may still be in progress.
     pub(crate) fn object_key(&self, name: &FileName) -> Result<String, StorageError> {
         if let Some(key) = self.metadata.object_key(name.file_hash())? {
             return Ok(key);
@@ -273,7 +273,8 @@ impl Storage {
         }
     }
 
-    /// Refuses a file of this length if the token would have too many files that no path uses.
+    /// Refuses a file of this length if the token's files that no path uses would exceed their
+    /// limit.
     pub(crate) fn check_loose(&self, token: &Token, file_size: u64) -> Result<(), PutError> {
         let limit = self.rules.loose_bytes_max;
         let bounds = || {
@@ -281,7 +282,7 @@ impl Storage {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        // Publishing makes the total smaller, so the bound in memory is exact or too large.
+        // Publishing reduces the total, so the bound in memory is exact or too high.
         let bound = bounds().get(&token.id).copied();
         let mut used = match bound {
             Some(bound) => bound,
@@ -298,8 +299,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes a path from the index in memory if the database does not have it any more. The
-    /// collector of another process may have deleted it. Returns whether it removed the path.
+    /// Removes a path from the index in memory if the database no longer has it, because the
+    /// collector of another process has deleted it. Returns whether the path was removed.
     pub(crate) fn forget(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError> {
         if !self.index().paths.contains(&(cache, hash_part)) {
             return Ok(false);
@@ -323,8 +324,8 @@ impl Index {
     }
 }
 
-/// Opens the database of a storage directory; creates it if it does not exist. Only its owner can
-/// access the database's directory.
+/// Opens the database of a storage directory. Creates it if it does not exist. Only the owner can
+/// access the directory of the database.
 ///
 /// # Errors
 ///
@@ -342,7 +343,7 @@ fn create_private(root: &Path) -> Result<(), StorageError> {
         .map_err(|error| StorageError::file("cannot create", ".samovar", error))
 }
 
-/// Waits until the predecessor has ended, takes the lock, and loads the index.
+/// Waits until the old process has ended, then takes the lock and loads the index.
 fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
     loop {
         std::thread::sleep(LOCK_INTERVAL);
@@ -358,15 +359,15 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
     }
 }
 
-/// Takes the shared lock. So no process that starts later gets the exclusive lock before this one.
-/// The failed attempt to get the exclusive lock has released the shared one.
+/// Takes the shared lock, so that no process that starts later gets the exclusive lock before this
+/// one. The failed attempt to take the exclusive lock has released the shared one.
 fn keep_others_out(lock: &File) {
-    // Fails while another process holds the exclusive lock.
+    // Ignore errors: this fails while another process holds the exclusive lock.
     lock.try_lock_shared().ok();
 }
 
-/// Compares the storage identifier in the directory with the one in the database. Writes it if the
-/// directory has none.
+/// Compares the storage identifiers in the directory and in the database. If the directory has
+/// none, writes that of the database.
 fn check_store_id(root: &Path, objects: &dyn Objects, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {

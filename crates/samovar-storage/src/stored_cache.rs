@@ -1,4 +1,4 @@
-//! [`StoredCache`]: the uploads of one cache.
+//! [`StoredCache`]: receives and returns the uploads of one cache.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -23,7 +23,7 @@ use crate::verify::{FileName, Memory, verify};
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
 
-/// Maximum number of tokens that are remembered as valid.
+/// Maximum number of token hashes that are remembered as valid.
 const SEEN_COUNT_MAX: usize = 4096;
 
 /// One cache of a storage.
@@ -34,12 +34,13 @@ pub struct StoredCache {
     pub(crate) name: String,
     /// Whether the narinfos of this cache are also written into the directory.
     pub(crate) is_mirrored: bool,
-    /// Maximum total length of the files of the cache, in bytes.
+    /// Maximum total length of the cache's files, in bytes. `None`: no limit.
     pub(crate) quota: Option<u64>,
 }
 
 impl StoredCache {
-    /// Limits the total length of the files that the paths of the cache use, in bytes.
+    /// Sets the maximum total length of the files that the cache's paths use, in bytes. `None`: no
+    /// limit.
     #[must_use]
     pub fn with_quota(mut self, quota: Option<u64>) -> Self {
         self.quota = quota;
@@ -52,27 +53,28 @@ impl StoredCache {
         &self.name
     }
 
-    /// Returns the maximum total length of the files of the cache, in bytes.
+    /// Returns the maximum total length of the cache's files, in bytes. `None`: no limit.
     #[must_use]
     pub fn quota(&self) -> Option<u64> {
         self.quota
     }
 
-    /// Whether an uploaded path with this hash part may exist. If `false`, it certainly does not.
-    /// Never blocks on a disk.
+    /// Returns whether an uploaded path with this hash part may exist. If `false`, it certainly
+    /// does not. Never blocks on a disk.
     #[must_use]
     pub fn may_contain(&self, hash_part: HashPart) -> bool {
         self.storage.index().may_contain(self.id, hash_part)
     }
 
-    /// Whether an uploaded path with this hash part certainly exists.
+    /// Returns whether an uploaded path with this hash part is in the index in memory.
     fn surely_contains(&self, hash_part: HashPart) -> bool {
         let index = self.storage.index();
         index.paths.contains(&(self.id, hash_part))
     }
 
-    /// Returns the uploaded path with this hash part, and records its use. Once this has returned
-    /// it, the collector does not delete it for [`Rules::hold`](crate::collect::Rules::hold).
+    /// Returns the uploaded path with this hash part, and records a use of it. The collector does
+    /// not delete a returned path for [`Rules::hold`](crate::collect::Rules::hold). Returns `None`
+    /// if the cache does not have the path.
     ///
     /// # Errors
     ///
@@ -95,7 +97,8 @@ impl StoredCache {
         Ok(path)
     }
 
-    /// Returns the listing of an uploaded path, compressed with zstd.
+    /// Returns the listing of an uploaded path, compressed with zstd. `None`: its NAR has no
+    /// listing.
     ///
     /// # Errors
     ///
@@ -104,8 +107,9 @@ impl StoredCache {
         self.storage.metadata.listing(path.nar.id)
     }
 
-    /// Opens the file of a NAR that a path of this cache uses, or that was uploaded with `token`.
-    /// Also returns `None` if the file is lost or has another length; the next upload replaces it.
+    /// Opens a NAR file that a path of this cache uses, or that was uploaded with `token`. Returns
+    /// `None` if there is no such file, or if it is lost or has a wrong length; then the next
+    /// upload replaces it.
     ///
     /// # Errors
     ///
@@ -131,7 +135,8 @@ impl StoredCache {
         Ok(is_whole.then_some((nar, file)))
     }
 
-    /// Returns the token with this text, if it is valid for this cache.
+    /// Returns the token with this text if it is valid for this cache, else `None`. `now`: time in
+    /// seconds since 1970.
     ///
     /// # Errors
     ///
@@ -153,7 +158,8 @@ impl StoredCache {
         Ok(token)
     }
 
-    /// Whether the token with this text was valid when last looked up. Never blocks on a disk.
+    /// Returns whether the token with this text was valid when it was last looked up. Never blocks
+    /// on a disk.
     #[must_use]
     pub fn is_seen(&self, text: &[u8]) -> bool {
         let seen = &self.storage.seen_tokens;
@@ -161,8 +167,8 @@ impl StoredCache {
         TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
     }
 
-    /// Admits the upload of a NAR with this token. Waits for at most `patience` if too many uploads
-    /// are in progress, and later if they use the memory that this one needs.
+    /// Admits the upload of a NAR with this token. Waits at most `patience` if too many uploads are
+    /// in progress, and later as long for the memory that this one needs.
     ///
     /// # Errors
     ///
@@ -181,13 +187,14 @@ impl StoredCache {
         }
     }
 
-    /// Counts a request that was refused for want of a valid token with the right to push.
+    /// Counts a request that was refused because it had no valid token with the right to push.
     pub fn count_unauthorized(&self) {
         self.storage.counters.refuse(Reason::Token);
     }
 
     /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
-    /// durably. Only the client that sent it can read it, until a published narinfo refers to it.
+    /// durably. Until a published narinfo refers to it, only clients with the same token can read
+    /// it.
     ///
     /// # Errors
     ///
@@ -219,7 +226,8 @@ impl StoredCache {
             return Ok(());
         }
         let used = self.used_of_quota()?;
-        // A file has at least one byte: refuse it before it is received.
+        // Every file has at least one byte: refuse it before it is received if the quota is used
+        // up.
         self.check_quota(used, 1)?;
         let mut object = storage.objects.create()?;
         let started = Instant::now();
@@ -243,12 +251,13 @@ impl StoredCache {
             frames: verified.frames,
         };
         object.publish(&new.nar.object_key)?;
-        // Fails if the collector has deleted the NAR between the choice of the key and here, which
-        // takes it longer than `Rules::hold`.
+        // This fails if the collector has deleted the NAR since the key was chosen. That takes the
+        // collector longer than `Rules::hold`.
         Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 
-    /// Returns the total length of the files of the cache, in bytes; 0 if there is no quota.
+    /// Returns the total length of the cache's files, in bytes. Returns 0 if the cache has no
+    /// quota.
     pub(crate) fn used_of_quota(&self) -> Result<u64, StorageError> {
         match self.quota {
             Some(_) => self.storage.metadata.file_bytes(self.id),
@@ -256,7 +265,8 @@ impl StoredCache {
         }
     }
 
-    /// Refuses a file of this length that would exceed the quota.
+    /// Refuses a file of `file_size` bytes if it would exceed the quota. `used`: present total
+    /// length.
     pub(crate) fn check_quota(&self, used: u64, file_size: u64) -> Result<(), Refusal> {
         match self.quota {
             Some(quota) if used.saturating_add(file_size) > quota => {
@@ -266,9 +276,9 @@ impl StoredCache {
         }
     }
 
-    /// Publishes a path, after comparing its narinfo with the uploaded file and checking its
-    /// references. When this returns, the path is durable and every look-up finds it.
-    /// `is_elsewhere` tells whether the live Nix store contains a path. Returns the path.
+    /// Compares a narinfo with the uploaded file, checks its references, and publishes the path.
+    /// When this returns, the path is durable and every look-up finds it. `is_elsewhere` returns
+    /// whether the live Nix store contains a path. Returns the published path.
     ///
     /// # Errors
     ///
@@ -322,7 +332,7 @@ impl StoredCache {
         }
     }
 
-    /// Publishes a group of paths, all or none.
+    /// Publishes all paths of a group, or none of them.
     pub(crate) fn publish(
         &self,
         mut group: Arc<Vec<NewPath>>,
@@ -338,8 +348,8 @@ impl StoredCache {
                     continue;
                 };
                 for reference in missing {
-                    // The index has a path that the collector of another process has deleted. The
-                    // live Nix store may have it.
+                    // The reference is in the index, but the collector of another process has
+                    // deleted it. The live Nix store may still have it.
                     if storage.forget(self.id, reference.hash_part())? {
                         let references = &mut Arc::make_mut(&mut group)[at].references;
                         let of_path = references.iter_mut().filter(|new| new.path == *reference);
@@ -354,7 +364,7 @@ impl StoredCache {
         }
     }
 
-    /// Converts a narinfo to a path to publish.
+    /// Converts a checked narinfo to a path that can be published.
     pub(crate) fn new_path(
         &self,
         token: &Token,
@@ -385,7 +395,7 @@ impl StoredCache {
         }
     }
 
-    /// Receives a build log of at most `len_max` bytes, and replaces an earlier one of the same
+    /// Receives a build log of at most `len_max` bytes. It replaces an earlier log with the same
     /// name.
     ///
     /// # Errors
@@ -432,7 +442,7 @@ impl StoredCache {
         Ok(object.publish(&key)?)
     }
 
-    /// Opens an uploaded build log.
+    /// Opens an uploaded build log, or returns `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -441,8 +451,8 @@ impl StoredCache {
         self.storage.objects.open(&self.log_key(path))
     }
 
-    /// Returns the key of a log. Only a mirrored cache uses `log/`, so that a token for one cache
-    /// cannot change another cache's logs.
+    /// Returns the object key of a log. Only the mirrored cache uses `log/`, so that a token for
+    /// one cache cannot change the logs of another.
     fn log_key(&self, path: &StorePath) -> String {
         match self.is_mirrored {
             true => format!("log/{}", path.base_name()),
@@ -450,8 +460,8 @@ impl StoredCache {
         }
     }
 
-    /// Writes narinfos that are missing in the directory because an earlier process was killed
-    /// after publishing them. Does nothing if the cache is not mirrored.
+    /// Writes the narinfos that the directory lacks because an earlier process was killed after
+    /// publishing them. Does nothing if the cache is not mirrored.
     ///
     /// # Errors
     ///
@@ -490,11 +500,11 @@ impl StoredCache {
     }
 }
 
-/// Reads a listing that is compressed with zstd.
+/// Returns a reader of a listing, which is compressed with zstd.
 ///
 /// # Errors
 ///
-/// [`StorageError::Damaged`] if the decompressor cannot be made.
+/// [`StorageError::Damaged`] if the decompressor cannot be created.
 pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError> {
     zstd::Decoder::new(io::Cursor::new(listing))
         .map_err(|error| StorageError::Damaged(error.to_string()))

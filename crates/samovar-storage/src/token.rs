@@ -9,10 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest as _, Sha256};
 
-/// First characters of each token. Scanners of source code can recognise a leaked token by them.
+/// Prefix of each token. Scanners of source code can recognise a leaked token by it.
 pub const PREFIX: &str = "smv1_";
 
-/// Returns the time by which tokens expire: the present time, in seconds since 1970.
+/// Returns the present time, in seconds since 1970, with which the expiry of tokens is compared.
 #[must_use]
 pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -26,7 +26,7 @@ pub fn now() -> i64 {
 pub struct TokenHash(pub(crate) [u8; 32]);
 
 impl TokenHash {
-    /// Hashes the text of a token. `None` if the text does not have the form of a token.
+    /// Hashes the text of a token. Returns `None` if the text does not have the form of a token.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
         text.starts_with(PREFIX.as_bytes())
@@ -43,9 +43,9 @@ impl fmt::Debug for TokenHash {
 /// The rights that a token gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// The right to read paths, also those of a cache that is not public.
+    /// Whether the token may read paths, also those of a cache that is not public.
     pub read: bool,
-    /// The right to upload paths.
+    /// Whether the token may upload paths.
     pub push: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Rights {
 pub struct RightsError(String);
 
 impl Rights {
-    /// Returns the rights as a bit set for the database.
+    /// Returns the rights as a bit set: bit 0 is `read`, bit 1 is `push`.
     pub(crate) fn bits(self) -> i64 {
         i64::from(self.read) | (i64::from(self.push) << 1)
     }
@@ -100,28 +100,28 @@ impl fmt::Display for Rights {
 pub struct Token {
     /// Number of the row.
     pub id: i64,
-    /// Name for operators: the person or machine that uses the token.
+    /// Name that the operator gave the token, such as the person or machine that uses it.
     pub name: String,
-    /// Name of the only cache for which it is valid; `None`: valid for all caches.
+    /// Name of the only cache for which the token is valid. `None`: it is valid for all caches.
     pub cache: Option<String>,
-    /// Rights that it gives.
+    /// The rights that the token gives.
     pub rights: Rights,
     /// Time of creation, in seconds since 1970.
     pub created_at: i64,
-    /// Time of expiry, in seconds since 1970; `None`: never.
+    /// Time of expiry, in seconds since 1970. `None`: the token never expires.
     pub expires_at: Option<i64>,
-    /// Time of revocation, in seconds since 1970; `None`: not revoked.
+    /// Time of revocation, in seconds since 1970. `None`: the token is not revoked.
     pub revoked_at: Option<i64>,
 }
 
 impl Token {
-    /// Whether the token is valid at this time: neither expired nor revoked.
+    /// Returns whether the token is valid at this time: neither expired nor revoked.
     #[must_use]
     pub fn is_valid(&self, now: i64) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 
-    /// Whether the token may be used for this cache.
+    /// Returns whether the token may be used for the cache with this name.
     #[must_use]
     pub fn covers(&self, cache: &str) -> bool {
         self.cache.as_deref().is_none_or(|own| own == cache)

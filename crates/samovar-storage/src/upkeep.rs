@@ -1,4 +1,5 @@
-//! The background thread of a storage: writes last uses to the database and collects.
+//! Runs the background threads of a storage: they write uses, make backups, collect, and read
+//! totals.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,24 +11,24 @@ use crate::collect::{Collector, Retention, Summary};
 use crate::error::StorageError;
 use crate::storage::Storage;
 
-/// Interval at which uses are written. Shorter than [`Rules::hold`](crate::collect::Rules::hold),
-/// so that every use revives before the path can be deleted.
+/// Interval at which uses are written to the database. It is shorter than
+/// [`Rules::hold`](crate::collect::Rules::hold), so that a used path is revived before it can be
+/// deleted.
 const WRITE_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Number of write intervals between two runs of the collector: an hour. The first run is after the
-/// first interval, so that a server which is restarted often collects, too.
+/// Number of write intervals between two runs of the collector, one hour in total. The first run
+/// follows the first interval, so that a server that is restarted often also collects.
 const COLLECT_INTERVAL: u32 = 6;
 
 /// Minimum interval at which totals are read.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Pause after reading the totals, as a multiple of the time that it took: at most 1 % of the time
-/// is spent on reading them.
+/// Pause after reading the totals, as a multiple of the time that reading took. Reading therefore
+/// takes at most 1 % of the time.
 const TOTALS_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
-    /// Sets what the collector keeps of each cache, by name. Caches without an entry keep all their
-    /// paths.
+    /// Sets the retention of each cache, by name. Caches without an entry keep all their paths.
     pub fn set_retentions(&self, retentions: HashMap<String, Retention>) {
         *self
             .retentions
@@ -36,8 +37,8 @@ impl Storage {
     }
 
     /// Starts the thread that writes uses every 10 minutes, makes a backup every day, and runs the
-    /// collector every hour. It ends after the storage was dropped. `report` gets the outcome of
-    /// each run.
+    /// collector every hour. It ends after the storage is dropped. `report` receives each outcome
+    /// of the collector, and each error.
     ///
     /// # Errors
     ///
@@ -74,13 +75,13 @@ impl Storage {
         self.start_totals()
     }
 
-    /// Starts the thread that reads totals while they are requested.
+    /// Starts the thread that reads the totals whenever they were requested.
     fn start_totals(self: &Arc<Self>) -> io::Result<()> {
         let weak = Arc::downgrade(self);
         let totals = move || {
             while let Some(storage) = weak.upgrade() {
                 let started = Instant::now();
-                // Uploads report the same failure.
+                // Ignore errors: uploads report the same failure.
                 storage.read_totals().ok();
                 drop(storage);
                 let pause = started.elapsed() * TOTALS_PAUSE_FACTOR;
@@ -91,11 +92,11 @@ impl Storage {
         thread.spawn(totals).map(drop)
     }
 
-    /// Writes the uses of paths that are not in the database yet.
+    /// Writes the uses of paths and NARs that are still in memory to the database.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]; the uses are written at the next attempt.
+    /// Any [`StorageError`]. The next attempt writes the uses.
     pub fn write_uses(&self) -> Result<(), StorageError> {
         let uses = mem::take(&mut *self.uses());
         if uses.paths.is_empty() && uses.nars.is_empty() {
@@ -110,11 +111,11 @@ impl Storage {
         written
     }
 
-    /// Runs the collector. Returns `None` if another one is running.
+    /// Runs the collector. Returns `None` if another collector of this storage is running.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]. The next run continues.
+    /// Any [`StorageError`]. The next run continues the collection.
     pub fn collect(&self) -> Result<Option<Summary>, StorageError> {
         let started = Instant::now();
         let outcome = self.collecting(|collector| collector.run()).transpose();
@@ -124,8 +125,8 @@ impl Storage {
         outcome.transpose()
     }
 
-    /// Starts a run of the collector and passes it to `run`, for tests that interrupt it. Returns
-    /// `None` if another collector is running.
+    /// Starts a run of the collector and passes it to `run`, so that tests can interrupt it.
+    /// Returns `None` if another collector is running.
     ///
     /// # Errors
     ///

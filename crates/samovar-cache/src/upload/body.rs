@@ -1,4 +1,4 @@
-//! The body of a PUT, and its `Content-Encoding`.
+//! Reads the body of a PUT and removes its `Content-Encoding`.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,7 +12,7 @@ use samovar_storage::verify::Encoding;
 use super::refused;
 use super::target::Kind;
 
-/// The body of a request, which is read and waited for in turn.
+/// The body of a request. The code that reads it and the code that waits for a slot use it in turn.
 #[derive(Debug)]
 pub(super) struct SharedBody<'a>(RefCell<BodyReader<'a>>);
 
@@ -34,8 +34,9 @@ impl Wait for SharedBody<'_> {
     }
 }
 
-/// Returns the encoding of a body, or the refusal of one that cannot be decoded. Nix 2.32 and later
-/// encode metadata with `narinfo-compression`, `ls-compression` and `log-compression`.
+/// Returns the `Content-Encoding` of a PUT body. Returns `None` if the body is not encoded, and a
+/// refusal if the server cannot decode it. Nix 2.32 and later encode metadata if
+/// `narinfo-compression`, `ls-compression` or `log-compression` is set.
 pub(super) fn encoding_of(head: Head<'_>, kind: &Kind) -> Result<Option<Encoding>, Response> {
     let Some(name) = head.header("Content-Encoding") else {
         return Ok(None);
@@ -49,7 +50,7 @@ pub(super) fn encoding_of(head: Head<'_>, kind: &Kind) -> Result<Option<Encoding
     }
     let name = String::from_utf8_lossy(name);
     match name.trim() {
-        // Nix sends the second for a setting of `none`.
+        // Nix sends `none` if its setting is `none`.
         "identity" | "none" => Ok(None),
         name => match Encoding::from_name(name) {
             Some(encoding) => Ok(Some(encoding)),

@@ -85,7 +85,7 @@ pub(crate) struct Context<'a> {
     pub(crate) cache_info: &'a [u8],
 }
 
-/// The work of a worker for a request about uploads.
+/// The kind of work that a request about uploads causes on a worker.
 pub(crate) enum Cost {
     /// Reading or writing files and the database.
     Files,
@@ -93,8 +93,9 @@ pub(crate) enum Cost {
     Verification,
 }
 
-/// Returns the work for a request that only this module answers: PUT, a URL below `upload/`, or the
-/// file of a NAR; `None` for other requests. `path` lacks the prefix of the cache.
+/// Returns the kind of work for a request that only this module answers: a PUT, a URL below
+/// `upload/`, or the file of a NAR. Returns `None` for other requests. `path`: the URL's path
+/// without the cache's prefix.
 pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
     let target = Target::of(path);
     match (method, &target.kind) {
@@ -105,12 +106,12 @@ pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
     }
 }
 
-/// Whether a path, without the prefix of the cache, is that of a URL of the push protocol.
+/// Returns whether a URL belongs to the push protocol. `path`: its path without the cache's prefix.
 pub(crate) fn is_push(path: &[u8]) -> bool {
     matches!(Target::of(path).kind, Kind::Push(_))
 }
 
-/// Whether the request carries a token, which a worker must look up to check it.
+/// Returns whether the request carries a token. Only a worker can check the token, in the database.
 pub(crate) fn has_token(head: Head<'_>) -> bool {
     with_token(head, |_| ()).is_some()
 }
@@ -120,12 +121,12 @@ impl Uploads {
         Self { stored }
     }
 
-    /// Whether an uploaded path with this hash part may exist. Never blocks on a disk.
+    /// Returns whether an uploaded path with this hash part may exist. Never blocks on a disk.
     pub(crate) fn may_contain(&self, hash_part: HashPart) -> bool {
         self.stored.may_contain(hash_part)
     }
 
-    /// Writes narinfos and realisations that are missing in the storage directory.
+    /// Writes the narinfos and realisations that the storage directory lacks.
     pub(crate) fn repair_mirror(&self, context: Context<'_>) {
         let render = |path: &StoredPath| render(context, path);
         if let Err(error) = self.stored.repair_mirror(&render) {
@@ -134,7 +135,7 @@ impl Uploads {
         self.repair_realisations(context);
     }
 
-    /// Decides how to receive the body of an upload.
+    /// Decides whether to receive the body of an upload before or while a worker handles it.
     pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
         let len = head
             .header_text("Content-Length")
@@ -147,9 +148,9 @@ impl Uploads {
         }
     }
 
-    /// Whether a token admits the request to a cache that is not public. Reading needs the right to
-    /// read. Without that right, a client may only query which paths and files exist below
-    /// `upload/`, as it does before it pushes.
+    /// Returns whether a token admits the request to a cache that is not public. Reading needs the
+    /// right to read. Without that right, a client may upload, and query which paths and files
+    /// exist below `upload/`, as it does before it uploads.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let may_push = || match (head.method(), Target::of(path)) {
@@ -164,8 +165,8 @@ impl Uploads {
         matches!(token, Some(Ok(Some(token))) if token.rights.read || may_push())
     }
 
-    /// Answers a request on a worker; `None` if [`cost`] is `None`. `prefix_len`: length of the
-    /// prefix of the cache.
+    /// Answers a request on a worker. Returns `None` for requests for which [`cost`] returns
+    /// `None`. `prefix_len`: length of the cache's URL prefix.
     pub(crate) fn handle(
         &self,
         context: Context<'_>,
@@ -181,7 +182,8 @@ impl Uploads {
                     _ => self.put(context, request, &target),
                 };
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
-                    // The response is the same whether or not the rest of the body arrives.
+                    // Ignore errors: the response is the same whether or not the rest of the body
+                    // arrives.
                     let mut rest = request.reader().take(DRAINED_LEN_MAX);
                     io::copy(&mut rest, &mut io::sink()).ok();
                 }
@@ -202,8 +204,8 @@ impl Uploads {
         }
     }
 
-    /// Answers from uploaded paths, if the live Nix store has no such path; `None` unless the URL
-    /// names a narinfo, a listing, a log or a realisation.
+    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
+    /// Returns `None` unless the URL names a narinfo, a listing, a log or a realisation.
     pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
         match Target::of(path).kind {
             Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
@@ -214,7 +216,7 @@ impl Uploads {
         }
     }
 
-    /// Answers a GET or HEAD from uploaded paths, without the live Nix store.
+    /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
     fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
         match &target.kind {
             Kind::CacheInfo => {
@@ -229,7 +231,7 @@ impl Uploads {
         }
     }
 
-    /// Returns the narinfo of an uploaded path.
+    /// Responds with the narinfo of an uploaded path.
     fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         match self.stored.lookup(hash_part) {
             Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
@@ -239,7 +241,7 @@ impl Uploads {
         }
     }
 
-    /// Returns the listing of an uploaded path.
+    /// Responds with the listing of an uploaded path.
     fn listing(&self, context: Context<'_>, hash_part: HashPart) -> Response {
         let listing = self
             .stored
@@ -257,7 +259,7 @@ impl Uploads {
         }
     }
 
-    /// Returns an uploaded build log.
+    /// Responds with an uploaded build log.
     fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
         match self.stored.open_log(path) {
             Ok(Some(file)) => match Body::file(file) {
@@ -269,7 +271,7 @@ impl Uploads {
         }
     }
 
-    /// Returns the file of an uploaded NAR, or a range of it.
+    /// Responds with the file of an uploaded NAR, or with a range of it.
     fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token
@@ -329,7 +331,7 @@ impl Uploads {
         })
     }
 
-    /// Returns the token if the client may push, otherwise the refusal.
+    /// Returns the client's token if it has the right to push, otherwise the refusal.
     fn pusher(&self, context: Context<'_>, head: Head<'_>) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         match &token {
@@ -369,7 +371,8 @@ impl Uploads {
         Ok(ok("kept"))
     }
 
-    /// Receives anything but a NAR. `source`: the body, without its `Content-Encoding`.
+    /// Receives an upload other than a NAR. `source`: the body after the removal of its
+    /// `Content-Encoding`.
     fn put_metadata(
         &self,
         context: Context<'_>,
@@ -422,7 +425,7 @@ impl Uploads {
             &|path: &StoredPath| render(context, path),
         );
         let (path, published) = match published {
-            // The live Nix store may contain the reference, but cannot be read at the moment.
+            // The live Nix store may contain the reference, but it cannot be read at the moment.
             Err(PutError::Narinfo(refusal))
                 if undecided.get() && matches!(*refusal, Refusal::MissingReference { .. }) =>
             {
@@ -446,12 +449,12 @@ impl Uploads {
     }
 }
 
-/// Whether the policy hides an uploaded path.
+/// Returns whether the policy hides an uploaded path from the client.
 fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
     context.narinfos.reader.denies_uploaded(path)
 }
 
-/// Makes the response for storage that cannot be read. The cause is in the log.
+/// Returns the response to a request that needs unreadable storage. Only the log states the cause.
 fn unavailable(context: Context<'_>, error: &StorageError) -> Response {
     report(context, error);
     Fixed::Unavailable.response()
@@ -462,7 +465,7 @@ fn report(context: Context<'_>, error: &StorageError) {
     observer.event(&Event::StorageFailed(error));
 }
 
-/// Checks that the client's store directory is the server's.
+/// Checks that the uploaded `nix-cache-info` states the store directory of the server.
 fn put_cache_info(context: Context<'_>, source: &mut dyn Read) -> Result<Response, PutError> {
     let mut text = String::new();
     let mut source = source.take(NARINFO_LEN_MAX as u64);
@@ -499,7 +502,8 @@ pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> 
     text
 }
 
-/// Calls `look_up` with the token of the request; returns `None` if there is no token.
+/// Calls `look_up` with the text of the request's token. Returns `None` if the request has no
+/// token.
 fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
     match Credentials::of(head.headers())? {
@@ -509,7 +513,7 @@ fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> 
     }
 }
 
-/// Makes the response to a PUT that failed.
+/// Returns the response to a PUT that failed.
 fn failed(head: Head<'_>, error: &PutError) -> Response {
     let status = match error {
         PutError::Source(error) => {
@@ -538,7 +542,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
         PutError::Storage(_) | PutError::Busy => Status::SERVICE_UNAVAILABLE,
     };
     let text = match error {
-        // The cause may name local files, so it is only in the log.
+        // The cause may name local files, so only the log states it.
         PutError::Storage(error) if error.is_full() => {
             "the storage of this cache is full: ask its operator for space".to_owned()
         }
@@ -554,7 +558,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
     }
 }
 
-/// Whether the client is Nix before 2.33, which repeats a PUT with an empty body.
+/// Returns whether the client is Nix before 2.33, which sends an empty body when it repeats a PUT.
 fn repeats_without_body(head: Head<'_>) -> bool {
     let agent = head.header("User-Agent").unwrap_or_default();
     let agent = String::from_utf8_lossy(agent);

@@ -1,4 +1,4 @@
-//! The push protocol: see `docs/push-protocol.md`.
+//! Answers the requests of the push protocol (`docs/push-protocol.md`).
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -21,10 +21,10 @@ use super::push_target::{Target, small_number};
 use super::{Context, Uploads, failed, refused, render};
 use crate::refusal::Fixed;
 
-/// Memory for parsing a body, as a multiple of its length.
+/// Memory for parsing a body, as a multiple of the body's length.
 const PARSE_FACTOR: u64 = 3;
 
-/// A refusal of a request, before the storage is involved, or the error of the storage.
+/// A failed request: refused before the storage was involved, or failed in the storage.
 enum Failure {
     Response(Response),
     Push(PushError),
@@ -167,7 +167,7 @@ impl Uploads {
                 None => write_line(&mut text, format_args!("kept {nar_hash}")),
                 Some(reason) => {
                     refused += 1;
-                    // The message of a decompressor may have several lines.
+                    // Replace line ends: the message of a decompressor may have several lines.
                     let reason = reason.replace(char::is_control, " ");
                     write_line(&mut text, format_args!("refused {nar_hash} {reason}"));
                 }
@@ -235,7 +235,7 @@ impl Uploads {
         };
         let render = |path: &StoredPath| render(context, path);
         let published = match push.publish(&mut &body, &is_elsewhere, &render) {
-            // The live Nix store may contain the reference, but cannot be read at the moment.
+            // The live Nix store may contain the reference, but it cannot be read at the moment.
             Err(PushError::Missing(_)) if undecided.get() => {
                 return Ok(Fixed::Unavailable.response());
             }
@@ -258,7 +258,7 @@ impl Uploads {
     }
 }
 
-/// Makes the response to a request that failed.
+/// Returns the response to a request that failed.
 fn failure(head: Head<'_>, error: &PushError) -> Response {
     let status = match error {
         PushError::NoPush => Status::NOT_FOUND,
@@ -317,7 +317,7 @@ fn missing_text(missing: &[Missing]) -> String {
     text
 }
 
-/// Returns the length of the body of a request.
+/// Returns the length that the request states for its body. Fails if it is missing or over `limit`.
 fn body_len(head: Head<'_>, limit: u64) -> Result<u64, Failure> {
     let len = head.header_text("Content-Length");
     match len.and_then(|len| len.parse().ok()) {
@@ -333,7 +333,7 @@ fn body_len(head: Head<'_>, limit: u64) -> Result<u64, Failure> {
     }
 }
 
-/// Returns the value of a parameter in the query of a URL.
+/// Returns the value of a parameter in the URL's query, or `None` if the query lacks it.
 fn parameter<'a>(head: Head<'a>, name: &str) -> Option<&'a str> {
     let query = std::str::from_utf8(head.query()?).ok()?;
     let mut parameters = query.split('&').filter_map(|text| text.split_once('='));
@@ -345,7 +345,7 @@ fn nixbase32(nar_hash: &NarHash) -> String {
 }
 
 fn write_line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string never fails.
+    // Ignore the result: writing to a string never fails.
     let _never = writeln!(text, "{line}");
 }
 

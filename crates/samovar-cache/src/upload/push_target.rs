@@ -5,7 +5,7 @@ use samovar_nix::NarHash;
 use samovar_storage::push::PushId;
 use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_LEN_MAX, PUBLISH_LEN_MAX};
 
-/// The resource that a URL below `push/` names.
+/// The resource of the push protocol that a URL below `push/` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Open,
@@ -46,12 +46,12 @@ impl Target {
         words.next().is_none().then_some(target)
     }
 
-    /// Whether a NAR, or a part of its file, is hashed.
+    /// Returns whether a request for this target makes the server hash a NAR or a part of its file.
     pub(super) fn is_costly(self) -> bool {
         matches!(self, Self::Pack(_) | Self::Part(..) | Self::Join(..))
     }
 
-    /// Returns the only method, and its name.
+    /// Returns the only method that this target allows, and the method's name.
     pub(super) fn method(self) -> (Method, &'static str) {
         match self {
             Self::Open | Self::Join(..) | Self::Publish(_) => (Method::Post, "POST"),
@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// Returns the maximum length of the body, in bytes; `None` if there is none.
+    /// Returns the maximum length of the request body, in bytes. `None`: the request has no body.
     pub(super) fn body_len_max(self) -> Option<u64> {
         match self {
             Self::Open => Some(OPEN_LEN_MAX),

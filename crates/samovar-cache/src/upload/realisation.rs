@@ -1,4 +1,4 @@
-//! Uploaded realisations of content-addressed derivations.
+//! Receives and serves uploaded realisations of content-addressed derivations.
 
 use std::io::Read;
 
@@ -39,7 +39,7 @@ impl Uploads {
         let reader = &context.narinfos.reader;
         match reader.may_read(&new.out_path) {
             Ok(is_readable) => new.is_elsewhere = is_readable,
-            // The live Nix store may contain the output, but cannot be read at the moment.
+            // The live Nix store may contain the output, but it cannot be read at the moment.
             Err(_refusal) if !self.may_contain(new.out_path.hash_part()) => {
                 return Ok(Fixed::Unavailable.response());
             }
@@ -55,8 +55,8 @@ impl Uploads {
         Ok(ok("kept"))
     }
 
-    /// Returns an uploaded realisation. It reveals that its output exists, so it is served only
-    /// with the output.
+    /// Responds with an uploaded realisation. A realisation reveals that its output exists, so it
+    /// is served only to clients that may read the output.
     pub(super) fn realisation(&self, context: Context<'_>, id: &RealisationId) -> Response {
         match self.render_realisation(context, id) {
             Ok(Some(text)) => {
@@ -67,7 +67,7 @@ impl Uploads {
         }
     }
 
-    /// Writes realisations that are missing in the storage directory.
+    /// Writes the realisations that the storage directory lacks.
     pub(super) fn repair_realisations(&self, context: Context<'_>) {
         let repaired = self.stored.unmirrored_realisations().and_then(|keys| {
             for key in keys {
@@ -93,8 +93,9 @@ impl Uploads {
         }
     }
 
-    /// Returns the document of an uploaded realisation, with the cache's signatures in addition to
-    /// the uploaded ones. `None` if there is none, or if the client may not read its output.
+    /// Returns the JSON document of an uploaded realisation, with the cache's signatures in
+    /// addition to the uploaded ones. Returns `None` if there is no such realisation, or if the
+    /// client may not read its output.
     fn render_realisation(
         &self,
         context: Context<'_>,
@@ -114,7 +115,7 @@ impl Uploads {
         let out_path = uploaded.out_path();
         let (reader, signing) = (&context.narinfos.reader, &context.narinfos.signing);
         let info = if is_of_cache {
-            // This revives the output if it is condemned.
+            // This look-up revives the output if it is condemned.
             match self.stored.lookup(out_path.hash_part())? {
                 Some(path) if !is_denied(context, &path) => Some(uploaded_info(&path)),
                 _ => return Ok(None),
@@ -132,7 +133,7 @@ impl Uploads {
     }
 }
 
-/// Returns the URL of a realisation, relative to the cache.
+/// Returns the URL of a realisation, relative to the cache. It is also the key of its object.
 fn key(id: &RealisationId) -> String {
     match id {
         RealisationId::Hash { .. } => format!("realisations/{id}.doi"),
@@ -146,7 +147,7 @@ fn key(id: &RealisationId) -> String {
 ///
 /// # Errors
 ///
-/// The fault, and where it is.
+/// The error states the fault and where it is.
 fn parse(id: &RealisationId, text: &[u8]) -> Result<NewRealisation, String> {
     let value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let Value::Object(mut members) = value else {
@@ -177,7 +178,7 @@ fn parse(id: &RealisationId, text: &[u8]) -> Result<NewRealisation, String> {
     })
 }
 
-/// Checks the members other than `outPath` and `signatures`.
+/// Checks all members of the document except `outPath` and `signatures`.
 fn check_members(id: &RealisationId, members: &Map<String, Value>) -> Result<(), String> {
     let is_by_hash = matches!(id, RealisationId::Hash { .. });
     for (name, value) in members {
@@ -214,7 +215,7 @@ fn base_name(value: Option<&Value>, member: &str) -> Result<StorePath, String> {
     path.ok_or_else(|| format!("{member} is not the base name of a store path"))
 }
 
-/// Parses a signature: a text, or since Nix 2.35 an object.
+/// Parses a signature: a string or, since Nix 2.35, an object.
 fn signature(value: &Value) -> Result<Signature, String> {
     let member = |name| value.get(name).and_then(Value::as_str);
     let text = match (value.as_str(), member("keyName"), member("sig")) {

@@ -11,7 +11,7 @@ use crate::route;
 
 use super::push_target;
 
-/// The resource that a URL's path names.
+/// The resource that the path of a URL names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) is_below_upload: bool,
@@ -27,14 +27,14 @@ pub(crate) enum Kind {
     Log(StorePath),
     DebugInfo,
     Realisation(RealisationId),
-    /// A URL of the push protocol; `None`: it has no such URL.
+    /// A URL below `push/`. `None`: the push protocol has no such URL.
     Push(Option<push_target::Target>),
     Unknown,
 }
 
 impl Target {
-    /// Parses the path of a URL, without the prefix of the cache. Clients of uploads never
-    /// percent-encode anything but `!`.
+    /// Parses the path of a URL, without the cache's prefix. Clients that upload percent-encode no
+    /// character but `!`.
     pub(crate) fn of(path: &[u8]) -> Self {
         let below = path.strip_prefix(b"/upload/");
         let rest = below.or_else(|| path.strip_prefix(b"/"));
@@ -68,7 +68,7 @@ fn kind(path: &[u8]) -> Kind {
     }
     if let Some(name) = path.strip_suffix(b".doi") {
         let name = match name.starts_with(b"realisations/") {
-            // Nix encodes `!` since 2.34.
+            // Nix percent-encodes `!` since 2.34.
             true => percent::decode(name),
             false => Some(Cow::Borrowed(name)),
         };

@@ -1,4 +1,4 @@
-//! [`Rows`]: lists and repairs rows, for the commands that check, import and export a storage.
+//! [`Rows`]: lists and repairs rows for `samovar fsck`, `import` and `export`.
 
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
@@ -7,22 +7,24 @@ use crate::error::StorageError;
 
 /// The part of [`Metadata`](super::Metadata) for commands on whole storages.
 pub trait Rows {
-    /// Returns the next NARs after row `id`, in the order of their rows.
+    /// Returns at most `count_max` NARs whose row numbers are higher than `id`, in the order of
+    /// their rows.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError>;
 
-    /// Returns the next paths of all caches after row `id`, in the order of their rows: a path
-    /// comes after those to which it refers.
+    /// Returns at most `count_max` paths of all caches whose row numbers are higher than `id`, in
+    /// the order of their rows. A path comes after its references.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn paths_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedPath>, StorageError>;
 
-    /// Returns the same as [`Metadata::path`](super::Metadata::path), but does not revive the path.
+    /// Returns the same as [`Metadata::path`](super::Metadata::path), but does not revive a
+    /// condemned path.
     ///
     /// # Errors
     ///
@@ -30,30 +32,31 @@ pub trait Rows {
     fn peek(&self, cache: CacheId, hash_part: HashPart)
     -> Result<Option<StoredPath>, StorageError>;
 
-    /// Returns the paths that use a NAR.
+    /// Returns the paths of all caches that use a NAR.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn paths_of_nar(&self, nar_id: i64) -> Result<Vec<ListedPath>, StorageError>;
 
-    /// Returns the index of a NAR's zstd frames.
+    /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn frames(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Replaces the index of a NAR's zstd frames.
+    /// Replaces the index of a NAR's zstd frames. `None` removes it.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError>;
 
-    /// Records in one transaction that a NAR is lost (`true`) or intact. Does nothing if
-    /// `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
-    /// mirrored cache whose NAR is lost, calls `remove_mirror`. Returns whether it was recorded.
+    /// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
+    /// it was recorded: nothing is changed if `is_unchanged`, which is called in the transaction,
+    /// returns `false`. For each path of the mirrored cache whose NAR is lost, calls
+    /// `remove_mirror`.
     ///
     /// # Errors
     ///
@@ -66,14 +69,15 @@ pub trait Rows {
         remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
     ) -> Result<bool, StorageError>;
 
-    /// Returns the cache whose narinfos are also in the directory.
+    /// Returns the cache whose narinfos are also written into the directory. `None`: no cache is
+    /// mirrored.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn mirrored_cache(&self) -> Result<Option<CacheRow>, StorageError>;
 
-    /// Returns the date of today, as `2026-11-23`.
+    /// Returns today's date in the form `2026-11-23`.
     ///
     /// # Errors
     ///
@@ -90,37 +94,38 @@ pub trait Rows {
         write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
 
-    /// Restores lines of [`dump`](Self::dump) in one transaction. Ignores pins and uses of paths
-    /// that do not exist.
+    /// Restores lines that [`dump`](Self::dump) has written, in one transaction. Ignores pins and
+    /// uses of paths that do not exist.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn restore(&self, lines: &[String]) -> Result<(), StorageError>;
 
-    /// Returns the cache of this name.
+    /// Returns the cache with this name, or `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError>;
 
-    /// Whether no NAR has this object, and its deletion is not in progress.
+    /// Returns whether no NAR uses the object with this key, and its deletion is not already in
+    /// progress.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError>;
 
-    /// Records the keys that no NAR has as garbage, in one transaction. Returns these keys.
+    /// Records those of these keys that no NAR uses as garbage, in one transaction. Returns them.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError>;
 
-    /// Checks the database, and returns at most `count_max` faults of its structure and of the
-    /// references between its rows. `deep`: also compares indexes with tables.
+    /// Checks the database. Returns at most `count_max` faults of its structure and of the
+    /// references between rows. With `deep`, also compares indexes with tables.
     ///
     /// # Errors
     ///
@@ -133,7 +138,7 @@ pub trait Rows {
 pub struct ListedNar {
     /// The NAR.
     pub nar: StoredNar,
-    /// Whether its object is known to be missing or damaged.
+    /// Whether the NAR's object is known to be missing or damaged.
     pub is_lost: bool,
 }
 
@@ -142,17 +147,17 @@ pub struct ListedNar {
 pub struct ListedPath {
     /// Number of the row.
     pub id: i64,
-    /// The cache of the path.
+    /// Identifier of the path's cache.
     pub cache: CacheId,
-    /// Name of the cache.
+    /// Name of the path's cache.
     pub cache_name: String,
     /// The store path.
     pub path: StorePath,
-    /// Whether its NAR is lost.
+    /// Whether the path's NAR is lost.
     pub is_lost: bool,
 }
 
-/// A cache.
+/// A row of the table of caches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRow {
     /// Number of the row.

@@ -1,4 +1,4 @@
-//! Types for last uses, pins and collection.
+//! Types for recorded uses, pins and the collector.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,12 @@ use samovar_nix::{HashPart, StorePath};
 
 use super::CacheId;
 
-/// Paths and NARs that were used and whose use is not recorded yet.
+/// Paths and NARs whose use is not recorded in the database yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Row numbers of paths.
+    /// Row numbers of the used paths.
     pub paths: HashSet<i64>,
-    /// Row numbers of NARs. All paths of the cache that have the NAR count as used.
+    /// Cache and row number of the used NARs. All paths of the cache with this NAR count as used.
     pub nars: HashSet<(CacheId, i64)>,
 }
 
@@ -24,7 +24,7 @@ pub struct Graph {
     pub paths: Vec<GraphPath>,
     /// The references of path `i` are `references[starts[i]..starts[i + 1]]`.
     pub starts: Vec<u32>,
-    /// Indices into `paths`.
+    /// Indices into `paths` of the references of all paths, path by path.
     pub references: Vec<u32>,
     /// Indices into `paths` of the paths that have a valid pin.
     pub pinned: Vec<u32>,
@@ -50,7 +50,7 @@ pub struct GraphPath {
 }
 
 impl Graph {
-    /// Returns the indices of the paths to which a path refers.
+    /// Returns the indices of a path's references.
     pub(crate) fn references(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         let range = self.starts[index] as usize..self.starts[index + 1] as usize;
         self.references[range].iter().map(|index| *index as usize)
@@ -62,15 +62,15 @@ impl Graph {
 pub struct Pin {
     /// Name of the cache.
     pub cache: String,
-    /// Name of the pin.
+    /// Name of the pin, unique within the cache.
     pub name: String,
-    /// Number of the generation, from 1. Each pin of another path under the same name is a new one.
+    /// Number of the generation, from 1. Pinning another path under the same name starts a new one.
     pub generation: i64,
-    /// The path.
+    /// The pinned path.
     pub path: StorePath,
-    /// Time at which the generation was made, in seconds since 1970.
+    /// Time at which the generation was created, in seconds since 1970.
     pub created_at: i64,
-    /// Time of expiry, in seconds since 1970; `None`: never.
+    /// Time of expiry, in seconds since 1970. `None`: the pin never expires.
     pub expires_at: Option<i64>,
 }
 
@@ -83,8 +83,8 @@ pub struct NewPin {
     pub name: String,
     /// Hash part of the path.
     pub hash_part: HashPart,
-    /// Number of generations to keep, including the new one; `None`: all.
+    /// Number of generations to keep, including the new one. `None`: all are kept.
     pub keep: Option<u32>,
-    /// Time of expiry, in seconds since 1970; `None`: never.
+    /// Time of expiry, in seconds since 1970. `None`: the pin never expires.
     pub expires_at: Option<i64>,
 }

@@ -1,17 +1,17 @@
-//! Types for small documents beside paths: realisations.
+//! Types for realisations, small documents that are stored beside paths.
 
 use samovar_nix::{Signature, StorePath};
 
 /// A realisation to record: the output of a content-addressed derivation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRealisation {
-    /// Its URL, relative to the cache.
+    /// URL of the realisation, relative to the cache.
     pub key: String,
-    /// Start of the keys of all outputs of the derivation.
+    /// Common prefix of the keys of all outputs of the derivation.
     pub key_prefix: String,
     /// The store path of the output.
     pub out_path: StorePath,
-    /// Whether the live Nix store contains the output, so that the cache need not.
+    /// Whether the live Nix store contains the output. Then the cache need not contain it.
     pub is_elsewhere: bool,
     /// The JSON document, without signatures.
     pub body: String,
@@ -22,7 +22,7 @@ pub struct NewRealisation {
 /// A realisation that was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRealisation {
-    /// Whether its output is a path of the cache rather than one of the live Nix store.
+    /// Whether the output is a path of the cache. Otherwise it is a path of the live Nix store.
     pub is_of_cache: bool,
     /// The JSON document, without signatures.
     pub body: String,
@@ -33,9 +33,9 @@ pub struct StoredRealisation {
 /// The outcome of recording a realisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// The realisation is new, or was known already. Missing signatures were added.
+    /// The realisation was recorded now or before. Missing signatures were added.
     Kept,
-    /// Another realisation of the same output was there first, and stays.
+    /// The cache already has another realisation of the same output, and keeps that one.
     Conflict,
     /// The output is not in the cache. Nothing was changed.
     MissingOutput,

@@ -33,14 +33,14 @@ pub use totals::{CacheTotals, Totals};
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
 
-/// Returns the time: seconds since 1970.
+/// Function that returns the present time, in seconds since 1970.
 pub type Clock = fn() -> i64;
 
 /// Number that identifies a cache in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub(crate) i64);
 
-/// A file with a verified NAR, stored once for all paths and caches that have it.
+/// A verified NAR and its file, which is stored once for all paths and caches that use the NAR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredNar {
     /// Number of the row.
@@ -59,14 +59,14 @@ pub struct StoredNar {
     pub object_key: String,
 }
 
-/// A verified NAR to record, whether or not it is stored already.
+/// A verified NAR to record. It may already be stored.
 #[derive(Debug, Clone)]
 pub struct NewNar {
     /// The NAR as it will be stored; `id` is ignored.
     pub nar: StoredNar,
-    /// The listing of the NAR's files, compressed with zstd.
+    /// The listing of the NAR's files, compressed with zstd. `None`: a limit was exceeded.
     pub listing: Option<Vec<u8>>,
-    /// The index of the file's zstd frames.
+    /// The index of the file's zstd frames. `None`: the file needs no index.
     pub frames: Option<Vec<u8>>,
 }
 
@@ -81,9 +81,9 @@ pub struct StoredPath {
     pub path: StorePath,
     /// The path's NAR.
     pub nar: StoredNar,
-    /// The paths to which it refers, in sorted order; may include the path itself.
+    /// The path's references, sorted. They may include the path itself.
     pub references: Vec<StorePath>,
-    /// The derivation that built it.
+    /// The derivation that built the path, if it is known.
     pub deriver: Option<StorePath>,
     /// The signatures that were uploaded with it.
     pub signatures: Vec<Signature>,
@@ -93,7 +93,7 @@ pub struct StoredPath {
     pub registered_at: i64,
 }
 
-/// A path to publish. Everything has been checked except its references.
+/// A path to publish. It has passed all checks except those of its references.
 #[derive(Debug, Clone)]
 pub struct NewPath {
     /// The cache in which to publish the path.
@@ -104,26 +104,26 @@ pub struct NewPath {
     pub path: StorePath,
     /// Row number of the path's NAR.
     pub nar_id: i64,
-    /// The paths to which it refers, except itself.
+    /// The path's references, except itself.
     pub references: Vec<NewReference>,
-    /// Whether it refers to itself.
+    /// Whether the path refers to itself.
     pub has_self_reference: bool,
-    /// The derivation that built it.
+    /// The derivation that built the path, if the narinfo states it.
     pub deriver: Option<StorePath>,
     /// The uploaded signatures.
     pub signatures: Vec<Signature>,
     /// The content address, if the narinfo states one.
     pub content_address: Option<ContentAddress>,
-    /// Maximum total length of the files of the cache, in bytes.
+    /// Maximum total length of the cache's files, in bytes. `None`: no limit.
     pub quota: Option<u64>,
 }
 
-/// A reference of a path that is to be published.
+/// A reference of a path to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReference {
     /// The path that is referenced.
     pub path: StorePath,
-    /// Whether the live Nix store contains the referenced path, so that the cache need not.
+    /// Whether the live Nix store contains the referenced path. Then the cache need not contain it.
     pub is_elsewhere: bool,
 }
 
@@ -134,7 +134,7 @@ pub enum Published {
     New,
     /// The path existed already with the same NAR. Missing signatures were added.
     Known,
-    /// The path existed already with another NAR, which stays. The build is not reproducible.
+    /// The path already existed with another NAR, which stays: the build is not reproducible.
     Conflict,
     /// These references are missing in the cache. Nothing was changed.
     MissingReferences(Vec<StorePath>),
@@ -150,7 +150,7 @@ pub enum Published {
 }
 
 impl Published {
-    /// Whether the path exists now, unless another path of its group prevented that.
+    /// Returns whether the path exists now, unless another path of its group has failed.
     #[must_use]
     pub const fn is_success(&self) -> bool {
         matches!(self, Self::New | Self::Known | Self::Conflict)
@@ -168,14 +168,14 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn store_id(&self) -> Result<String, StorageError>;
 
-    /// Returns the cache of this name, which is created if it does not exist.
+    /// Returns the cache with this name. Creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`StorageError::StoreDir`] if the cache exists for another store directory; others.
+    /// [`StorageError::StoreDir`] if the cache exists with another store directory. Other errors.
     fn cache(&self, name: &str, store_dir: &str) -> Result<CacheId, StorageError>;
 
-    /// Returns the hash parts of all paths, each with its cache.
+    /// Returns the hash parts of all paths, each with the cache that contains the path.
     ///
     /// # Errors
     ///
@@ -189,8 +189,9 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError>;
 
-    /// Returns the path with this hash part in a cache, unless its NAR is lost. Revives the path if
-    /// it is condemned: once this has returned it, the collector does not delete it for a while.
+    /// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
+    /// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
+    /// returned path for [`Rules::hold`](crate::collect::Rules::hold).
     ///
     /// # Errors
     ///
@@ -198,22 +199,23 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     fn path(&self, cache: CacheId, hash_part: HashPart)
     -> Result<Option<StoredPath>, StorageError>;
 
-    /// Whether the cache has a path with this hash part.
+    /// Returns whether the cache has a path with this hash part, even if its NAR is lost.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn has_path(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError>;
 
-    /// Returns the listing of a NAR, compressed with zstd.
+    /// Returns the listing of a NAR, compressed with zstd. `None`: the NAR has no listing.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Returns the NAR of a file, if a path of the cache uses it or `token` has uploaded it, unless
-    /// it is lost. Revives the NAR, and the paths of the cache that use it, if they are condemned.
+    /// Returns the NAR whose file has this hash. Returns `None` if it is lost, or unless a path of
+    /// the cache uses it or `token` has uploaded it. Revives the NAR and the paths of the cache
+    /// that use it, if they are condemned.
     ///
     /// # Errors
     ///
@@ -225,29 +227,29 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError>;
 
-    /// Returns the key of the object with this file, if there is a NAR of it. Revives the NAR if it
-    /// is condemned.
+    /// Returns the object key of the NAR file with this hash, or `None` if no such file is
+    /// recorded. Revives the NAR if it is condemned.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<String>, StorageError>;
 
-    /// Whether a deletion of this object may still be in progress, so that a new object must have
-    /// another key.
+    /// Returns whether a deletion of the object with this key may still be in progress. Then a new
+    /// object must use another key.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError>;
 
-    /// Records verified NARs that were uploaded with `token`, in one transaction. They may be
-    /// recorded already.
+    /// Records verified NARs that were uploaded with `token`, in one transaction. Some may already
+    /// be recorded.
     ///
     /// # Errors
     ///
-    /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage), others; then
-    /// nothing was recorded.
+    /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage). Other errors.
+    /// Nothing is recorded then.
     fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError>;
 
     /// Returns the total length of the files that the paths of a cache use, in bytes. A file counts
@@ -258,8 +260,8 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError>;
 
-    /// Returns the total length of the files that were uploaded with `token` and that no path uses,
-    /// in bytes.
+    /// Returns the total length of the files that were uploaded with `token` and that no path uses
+    /// yet, in bytes.
     ///
     /// # Errors
     ///
@@ -267,8 +269,8 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     fn loose_bytes(&self, token: i64) -> Result<u64, StorageError>;
 
     /// Publishes groups of paths in one transaction, in the given order: a path may refer to an
-    /// earlier one. If the outcome of one path [is no success](Published::is_success), no path of
-    /// its group was published.
+    /// earlier one. If the outcome of one path [is not a success](Published::is_success), none of
+    /// its group is published.
     ///
     /// Waits at most `patience` for other writers.
     ///
@@ -281,8 +283,8 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
         patience: Duration,
     ) -> Result<Vec<Vec<Published>>, StorageError>;
 
-    /// Records a realisation that was uploaded with `token`, and the use of its output, which is
-    /// revived if it is condemned.
+    /// Records a realisation that was uploaded with `token`. Also records a use of its output, and
+    /// so revives the output if it is condemned.
     ///
     /// # Errors
     ///
@@ -294,7 +296,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
         new: &NewRealisation,
     ) -> Result<Recorded, StorageError>;
 
-    /// Returns the realisation with this key.
+    /// Returns the realisation with this key, or `None` if the cache does not have it.
     ///
     /// # Errors
     ///
@@ -312,7 +314,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn realisation_keys(&self, cache: CacheId) -> Result<Vec<String>, StorageError>;
 
-    /// Adds a token.
+    /// Adds a token. Returns its row number.
     ///
     /// # Errors
     ///
@@ -326,7 +328,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn tokens(&self) -> Result<Vec<Token>, StorageError>;
 
-    /// Returns the token whose text has this hash.
+    /// Returns the token whose text has this hash, or `None` if no token has it.
     ///
     /// # Errors
     ///
@@ -340,15 +342,15 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn is_token_valid(&self, token: i64) -> Result<bool, StorageError>;
 
-    /// Revokes all valid tokens of this name, and returns their number. After this returns, no
-    /// upload with one of them is published.
+    /// Revokes all valid tokens with this name. Returns their number. After that, no upload with
+    /// one of them is published.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn revoke_tokens(&self, name: &str) -> Result<usize, StorageError>;
 
-    /// Returns the time of the database.
+    /// Returns the present time by the clock of the database, in seconds since 1970.
     fn now(&self) -> i64;
 
     /// Records that paths were used today, and revives those that are condemned.
@@ -358,48 +360,49 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn record_uses(&self, uses: &Uses) -> Result<(), StorageError>;
 
-    /// Reads all paths, references and valid pins at one moment.
+    /// Reads all paths, their references and the valid pins from one snapshot of the database.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn graph(&self) -> Result<Graph, StorageError>;
 
-    /// Returns the store path of a row.
+    /// Returns the store path in this row, or `None` if the row does not exist.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn store_path(&self, id: i64) -> Result<Option<StorePath>, StorageError>;
 
-    /// Condemns paths (`true`), or revives them, in one transaction. Paths are not deleted before
-    /// their condemnation was [confirmed](Self::confirm).
+    /// Condemns paths (`true`) or revives them (`false`), in one transaction. A path is not deleted
+    /// before its condemnation is [confirmed](Self::confirm).
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn condemn_paths(&self, ids: &[i64], is_condemned: bool) -> Result<(), StorageError>;
 
-    /// Sets the present time as that of condemnations that have no time yet: at most `count_max`
-    /// paths, and as many NARs. Must be called after the condemnations were committed, so that no
-    /// look-up of a later time misses them. Returns whether no condemnation is left without a time.
+    /// Sets the time of condemnations that have none yet to the present time, for at most
+    /// `count_max` paths and as many NARs. Must be called after the condemnations were committed,
+    /// so that each look-up after this time sees them. Returns whether all condemnations now have a
+    /// time.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn confirm(&self, count_max: u32) -> Result<bool, StorageError>;
 
-    /// Returns the paths that have been condemned since `before` or longer, newest first: a path
-    /// comes before those to which it refers.
+    /// Returns the paths whose condemnation has a time of `before` or earlier, newest first: a path
+    /// comes before its references.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn condemned_paths(&self, before: i64) -> Result<Vec<i64>, StorageError>;
 
-    /// Deletes those of these paths that are still condemned since `before` or longer, and that
-    /// neither a path nor a pin needs, with their realisations, in one transaction. Calls
-    /// `remove_mirror` in the transaction with the key of each of their files in the directory.
+    /// Deletes those of these paths that are still condemned, since `before` or longer, and that no
+    /// other path and no pin needs. Also deletes their realisations. Does so in one transaction, in
+    /// which `remove_mirror` is called with the key of each of their files in the directory.
     /// Returns the deleted paths.
     ///
     /// # Errors
@@ -412,15 +415,16 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
         remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<Vec<(CacheId, HashPart)>, StorageError>;
 
-    /// Returns the NARs that no path uses and that no client has sent since `sent_before`: those
-    /// that are condemned since `before` or longer (`Some`), or those that are not condemned.
+    /// Returns the loose NARs: no path uses them, and no client has sent them since `sent_before`.
+    /// With `before`, returns those that are condemned since then or longer. Without it, returns
+    /// those that are not condemned.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn loose_nars(&self, sent_before: i64, before: Option<i64>) -> Result<Vec<i64>, StorageError>;
 
-    /// Condemns those of these NARs that [are still loose](Self::loose_nars), in one transaction.
+    /// Condemns those of these NARs that are [still loose](Self::loose_nars), in one transaction.
     /// Returns their number.
     ///
     /// # Errors
@@ -428,8 +432,8 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn condemn_nars(&self, ids: &[i64], sent_before: i64) -> Result<usize, StorageError>;
 
-    /// Deletes those of these NARs that are still loose and condemned since `before` or longer, and
-    /// records the keys of their objects as garbage, in one transaction. Returns the lengths of
+    /// Deletes those of these NARs that are still loose and condemned since `before` or longer.
+    /// Records the keys of their objects as garbage in the same transaction. Returns the lengths of
     /// their files.
     ///
     /// # Errors
@@ -442,7 +446,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
         before: i64,
     ) -> Result<Vec<u64>, StorageError>;
 
-    /// Returns the keys of garbage whose object was not removed yet.
+    /// Returns the garbage keys whose objects are not removed yet.
     ///
     /// # Errors
     ///
@@ -456,45 +460,45 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn set_removed(&self, keys: &[String]) -> Result<(), StorageError>;
 
-    /// Frees the keys of garbage that was removed at `before` or earlier.
+    /// Frees the garbage keys whose objects were removed at `before` or earlier.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn free_keys(&self, before: i64) -> Result<(), StorageError>;
 
-    /// Records that the collector has completed a run now.
+    /// Records the present time as the end of the collector's last complete run.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn set_collected(&self) -> Result<(), StorageError>;
 
-    /// Pins a path of a cache, and revives it if it is condemned. Returns the pin; `None` if the
-    /// cache has no such path.
+    /// Pins a path of a cache, and revives the path if it is condemned. Returns the pin, or `None`
+    /// if the cache does not have the path.
     ///
-    /// If the newest generation of the pin has the path already, only its expiry changes.
+    /// If the newest generation of the pin already names the path, only its expiry changes.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError>;
 
-    /// Returns all pins by cache and name, the newest generation first.
+    /// Returns all pins, sorted by cache and name, the newest generation first.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn pins(&self) -> Result<Vec<Pin>, StorageError>;
 
-    /// Removes all generations of a pin, and returns their number.
+    /// Removes all generations of a pin. Returns their number.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError>;
 
-    /// Removes the pins that have expired.
+    /// Removes the pins that have expired. Returns their number.
     ///
     /// # Errors
     ///

@@ -8,24 +8,24 @@ use crate::error::StorageError;
 
 /// Queries about a storage for its operators and users.
 pub trait Overview {
-    /// Returns totals of the database at one moment. Scans the table of NARs.
+    /// Returns the totals of the database from one snapshot. Scans the table of NARs.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn totals(&self) -> Result<Totals, StorageError>;
 
-    /// Returns the paths of a cache that were published last, newest first, at most `count_max`.
-    /// Reads only the newest paths of the storage, so it may omit paths of a cache that was not
-    /// used for long.
+    /// Returns the paths that were published last in a cache, newest first, at most `count_max`.
+    /// Searches only the newest paths of the whole storage, so it may omit paths of a cache into
+    /// which nothing was uploaded for a long time.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn recent(&self, cache: CacheId, count_max: u32) -> Result<Vec<RecentPath>, StorageError>;
 
-    /// Returns the details of an uploaded path; `None` if the cache does not have it, or if its NAR
-    /// is lost.
+    /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
+    /// or if its NAR is lost.
     ///
     /// # Errors
     ///
@@ -43,26 +43,26 @@ pub struct RecentPath {
     pub registered_at: i64,
     /// Length of the NAR, in bytes.
     pub nar_size: u64,
-    /// Length of the file, in bytes.
+    /// Length of the NAR's file, in bytes.
     pub file_size: u64,
-    /// Name of the token with which it was uploaded.
+    /// Name of the token that uploaded the path, if it is known.
     pub token: Option<String>,
 }
 
-/// What is known about an uploaded path.
+/// The details of an uploaded path for the web interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
     /// The path.
     pub path: StoredPath,
-    /// Name of the token with which it was uploaded.
+    /// Name of the token that uploaded the path, if it is known.
     pub token: Option<String>,
-    /// Whether it will be deleted unless it is used.
+    /// Whether the path is condemned: it will be deleted unless it is used.
     pub is_condemned: bool,
-    /// The valid pins with this path: name and generation.
+    /// Name and generation of each valid pin of the path.
     pub pins: Vec<(String, i64)>,
-    /// Uploaded paths that refer to it, at most [`REFERRER_COUNT_MAX`].
+    /// Uploaded paths that refer to the path, at most [`REFERRER_COUNT_MAX`].
     pub referrers: Vec<StorePath>,
-    /// The size of its closure, as far as it was uploaded; `None` if that has more than
+    /// Size of the uploaded part of the path's closure. `None`: that part has more than
     /// [`CLOSURE_COUNT_MAX`] paths.
     pub closure: Option<ClosureSize>,
 }
@@ -72,11 +72,11 @@ pub struct Details {
 pub struct ClosureSize {
     /// Number of paths.
     pub path_count: u64,
-    /// Total length of their NARs, in bytes.
+    /// Total length of the NARs of these paths, in bytes.
     pub nar_size: u64,
 }
 
-/// Maximum number of referrers in [`Details`].
+/// Maximum number of entries in [`Details::referrers`].
 pub const REFERRER_COUNT_MAX: u32 = 100;
 
 /// Maximum number of paths in a closure whose size is computed.

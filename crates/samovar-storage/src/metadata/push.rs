@@ -1,4 +1,4 @@
-//! The part of the database that the push protocol needs.
+//! [`PushMetadata`]: the part of the database that only the push protocol uses.
 
 use samovar_nix::NarHash;
 
@@ -6,12 +6,12 @@ use super::{CacheId, StoredNar};
 use crate::error::StorageError;
 use crate::push::wire::OpenLine;
 
-/// What a client has to send of a path.
+/// What a client must send to push a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
     /// Nothing: the cache has a path with this hash part.
     Nothing,
-    /// The narinfo: this NAR is stored, and the client may use it.
+    /// Only the narinfo: this NAR is stored, and the client may use it.
     Narinfo(StoredNar),
     /// The NAR and the narinfo.
     All,
@@ -24,14 +24,15 @@ pub struct PushLimits {
     pub count_max: usize,
     /// Time from the last request of a push to its expiry, in seconds.
     pub lifetime: i64,
-    /// Time by which a push may expire later, in seconds, so that not every request writes.
+    /// Time in seconds by which the recorded expiry may be too early, so that not every request has
+    /// to update it.
     pub tolerance: i64,
 }
 
-/// Pushes, and the NARs and paths that they need.
+/// The queries and changes of the database for the push protocol.
 pub trait PushMetadata {
-    /// Returns what the holder of `token` has to send of each of these paths, in their order. If a
-    /// path exists, revives it if it is condemned, and records its use.
+    /// Returns, for each of these paths in their order, what the holder of `token` must send.
+    /// Records a use of each path that exists, and revives it if it is condemned.
     ///
     /// # Errors
     ///
@@ -43,8 +44,9 @@ pub trait PushMetadata {
         lines: &[OpenLine],
     ) -> Result<Vec<Need>, StorageError>;
 
-    /// Returns a file with this NAR, if a path of the cache uses it or `token` has uploaded it,
-    /// unless it is lost. The collector may delete it before [`hold_nars`](Self::hold_nars).
+    /// Returns the stored NAR with this hash. Returns `None` if it is lost, or unless a path of the
+    /// cache uses it or `token` has uploaded it. The collector may delete it until
+    /// [`hold_nars`](Self::hold_nars) is called.
     ///
     /// # Errors
     ///
@@ -57,15 +59,15 @@ pub trait PushMetadata {
     ) -> Result<Option<StoredNar>, StorageError>;
 
     /// Records that these NARs were sent with `token` now, and revives those that are condemned.
-    /// Returns for each whether it still exists.
+    /// Returns, for each NAR, whether it still exists.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn hold_nars(&self, token: i64, ids: &[i64]) -> Result<Vec<bool>, StorageError>;
 
-    /// Starts a push, and returns its identifier: 32 hexadecimal digits. Returns `None` if the
-    /// token has too many pushes.
+    /// Opens a push and returns its identifier: 32 hexadecimal digits. Returns `None` if the token
+    /// has too many pushes.
     ///
     /// # Errors
     ///
@@ -77,7 +79,7 @@ pub trait PushMetadata {
         limits: &PushLimits,
     ) -> Result<Option<String>, StorageError>;
 
-    /// Whether the cache and the token have this push. Defers its expiry.
+    /// Returns whether this push exists and belongs to the cache and the token. Defers its expiry.
     ///
     /// # Errors
     ///
@@ -90,14 +92,14 @@ pub trait PushMetadata {
         limits: &PushLimits,
     ) -> Result<bool, StorageError>;
 
-    /// Ends a push of the cache and the token. Returns whether there was one.
+    /// Ends a push of the cache and the token. Returns whether it existed.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     fn close_push(&self, id: &str, cache: CacheId, token: i64) -> Result<bool, StorageError>;
 
-    /// Returns the pushes of a token (`Some`) or of all tokens.
+    /// Returns the identifiers of the pushes of a token. `None`: of all tokens.
     ///
     /// # Errors
     ///

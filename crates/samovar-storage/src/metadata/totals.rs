@@ -1,9 +1,9 @@
-//! Totals of a storage, for metrics.
+//! Totals of a storage for metrics.
 
 /// Totals of the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// The caches, by name.
+    /// Totals of each cache, sorted by name.
     pub caches: Vec<CacheTotals>,
     /// Number of NARs, including lost ones.
     pub nar_count: u64,
@@ -13,7 +13,7 @@ pub struct Totals {
     pub file_bytes: u64,
     /// Number of NARs that no path uses.
     pub loose_count: u64,
-    /// Total length of their files, in bytes.
+    /// Total length of the files of NARs that no path uses, in bytes.
     pub loose_bytes: u64,
     /// Number of NARs whose file is missing or damaged.
     pub lost_count: u64,
@@ -21,7 +21,8 @@ pub struct Totals {
     pub condemned_count: u64,
     /// Number of pins; each generation counts.
     pub pin_count: u64,
-    /// Time of the end of the collector's last complete run in any process, in seconds since 1970.
+    /// Time at which the last complete run of a collector ended, in any process, in seconds since
+    /// 1970. `None`: there was none.
     pub collected_at: Option<i64>,
 }
 
@@ -32,6 +33,6 @@ pub struct CacheTotals {
     pub name: String,
     /// Number of paths.
     pub path_count: u64,
-    /// Total length of the files that its paths use, in bytes. A file counts once.
+    /// Total length of the files that the cache's paths use, in bytes. A file counts once.
     pub file_bytes: u64,
 }

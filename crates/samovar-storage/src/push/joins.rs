@@ -1,22 +1,22 @@
-//! [`Joins`]: at most one join of the same parts at a time.
+//! [`Joins`]: allows at most one join of the same parts at a time.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use samovar_nix::NarHash;
 
-/// Identifier of a push, and the NAR of a file.
+/// Identifier of a push, and hash of the NAR whose file is joined.
 type Key = (String, NarHash);
 
 /// The joins in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Joins(Mutex<HashSet<Key>>);
 
-/// A join in progress; it ends when this is dropped.
+/// A join in progress. Dropping it ends the join.
 pub(super) struct Join<'a>(&'a Joins, Key);
 
 impl Joins {
-    /// Starts a join; `None` if one of the same parts is in progress.
+    /// Starts a join. Returns `None` if a join of the same parts is in progress.
     pub(super) fn start(&self, key: Key) -> Option<Join<'_>> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.insert(key.clone()).then(|| Join(self, key))

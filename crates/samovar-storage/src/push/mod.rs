@@ -39,14 +39,14 @@ pub use pack::PackOutcome;
 pub use parts::{PartError, PartKey, parse_sha256};
 pub use publish::Missing;
 
-/// Limits of the pushes of a token.
+/// Limits of the pushes that belong to one token.
 const LIMITS: PushLimits = PushLimits {
     count_max: 1024,
     lifetime: DAY,
     tolerance: 600,
 };
 
-/// Number of paths that are looked up at a time. Recording their uses takes about 0.1 s, for which
+/// Number of paths that one transaction looks up. Recording their uses takes about 0.1 s, for which
 /// other uploads wait.
 const OPEN_BATCH_LEN: usize = 4096;
 
@@ -55,11 +55,12 @@ const OPEN_BATCH_LEN: usize = 4096;
 pub struct PushId(u128);
 
 impl PushId {
-    /// Parses an identifier.
+    /// Parses an identifier. Returns `None` unless the text is exactly 32 lower-case hexadecimal
+    /// digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let id = u128::from_str_radix(text, 16).ok().map(Self)?;
-        // Other forms of the number are not identifiers.
+        // Refuse other notations of the same number, such as upper-case digits or a sign.
         (id.to_string() == text).then_some(id)
     }
 }
@@ -70,7 +71,7 @@ impl fmt::Display for PushId {
     }
 }
 
-/// Reason why a request of the push protocol failed.
+/// Reason why a request of the push protocol has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The push does not exist.
@@ -98,7 +99,7 @@ pub enum PushError {
         /// The reason.
         refusal: Box<crate::publish::Refusal>,
     },
-    /// References or NARs of paths are missing. Not empty.
+    /// These references or NARs are missing. The list is not empty.
     #[error("references or NARs are missing")]
     Missing(Vec<Missing>),
     /// Receiving, verifying or storing failed.
@@ -116,18 +117,18 @@ impl From<StorageError> for PushError {
     }
 }
 
-/// What a client has to send of a path.
+/// What a client must send to push a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: the path exists.
+    /// Nothing: the cache has the path.
     Have,
-    /// The narinfo.
+    /// Only the narinfo: the server has the NAR.
     Link,
     /// The NAR and the narinfo.
     Need,
 }
 
-/// A push of a cache and a token.
+/// An open push, which belongs to a cache and a token.
 #[derive(Debug)]
 pub struct Push<'a> {
     cache: &'a StoredCache,
@@ -136,7 +137,7 @@ pub struct Push<'a> {
 }
 
 impl StoredCache {
-    /// Starts a push. Returns its identifier, and what the client has to send of each path.
+    /// Opens a push. Returns its identifier, and what the client must send of each path.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl StoredCache {
         Ok((id, answers))
     }
 
-    /// Returns a push, and defers its expiry.
+    /// Returns the open push with this identifier, and defers its expiry.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl StoredCache {
         }
     }
 
-    /// Ends a push and removes its parts. Does nothing if there is no such push.
+    /// Ends a push and removes its parts. Does nothing if the push does not exist.
     ///
     /// # Errors
     ///
@@ -210,7 +211,8 @@ impl StoredCache {
         Ok(())
     }
 
-    /// Returns the NAR with this hash, if the client may use it and its file is whole.
+    /// Returns the NAR with this hash if the client may use it and its file is complete, else
+    /// `None`.
     fn usable_nar(
         &self,
         token: &Token,
@@ -223,7 +225,8 @@ impl StoredCache {
         }
     }
 
-    /// Whether the file of a NAR exists and has its length. If not, the next upload replaces it.
+    /// Returns whether the file of a NAR exists with the right length. If not, the next upload
+    /// replaces it.
     fn is_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
         let state = self.storage.objects.state(&nar.object_key)?;
         Ok(state.is_some_and(|state| state.len == nar.file_size))
@@ -238,7 +241,8 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn sweep_pushes(&self) -> Result<(), StorageError> {
         self.metadata.remove_expired_pushes()?;
-        // In this order: the push of a part that is listed exists already.
+        // List parts before pushes: then a part that is listed belongs to a push that is listed,
+        // too, unless the push has ended.
         let parts = self.parts()?;
         if parts.is_empty() {
             return Ok(());
@@ -251,7 +255,7 @@ impl Storage {
         })
     }
 
-    /// Returns the parts of all pushes.
+    /// Returns the stored parts of all pushes.
     fn parts(&self) -> Result<Vec<PartKey>, StorageError> {
         let mut parts = Vec::new();
         let (dir, _) = PART_PREFIX.rsplit_once('/').unwrap_or_default();

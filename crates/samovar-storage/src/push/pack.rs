@@ -1,4 +1,4 @@
-//! Packs: many NARs in one request.
+//! Receives packs: many NARs in one request.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Read};
@@ -22,18 +22,19 @@ const BUFFER_LEN: usize = 64 << 10;
 /// about the same time as one.
 const SYNC_COUNT_MAX: usize = 16;
 
-/// Number of NARs that a pack records in one transaction.
+/// Number of NARs in a pack that are recorded in one transaction.
 const BATCH_COUNT: usize = 1024;
 
-/// Length of the listings and indices of frames, in bytes, beyond which they are recorded.
+/// Total length of listings and frame indexes, in bytes, at which the NARs received so far are
+/// recorded.
 const BATCH_LEN: usize = 1 << 20;
 
-/// The outcome of a record of a pack.
+/// The outcome for one record of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackOutcome {
-    /// Stated hash of the NAR.
+    /// The NAR hash that the record states.
     pub nar_hash: NarHash,
-    /// The reason why it is refused: one sentence. `None` if it is kept.
+    /// The reason why the NAR is refused, as one sentence. `None`: the NAR is stored.
     pub refusal: Option<String>,
 }
 
@@ -41,16 +42,16 @@ pub struct PackOutcome {
 #[derive(Default)]
 struct Batch<'scope> {
     new: Vec<NewNar>,
-    /// Total length of their listings and indices of frames, in bytes.
+    /// Total length of the NARs' listings and frame indexes, in bytes.
     len: usize,
-    /// Threads that sync their files.
+    /// Threads that sync the files of the NARs.
     syncing: VecDeque<ScopedJoinHandle<'scope, Result<(), StorageError>>>,
-    /// NARs that were stored before: index of the outcome, and number of the row.
+    /// NARs that were already stored: index of their outcome, and their row number.
     known: Vec<(usize, i64)>,
 }
 
 impl Batch<'_> {
-    /// Waits until at most `count` files are being synced.
+    /// Waits until at most `count` files are still being synced.
     fn wait(&mut self, count: usize) -> Result<(), StorageError> {
         while self.syncing.len() > count
             && let Some(thread) = self.syncing.pop_front()
@@ -63,8 +64,8 @@ impl Batch<'_> {
 }
 
 impl Push<'_> {
-    /// Receives a pack, and verifies each of its NARs. When this returns, the NARs that are kept
-    /// are stored durably. Returns the outcomes in the order of the records.
+    /// Receives a pack, and verifies each of its NARs. When this returns, all accepted NARs are
+    /// stored durably. Returns the outcomes in the order of the records.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Push<'_> {
         Ok(outcomes)
     }
 
-    /// Receives and verifies the NAR of a record.
+    /// Receives and verifies the NAR of one record.
     pub(super) fn receive(
         &self,
         source: &mut dyn Read,
@@ -126,7 +127,8 @@ impl Push<'_> {
         used: &mut u64,
     ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
         let (cache, storage) = (self.cache, &*self.cache.storage);
-        // A file has at least one byte: refuse it before it is received.
+        // Every file has at least one byte: refuse it before it is received if the quota is used
+        // up.
         cache.check_quota(*used, 1)?;
         let mut object = storage.objects.create()?;
         let started = Instant::now();
@@ -193,7 +195,7 @@ impl Push<'_> {
     }
 }
 
-/// Adds a verified NAR to a batch, and starts to sync its file.
+/// Adds a verified NAR to a batch, and starts a thread that syncs its file.
 fn add<'scope>(
     scope: &'scope Scope<'scope, '_>,
     batch: &mut Batch<'scope>,

@@ -1,4 +1,4 @@
-//! Parts: a large NAR file in several requests.
+//! Receives and joins parts: a large NAR file in several requests.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::objects::{Objects, PART_PREFIX};
 use crate::size::human;
 use crate::verify::Memory;
 
-/// Maximum number of a part.
+/// Maximum number that a part may have within its NAR file.
 const PART_NUMBER_MAX: u32 = 10_000;
 
-/// Maximum number of the parts of a token. Each upload of a part lists all parts.
+/// Maximum number of stored parts of one token. Each upload of a part lists all parts.
 const PART_COUNT_MAX: usize = 16_384;
 
 /// Maximum total length of the parts of a token, in bytes.
@@ -28,23 +28,23 @@ const PARTS_LEN_MAX: u64 = 100 << 30;
 /// Length of the buffer for receiving a part, in bytes.
 const BUFFER_LEN: usize = 128 << 10;
 
-/// The name of a stored part: the key of its object, with all that is known about it.
+/// The key of a stored part. It contains all that the server knows about the part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartKey {
-    /// The push.
+    /// The push to which the part belongs.
     pub push: PushId,
-    /// Hash of the NAR to whose file it belongs.
+    /// Hash of the NAR to whose file the part belongs.
     pub nar_hash: NarHash,
     /// Number of the part, from 1.
     pub number: u32,
-    /// Length, in bytes.
+    /// Length of the part, in bytes.
     pub len: u64,
     /// SHA-256 of the part.
     pub sha256: [u8; 32],
 }
 
 impl PartKey {
-    /// Parses a key.
+    /// Parses the key of an object. Returns `None` if it is not the key of a part.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let mut words = key.strip_prefix(PART_PREFIX)?.split('-');
@@ -59,7 +59,7 @@ impl PartKey {
         (key_of.to_string() == key).then_some(key_of)
     }
 
-    /// Returns the SHA-256 in lower-case hexadecimal digits.
+    /// Returns the SHA-256 of the part in lower-case hexadecimal digits.
     #[must_use]
     pub fn sha256_text(&self) -> String {
         Hash::sha256(&self.sha256).base16()
@@ -82,7 +82,7 @@ impl fmt::Display for PartKey {
     }
 }
 
-/// Parses 64 lower-case hexadecimal digits.
+/// Parses a SHA-256 of 64 lower-case hexadecimal digits.
 #[must_use]
 pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
     let hash = Hash::parse_digest(Algorithm::Sha256, text).ok()?;
@@ -93,13 +93,13 @@ pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartError {
-    /// The number is not allowed.
+    /// The number of the part is out of range.
     #[error("the part has the number {0}; parts have numbers from 1 to {PART_NUMBER_MAX}")]
     Number(u32),
     /// The part is empty or too long.
     #[error("the part has {0} bytes; a part has at least one byte and at most {BODY_LEN_MAX}")]
     Len(u64),
-    /// The part has another hash than its URL.
+    /// The SHA-256 of the part is not the one in its URL.
     #[error(
         "the URL states the SHA-256 {}, but the part has {}; upload the part again",
         Hash::sha256(.stated).base16(), Hash::sha256(.found).base16()
@@ -110,22 +110,22 @@ pub enum PartError {
         /// SHA-256 of the body.
         found: [u8; 32],
     },
-    /// The length does not fit to another part.
+    /// The lengths of two parts of the same file do not match.
     #[error(
         "part {number} has {len} bytes and part {other} has {other_len}; all parts of a file have \
          the same length, except that the last one may be shorter"
     )]
     OtherLen {
-        /// Number of a part.
+        /// Number of one part.
         number: u32,
-        /// Its length, in bytes.
+        /// Length of this part, in bytes.
         len: u64,
         /// Number of another part.
         other: u32,
-        /// Its length, in bytes.
+        /// Length of the other part, in bytes.
         other_len: u64,
     },
-    /// A part of this number with another length exists.
+    /// A part with this number but another length is already stored.
     #[error("part {number} has {len} bytes, but was uploaded with {stored_len} bytes before")]
     Replaced {
         /// Number of the part.
@@ -135,15 +135,15 @@ pub enum PartError {
         /// Length of the stored part, in bytes.
         stored_len: u64,
     },
-    /// The token has too many parts.
+    /// The token has too many parts, or too many bytes in parts.
     #[error(
         "the parts of the token have {}, or are {count}; the limits are {} and {PART_COUNT_MAX}: \
          join the parts, or delete pushes that are not needed", human(*len), human(PARTS_LEN_MAX)
     )]
     TooMany {
-        /// Number of parts, with the refused one.
+        /// Number of the token's parts, including the refused one.
         count: usize,
-        /// Their total length, in bytes.
+        /// Total length of these parts, in bytes.
         len: u64,
     },
     /// A part to join was not uploaded.
@@ -155,7 +155,7 @@ pub enum PartError {
 }
 
 impl Push<'_> {
-    /// Returns the parts of a NAR file that are stored durably, by number.
+    /// Returns the durably stored parts of a NAR file, sorted by number.
     ///
     /// # Errors
     ///
@@ -164,7 +164,8 @@ impl Push<'_> {
         let mut parts = self.cache.storage.parts()?;
         parts.retain(|part| part.is_of(self.id, nar_hash));
         parts.sort_by_key(|part| part.number);
-        // Two requests at the same time may have stored two parts of one number.
+        // Two simultaneous requests may have stored two parts with the same number: use one of
+        // them.
         parts.dedup_by_key(|part| part.number);
         Ok(parts)
     }
@@ -222,7 +223,7 @@ impl Push<'_> {
         Ok(())
     }
 
-    /// Checks the limits of the token's parts.
+    /// Checks that one more part of `len` bytes stays within the limits of the token.
     fn check_limits(&self, stored: &[PartKey], len: u64) -> Result<(), PushError> {
         let metadata = &self.cache.storage.metadata;
         let pushes: HashSet<String> = metadata.pushes(Some(self.token.id))?.into_iter().collect();
@@ -243,7 +244,8 @@ impl Push<'_> {
     ///
     /// # Errors
     ///
-    /// [`PushError::Part`]; [`PutError::File`], then the parts are removed; others.
+    /// [`PushError::Part`]. [`PutError::File`] if the file is refused; then the parts are removed.
+    /// Other errors.
     pub fn join(
         &self,
         nar_hash: NarHash,
@@ -310,8 +312,8 @@ impl Push<'_> {
     }
 }
 
-/// Refuses a part with which the lengths of the parts of a file would break the rule: all are the
-/// same, and only the last part may be shorter.
+/// Refuses a part whose length does not match the stored parts of the file: all have the same
+/// length, except that the last one may be shorter.
 fn check_len<'a>(
     part: &'a PartKey,
     stored: impl Iterator<Item = &'a PartKey>,
@@ -347,7 +349,7 @@ fn check_len<'a>(
     }
 }
 
-/// Writes a part to its object. Returns its SHA-256.
+/// Receives the body of a part and writes it to the part's object. Returns its SHA-256.
 fn receive(source: &mut dyn Read, out: &mut dyn io::Write) -> Result<[u8; 32], PutError> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; BUFFER_LEN];
@@ -362,12 +364,12 @@ fn receive(source: &mut dyn Read, out: &mut dyn io::Write) -> Result<[u8; 32], P
     }
 }
 
-/// Reads parts one after the other.
+/// Reads the contents of several parts one after the other.
 struct JoinedParts<'a> {
     objects: &'a dyn Objects,
     parts: std::vec::IntoIter<PartKey>,
     current: Option<std::fs::File>,
-    /// The reason why reading failed, which is not the client's fault.
+    /// The error of the storage, if one has ended the reading. It is not the client's fault.
     failure: Option<StorageError>,
 }
 
@@ -388,7 +390,7 @@ impl Read for JoinedParts<'_> {
             };
             let opened = self.objects.open(&part.to_string());
             let opened = opened.and_then(|file| {
-                // The push was ended meanwhile.
+                // The part is missing: meanwhile the push has ended.
                 let missing =
                     || StorageError::file("cannot open", "a part", io::ErrorKind::NotFound.into());
                 file.ok_or_else(missing)

@@ -1,4 +1,4 @@
-//! Publishing many paths in one request.
+//! Publishes many paths in one request.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read};
@@ -17,21 +17,21 @@ use crate::storage::Render;
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// What a path lacks.
+/// A reference or NAR that a path needs and the cache lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// A reference.
+    /// A reference of a path.
     Reference {
         /// Hash part of the reference.
         reference: HashPart,
-        /// Hash part of the path.
+        /// Hash part of the path that refers to it.
         path: HashPart,
     },
     /// The NAR of the path with this hash part.
     Nar(HashPart),
 }
 
-/// Returns the reason of a refusal for the counters; `None` if the request was aborted.
+/// Returns the reason for counting a refusal. Returns `None` if the request was aborted.
 fn reason(error: &PushError) -> Option<Reason> {
     match error {
         PushError::Put(error) => Reason::of(error),
@@ -42,13 +42,13 @@ fn reason(error: &PushError) -> Option<Reason> {
 }
 
 impl Push<'_> {
-    /// Publishes the paths of a body with narinfos, all or none. When this returns, the paths are
-    /// durable and every look-up finds them. `is_elsewhere` tells whether the live Nix store
+    /// Publishes all paths of a body of narinfos, or none of them. When this returns, the paths are
+    /// durable and every look-up finds them. `is_elsewhere` returns whether the live Nix store
     /// contains a path.
     ///
     /// # Errors
     ///
-    /// [`PushError::Missing`], [`PushError::Narinfo`], others; then nothing is published. A
+    /// [`PushError::Missing`], [`PushError::Narinfo`] and others. Nothing is published then. A
     /// [`PutError::Source`] may contain a [`WireError`](super::wire::WireError).
     pub fn publish(
         &self,
@@ -84,7 +84,7 @@ impl Push<'_> {
         Ok(paths.zip(outcomes).collect())
     }
 
-    /// Reads narinfos, and finds their NARs.
+    /// Reads the narinfos of a body, and finds their NARs.
     fn parse(
         &self,
         source: &mut dyn Read,
@@ -94,7 +94,7 @@ impl Push<'_> {
         let source = BufReader::with_capacity(BUFFER_LEN, source);
         let mut records = Records::<_, NarinfoLine>::new(source);
         let (mut group, mut missing) = (Vec::new(), Vec::new());
-        // Paths that come earlier in the body need not be looked up in the live Nix store.
+        // References to paths that come earlier in the body need no look-up in the live Nix store.
         let mut earlier = HashSet::new();
         while records.next_record().map_err(PutError::Source)?.is_some() {
             let number = records.number();

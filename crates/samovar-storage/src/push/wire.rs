@@ -45,17 +45,17 @@ const LINE_LEN_MAX: usize = 128;
 /// Reason why a body does not follow the grammar, or exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A line of the body of `open` has another form.
+    /// A line of the body of `open` is malformed.
     #[error("line {0} is not a hash part, a NAR hash and a NAR size, separated by one space")]
     OpenLine(usize),
-    /// The line before a record has another form.
+    /// The line before a record is malformed.
     #[error("record {number} does not start with the line {form:?}, or with \"end {count}\"")]
     Record {
         /// Number of the record, from 1.
         number: usize,
-        /// The line with which a record starts.
+        /// The expected form of the line.
         form: &'static str,
-        /// Number of records before it.
+        /// Number of records before the malformed line.
         count: usize,
     },
     /// A record is longer than allowed.
@@ -63,7 +63,7 @@ pub enum WireError {
     RecordTooLong {
         /// Number of the record, from 1.
         number: usize,
-        /// Length that its line states, in bytes.
+        /// Length that the line before the record states, in bytes.
         len: u64,
         /// Maximum length, in bytes.
         limit: u64,
@@ -80,14 +80,15 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Returns the `WireError` inside an error of [`Records`], even if other code has passed that
-    /// error on.
+    /// Returns the `WireError` inside an error of [`Records`], even if other code has wrapped that
+    /// error. Returns `None` for other errors.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }
 
-    /// Whether a limit was exceeded (HTTP status 413) rather than the grammar violated (400).
+    /// Returns whether the body exceeds a limit (HTTP status 413) instead of violating the grammar
+    /// (400).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         matches!(self, Self::TooMany(_) | Self::RecordTooLong { .. })
@@ -105,9 +106,9 @@ impl From<WireError> for io::Error {
 pub struct OpenLine {
     /// Hash part of the path.
     pub hash_part: HashPart,
-    /// SHA-256 of its NAR.
+    /// SHA-256 of the path's NAR.
     pub nar_hash: NarHash,
-    /// Length of its NAR, in bytes.
+    /// Length of the path's NAR, in bytes.
     pub nar_size: u64,
 }
 
@@ -142,30 +143,30 @@ fn open_line(line: &[u8]) -> Option<OpenLine> {
     })
 }
 
-/// The line before a record.
+/// Parser for the line before each record of a body.
 pub trait RecordLine: Copy {
-    /// Form of the line, for error messages.
+    /// The expected form of the line, for error messages.
     const FORM: &'static str;
     /// Maximum number of records in a body.
     const COUNT_MAX: usize;
-    /// Maximum length of a record, in bytes.
+    /// Maximum length of the record after the line, in bytes.
     const LEN_MAX: u64;
 
-    /// Parses the line, without its LF.
+    /// Parses the line, without its LF. Returns `None` if the line is malformed.
     fn parse(line: &[u8]) -> Option<Self>;
 
-    /// Returns the length of the record after the line, in bytes.
+    /// Returns the length of the record that follows the line, in bytes.
     fn record_len(&self) -> u64;
 }
 
-/// The line before a NAR in a pack.
+/// The line before each NAR in a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackLine {
     /// SHA-256 of the NAR.
     pub nar_hash: NarHash,
     /// Compression of the record.
     pub compression: Compression,
-    /// Length of the record, in bytes.
+    /// Length of the compressed NAR after the line, in bytes.
     pub len: u64,
 }
 
@@ -190,10 +191,10 @@ impl RecordLine for PackLine {
     }
 }
 
-/// The line before a narinfo in the body of `publish`.
+/// The line before each narinfo in the body of `publish`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NarinfoLine {
-    /// Length of the record, in bytes.
+    /// Length of the narinfo after the line, in bytes.
     pub len: u64,
 }
 
@@ -215,7 +216,7 @@ impl RecordLine for NarinfoLine {
     }
 }
 
-/// Reads the records of a body.
+/// Reads the records of a `pack` or `publish` body.
 ///
 /// [`next_record`](Self::next_record) reads the line before a record; after that, [`Read`] returns
 /// the bytes of the record. If the body breaks the grammar, the error of both contains a
@@ -223,16 +224,16 @@ impl RecordLine for NarinfoLine {
 #[derive(Debug)]
 pub struct Records<R, L> {
     source: R,
-    /// Number of records whose line was read.
+    /// Number of records whose line has been read.
     count: usize,
-    /// Number of bytes left of the current record.
+    /// Number of unread bytes of the current record.
     left: u64,
     is_ended: bool,
     line: PhantomData<L>,
 }
 
 impl<R: BufRead, L: RecordLine> Records<R, L> {
-    /// Creates a reader of a body.
+    /// Creates a reader of the body in `source`.
     pub fn new(source: R) -> Self {
         Self {
             source,
@@ -280,10 +281,10 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
         self.count
     }
 
-    /// Reads a line. Returns it without its LF.
+    /// Reads the next line. Returns it without its LF.
     fn read_line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
-        // One byte more than allowed, for the LF.
+        // Read one byte more than allowed, for the LF.
         let mut source = self.source.by_ref().take(LINE_LEN_MAX as u64 + 1);
         source.read_until(b'\n', &mut line)?;
         match line.pop() {

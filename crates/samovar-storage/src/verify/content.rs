@@ -13,7 +13,7 @@ pub(super) struct Content<'a> {
     hasher: Sha256,
     decoder: Decoder,
     listing: Builder,
-    /// Length of the NAR so far, in bytes.
+    /// Number of bytes of the NAR received so far.
     len: u64,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Adds a piece.
+    /// Checks and hashes the next piece of the NAR.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl<'a> Content<'a> {
         self.hasher.update(piece);
         while let Some(event) = self.decoder.decode(&mut piece).map_err(Refusal::NotANar)? {
             if let Event::File { size, offset, .. } = event {
-                // A file that will exceed the limit is refused where it starts.
+                // Refuse a file that will exceed the limit as soon as its length is known.
                 let end = offset.saturating_add(size);
                 if end > self.limits.nar_size_max {
                     return Err(self.too_large());
@@ -54,12 +54,12 @@ impl<'a> Content<'a> {
         Err(Refusal::BytesAfterNar { nar_size })
     }
 
-    /// Returns the length of the NAR so far, in bytes.
+    /// Returns the number of bytes of the NAR received so far.
     pub(super) const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Checks the ratio of the NAR's length so far to the number of bytes received.
+    /// Checks that the NAR so far is not too long for the number of compressed bytes received.
     ///
     /// # Errors
     ///
@@ -72,7 +72,8 @@ impl<'a> Content<'a> {
         Ok(())
     }
 
-    /// Ends the NAR. Returns its hash, length and listing.
+    /// Ends the NAR. Returns its hash, its length and its listing, which is `None` if it exceeds a
+    /// limit.
     ///
     /// # Errors
     ///

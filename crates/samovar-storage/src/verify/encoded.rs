@@ -1,4 +1,4 @@
-//! [`decoded`]: reads a body that has a `Content-Encoding`.
+//! [`decoded`]: decodes a body that has a `Content-Encoding`.
 
 use std::io::{self, Read};
 
@@ -9,7 +9,7 @@ use super::input::Input;
 use super::{Limits, Memory, Refusal, VerifyError};
 use crate::error::PutError;
 
-/// Names of the supported encodings. Nix sends the name of the compression.
+/// Names of the supported encodings. Nix sends the name of its compression.
 const ENCODINGS: [(&str, Compression); 5] = [
     ("zstd", Compression::Zstd),
     ("br", Compression::Brotli),
@@ -18,7 +18,7 @@ const ENCODINGS: [(&str, Compression); 5] = [
     ("xz", Compression::Xz),
 ];
 
-/// Maximum windows: 8 MiB, that of `zstd -19` and `xz -6`.
+/// Limits of the decoder. The maximum windows are 8 MiB, as of `zstd -19` and `xz -6`.
 const LIMITS: Limits = Limits {
     nar_size_max: 0,
     ratio_max: 0,
@@ -32,7 +32,8 @@ const LIMITS: Limits = Limits {
 pub struct Encoding(Compression);
 
 impl Encoding {
-    /// Returns the encoding of this name, in any case; `None` if it is not supported.
+    /// Returns the encoding with this name, in upper or lower case. Returns `None` if it is not
+    /// supported.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let mut known = ENCODINGS.into_iter();
@@ -41,14 +42,14 @@ impl Encoding {
     }
 }
 
-/// Calls `read` with a reader of the decompressed content of `source`. The reader has no limit of
-/// its own for the length of the content.
+/// Calls `read` with a reader of the decompressed content of `source`. The reader does not limit
+/// the length of the content, so `read` must.
 ///
-/// A body that is not valid is an error of the reader, which [`PutError::of_source`] converts.
+/// If the body is not valid, the reader returns an error, which [`PutError::of_source`] converts.
 ///
 /// # Errors
 ///
-/// [`PutError`] if there is no memory for the window; others of `read`.
+/// [`PutError`] if there is no memory for the window. Other errors of `read`.
 pub fn decoded<T>(
     source: &mut dyn Read,
     encoding: Encoding,
@@ -74,19 +75,19 @@ pub fn decoded<T>(
     })
 }
 
-/// The decompressed content of a body.
+/// A reader of the decompressed content of a body.
 struct Decoded<'a> {
     decompressor: Decompressor<'a>,
     encoding: Encoding,
     piece: Vec<u8>,
-    /// Start of the unread bytes in `piece`.
+    /// Index in `piece` of the first unread byte.
     start: usize,
-    /// Length of the content so far, in bytes.
+    /// Number of bytes of the content so far.
     len: u64,
 }
 
 impl Decoded<'_> {
-    /// Replaces the piece by the next one, which is empty at the end.
+    /// Replaces `piece` by the next piece, which is empty at the end.
     fn next(&mut self) -> Result<(), VerifyError> {
         self.piece.clear();
         self.start = 0;
@@ -100,7 +101,7 @@ impl Decoded<'_> {
         self.len += self.piece.len() as u64;
         let input = self.decompressor.input();
         input.set_content_len(self.len);
-        // A decompressor may have taken an error of the source for the end of the stream.
+        // The decompressor may have treated an error of the source as the end of the stream.
         match input.take_failure() {
             Some(failure) if self.piece.is_empty() => Err(failure),
             _ => Ok(()),
@@ -122,7 +123,7 @@ impl Read for Decoded<'_> {
     }
 }
 
-/// Converts the error of decompressing a body. The sentences of [`Refusal`] are about NARs.
+/// Converts the error of decompressing a body, because the texts of [`Refusal`] describe NARs.
 fn put_error(failure: VerifyError, Encoding(compression): Encoding) -> PutError {
     let refusal = match failure {
         VerifyError::Source(error) | VerifyError::Sink(error) => return PutError::Source(error),

@@ -7,13 +7,15 @@ use samovar_nix::{NarHash, nixbase32};
 
 use super::MemoryError;
 
-/// Reason why an upload was not verified.
+/// Reason why the verification of an upload has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// Reading the body failed, on the client's side. Contains the unchanged error of the source.
+    /// Reading the body failed, which is the client's fault. Contains the unchanged error of the
+    /// source.
     #[error("cannot read the upload")]
     Source(#[source] io::Error),
-    /// Writing the body failed, on the server's side. Contains the unchanged error of the sink.
+    /// Writing the body failed, which is the server's fault. Contains the unchanged error of the
+    /// sink.
     #[error("cannot write the upload")]
     Sink(#[source] io::Error),
     /// There is no memory for the window of the decompressor.
@@ -24,7 +26,8 @@ pub enum VerifyError {
     Refused(#[from] Refusal),
 }
 
-/// Reason why a body is refused. `Display` is one sentence for the client: the fault and its fix.
+/// Reason why a body is refused. `Display` prints one sentence for the client: the fault and its
+/// fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -106,7 +109,7 @@ pub enum Refusal {
     Oversized {
         /// Length of the body so far, in bytes.
         file_size: u64,
-        /// Length of the NAR so far, in bytes.
+        /// Length of the decompressed NAR so far, in bytes.
         nar_size: u64,
     },
     /// The stream needs a larger window or dictionary than the limits allow.

@@ -1,4 +1,4 @@
-//! [`FileName`]: names of uploaded NAR files.
+//! [`FileName`]: the name of an uploaded NAR file.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use samovar_nix::narinfo::Compression;
 use samovar_nix::nixbase32;
 
 /// Name of an uploaded file below `nar/`. It consists of the file's SHA-256 in Nix's base-32,
-/// `.nar`, and a suffix for the compression. The storage inserts a number, from `.2`, before `.nar`
-/// if the object with the plain name may still be in the process of deletion; such a name stands
-/// for the same file.
+/// `.nar`, and a suffix for the compression. If a deletion of the object with this name may still
+/// be in progress, the storage inserts a number, from `.2`, before `.nar`. Such a name denotes the
+/// same file.
 ///
 /// | suffix | `compression=` of Nix |
 /// | --- | --- |
@@ -43,7 +43,8 @@ const SUFFIXES: [(&str, Compression); 8] = [
 ];
 
 impl FileName {
-    /// Parses a name without `nar/`. Names are case-sensitive.
+    /// Parses a name without `nar/`. Names are case-sensitive. Returns `None` if the name is
+    /// malformed.
     #[must_use]
     pub fn parse(name: &[u8]) -> Option<Self> {
         let (hash, suffix) = name.split_at_checked(HASH_LEN)?;
@@ -67,7 +68,7 @@ impl FileName {
         }
     }
 
-    /// Returns the object key of the file's copy with this number, counted from 1.
+    /// Returns the object key for copy `number` of the file. Copy 1 has the plain name.
     #[must_use]
     pub(crate) fn key(&self, number: u32) -> String {
         let name = self.to_string();
@@ -86,8 +87,8 @@ impl FileName {
         &self.file_hash
     }
 
-    /// Returns the compression that the suffix states; `None` for a plain `.nar`, which may also
-    /// hold gzip: see
+    /// Returns the compression that the suffix states. It is [`Compression::None`] for a plain
+    /// `.nar`, which may also be compressed with gzip: see
     /// [`Verified::compression`](super::Verified::compression).
     #[must_use]
     pub const fn compression(&self) -> Compression {

@@ -1,6 +1,6 @@
 //! [`Frames`]: the index of zstd frames.
 
-/// Version of the encoding.
+/// Version of the format of the index.
 const VERSION: u8 = 1;
 
 /// Maximum length of the index, in bytes. It is enough for 64 GiB in frames of 256 KiB.
@@ -22,7 +22,7 @@ impl Frames {
         }
     }
 
-    /// Adds a frame.
+    /// Adds a frame to the index. Lengths are in bytes.
     pub(super) fn push(&mut self, compressed_len: u64, content_len: u64) {
         if self.count == 0 {
             self.index.push(VERSION);
@@ -34,7 +34,7 @@ impl Frames {
         }
     }
 
-    /// Returns the index; `None` for fewer than two frames, or if the index is longer than 1 MiB.
+    /// Returns the index. Returns `None` if it has fewer than two frames or is longer than 1 MiB.
     pub(super) fn finish(self) -> Option<Vec<u8>> {
         (self.count > 1 && self.index.len() <= LEN_MAX).then_some(self.index)
     }

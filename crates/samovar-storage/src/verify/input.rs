@@ -14,25 +14,25 @@ const BUFFER_LEN: usize = 128 << 10;
 /// less than this before their first output.
 const OVERHEAD_MAX: u64 = 32 << 20;
 
-/// Reads a source, writes each piece to a sink, and hashes it.
+/// Reads a source, and writes each piece to a sink and to a hasher.
 ///
-/// A decompressor reads from this and may translate or swallow its errors. So the cause of the
-/// first error is stored, and [`take_failure`](Self::take_failure) returns it unchanged.
+/// A decompressor reads from this, and may translate or hide errors. The first error is therefore
+/// stored, and [`take_failure`](Self::take_failure) returns it unchanged.
 pub(super) struct Input<'a> {
     source: &'a mut dyn Read,
     out: &'a mut dyn Write,
     memory: &'a mut dyn Memory,
-    /// Length of the reserved window, in bytes.
+    /// Length of the window for which memory is reserved, in bytes.
     window_len: u64,
     buffer: Box<[u8]>,
-    /// Start of the unread bytes in `buffer`.
+    /// Index in `buffer` of the first unread byte.
     start: usize,
     end: usize,
     is_eof: bool,
     received: u64,
-    /// Length of the decompressed content so far, in bytes.
+    /// Number of bytes of decompressed content so far.
     content_len: u64,
-    /// `None` after [`without_hash`](Self::without_hash).
+    /// Hasher of the received bytes. `None` after [`without_hash`](Self::without_hash).
     hasher: Option<Sha256>,
     failure: Option<VerifyError>,
     has_failed: bool,
@@ -61,8 +61,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reserves memory for a window or dictionary of this length. To be called before the
-    /// decompressor allocates it.
+    /// Reserves memory for a window or dictionary of this length, before the decompressor allocates
+    /// it.
     pub(super) fn reserve(&mut self, window_len: u64) -> io::Result<()> {
         if window_len <= self.window_len {
             return Ok(());
@@ -78,17 +78,17 @@ impl<'a> Input<'a> {
         self.received
     }
 
-    /// Sets the length of the content into which the received bytes were decompressed so far.
+    /// Sets the number of decompressed bytes so far, for `check_overhead`.
     pub(super) const fn set_content_len(&mut self, len: u64) {
         self.content_len = len;
     }
 
-    /// Returns the bytes that were received but not consumed.
+    /// Returns the buffered bytes, which were received but not consumed.
     pub(super) fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Receives until `len` bytes are buffered, or until the end of the body.
+    /// Receives until `len` bytes are buffered or the body ends. Returns the buffered bytes.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -103,17 +103,18 @@ impl<'a> Input<'a> {
         Ok(self.buffered())
     }
 
-    /// Whether all bytes were received and consumed. May read from the source to find out.
+    /// Returns whether all bytes were received and consumed. May read from the source to find out.
     pub(super) fn is_at_end(&mut self) -> io::Result<bool> {
         Ok(self.peek(1)?.is_empty())
     }
 
-    /// Returns the cause of the first error, if there was one.
+    /// Removes and returns the first error, unchanged. Returns `None` if there was none.
     pub(super) fn take_failure(&mut self) -> Option<VerifyError> {
         self.failure.take()
     }
 
-    /// Turns hashing off, for a caller that hashes the same bytes. No byte may have been consumed.
+    /// Turns hashing off, because the caller hashes the same bytes. No byte may have been consumed
+    /// yet.
     pub(super) fn without_hash(&mut self) {
         self.hasher = None;
     }
@@ -124,7 +125,7 @@ impl<'a> Input<'a> {
         self.hasher.map(|hasher| hasher.finalize().into())
     }
 
-    /// Receives one piece into the free end of the buffer.
+    /// Reads one piece from the source into the free end of the buffer.
     fn receive(&mut self) -> io::Result<()> {
         if self.has_failed {
             return Err(io::Error::other("the upload has failed before"));
@@ -157,7 +158,7 @@ impl<'a> Input<'a> {
     }
 
     /// Refuses a body that is much longer than its content, such as a sequence of empty zstd
-    /// frames: its bytes would be stored, and no other limit would count them.
+    /// frames. No other limit would count its bytes, which are stored.
     fn check_overhead(&mut self) -> io::Result<()> {
         let len_max = self
             .content_len
@@ -176,7 +177,7 @@ impl<'a> Input<'a> {
     fn fail(&mut self, failure: VerifyError) -> io::Error {
         self.has_failed = true;
         self.failure = Some(failure);
-        // Not of the original kind: decompressors interpret some kinds as the end of the input.
+        // Return another error kind: decompressors interpret some kinds as the end of the input.
         io::Error::other("the upload failed")
     }
 }

@@ -11,18 +11,18 @@ const ENTRIES_MAX: u32 = 2_000_000;
 /// Maximum length of the compressed listing, in bytes.
 const COMPRESSED_LEN_MAX: usize = 8 << 20;
 
-/// Length of the text at which compression starts, in bytes. Most listings are shorter and need no
-/// streaming encoder.
+/// Length of the uncompressed listing at which streaming compression starts, in bytes. Most
+/// listings are shorter and need no streaming encoder.
 const PENDING_LEN: usize = 64 << 10;
 
 const LEVEL: i32 = 3;
 
-/// Window of the encoder, as a power of two. With 1 MiB, it needs less than 4 MiB of memory.
+/// Window of the encoder, as a power of two: 1 MiB, for which it needs less than 4 MiB of memory.
 const WINDOW_LOG: u32 = 20;
 
-/// Builds a listing from the parts of a NAR, in bounded memory.
+/// Builds the listing of a NAR from its parts, in bounded memory.
 pub(super) struct Builder {
-    /// `None` once a limit is exceeded.
+    /// The listing so far. `None` after a limit was exceeded.
     listing: Option<Listing>,
     encoder: Option<Encoder<'static, Vec<u8>>>,
     entries: u32,
@@ -45,7 +45,7 @@ impl Builder {
         }
     }
 
-    /// Adds a part of the NAR. Has no effect once a limit is exceeded.
+    /// Adds a part of the NAR to the listing. Has no effect after a limit was exceeded.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         if self.try_event(event).is_none() {
             self.listing = None;

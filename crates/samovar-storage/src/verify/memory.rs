@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Grants memory to one verification.
+/// Reserves memory for one verification.
 pub trait Memory {
     /// Increases the reserved memory to `len` bytes. The first call may wait for memory that other
     /// verifications use. Later calls fail instead of waiting: two verifications that each hold
@@ -14,7 +14,7 @@ pub trait Memory {
     fn reserve(&mut self, len: u64) -> Result<(), MemoryError>;
 }
 
-/// Reason why an upload was not admitted or got no memory.
+/// Reason why an upload gets no slot or no memory.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// Other uploads occupied the slots or the memory for too long.
@@ -25,7 +25,7 @@ pub enum MemoryError {
     Stopped(io::Error),
 }
 
-/// Grants any amount immediately, where the number of verifications is limited by other means.
+/// Grants any amount immediately. For verifications whose number is limited by other means.
 #[derive(Debug, Clone, Copy)]
 pub struct Unlimited;
 

@@ -39,7 +39,8 @@ pub use memory::{Memory, MemoryError, Unlimited};
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
 
-/// First bytes of the formats that Nix uploads under the suffix `.nar`. No NAR starts with them.
+/// First bytes of the formats that Nix uploads with the plain suffix `.nar`. No NAR starts with
+/// them.
 const MAGICS: [(&[u8], Compression); 6] = [
     (b"\x1f\x8b", Compression::Gzip),
     (b"\x1f\x9d", Compression::Compress),
@@ -52,7 +53,7 @@ const MAGICS: [(&[u8], Compression); 6] = [
 /// Length of the longest entry of [`MAGICS`], in bytes.
 const MAGIC_LEN: usize = 4;
 
-/// Limits of an upload. The format of Brotli limits its window to 16 MiB.
+/// Limits of an upload. Brotli needs no limit, because its format allows windows of at most 16 MiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum length of the NAR, in bytes; 64 GiB by default.
@@ -80,15 +81,15 @@ impl Default for Limits {
     }
 }
 
-/// Properties of an accepted upload.
+/// The hashes, lengths and indexes of an accepted upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// SHA-256 of the body.
     pub file_hash: [u8; 32],
     /// Length of the body, in bytes.
     pub file_size: u64,
-    /// Compression of the body. It may differ from the stated one: Nix uploads gzip under the
-    /// suffix `.nar`, where it is detected.
+    /// Actual compression of the body. It may differ from the stated one: Nix uploads gzip with the
+    /// plain suffix `.nar`, where the server detects it.
     pub compression: Compression,
     /// Hash of the NAR.
     pub nar_hash: NarHash,
@@ -98,13 +99,13 @@ pub struct Verified {
     /// NAR of more than 2,000,000 entries, or if the compressed listing exceeds 8 MiB.
     pub listing: Option<Vec<u8>>,
     /// Index of zstd frames: one byte of version (1), then for each frame its compressed length and
-    /// its content length as LEB128; content length 0 for a skippable frame. `None` for other
+    /// its content length as LEB128. A skippable frame has content length 0. `None` for other
     /// compressions, for a single frame, or if the index exceeds 1 MiB.
     pub frames: Option<Vec<u8>>,
 }
 
-/// Copies the body of an upload from `source` to `out` and verifies it, also against its name: see
-/// [`verify_unnamed`].
+/// Does the same as [`verify_unnamed`], and also compares the SHA-256 of the body with the one in
+/// `name`.
 ///
 /// # Errors
 ///
@@ -155,7 +156,7 @@ pub fn verify_unnamed(
         Err(error) => return Err(input.take_failure().unwrap_or(VerifyError::Source(error))),
     };
     if compression == Compression::None {
-        // The uncompressed file is the NAR itself, so it is hashed only once.
+        // An uncompressed file is the NAR itself, which is hashed below: do not hash it twice.
         input.without_hash();
     }
     let mut decompressor = Decompressor::new(input, compression, limits)?;
@@ -191,7 +192,7 @@ pub fn verify_unnamed(
     })
 }
 
-/// Determines the compression of the input from the stated one and its first bytes.
+/// Determines the actual compression of the input from the stated one and from its first bytes.
 fn detect(input: &mut Input<'_>, stated: Compression) -> io::Result<Compression> {
     if stated != Compression::None {
         return Ok(stated);

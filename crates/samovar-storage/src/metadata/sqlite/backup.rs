@@ -1,4 +1,4 @@
-//! Statements of the backup: rows as lines of JSON, and back.
+//! Writes rows of the database as lines of JSON for the backup, and restores them.
 
 use rusqlite::{Connection, Transaction};
 
@@ -16,7 +16,7 @@ const DUMP: [&str; 3] = [
      'day', used_on) from path join cache on cache.id = cache_id order by path.id",
 ];
 
-/// Each statement applies to the lines of its kind only.
+/// Each statement is run with every line, and changes nothing for lines of another kind.
 const RESTORE: [&str; 3] = [
     "insert or ignore into token (hash, name, cache, rights, created_at, expires_at, revoked_at) \
      select unhex(?1 ->> 'hash'), ?1 ->> 'name', ?1 ->> 'cache', ?1 ->> 'rights', \
@@ -39,7 +39,7 @@ pub(super) fn dump(
     connection: &Connection,
     write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
-    // All queries see the same moment.
+    // All queries read the same snapshot.
     let transaction = connection.unchecked_transaction()?;
     for query in DUMP {
         let mut statement = transaction.prepare(query)?;

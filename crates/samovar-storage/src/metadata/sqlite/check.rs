@@ -1,4 +1,4 @@
-//! Statements that list all rows, and those of the check of a storage.
+//! Statements that list all rows, and the statements of `samovar fsck`.
 
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{HashPart, StoreDir};
@@ -192,7 +192,7 @@ pub(super) fn mirrored_cache(connection: &Connection) -> Result<Option<CacheRow>
     cache(connection, mirrored, &[])
 }
 
-/// Returns the cache with the name to which the expression evaluates.
+/// Returns the cache whose name is the value of an SQL expression.
 fn cache(
     connection: &Connection,
     name: &str,
@@ -249,7 +249,7 @@ fn faults(
     let mut faults: Vec<String> = rows.collect::<Result<_, _>>()?;
     faults.retain(|fault| fault != "ok");
     let queries = [
-        // Other tables than `reference`, whose rows have no number.
+        // Without the table `reference`, whose rows have no number.
         "select 'row ' || rowid || ' of the table ' || \"table\" || ' needs a missing row of ' \
          || parent from pragma_foreign_key_check where \"table\" <> 'reference' limit ?1",
         "select coalesce(path.name, 'a missing path') || ' (row ' || referrer || \

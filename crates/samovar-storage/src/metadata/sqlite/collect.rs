@@ -1,4 +1,4 @@
-//! Last uses, and the statements of the collector.
+//! Statements that record uses, and the statements of the collector.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::{HashPart, StorePath};
@@ -10,8 +10,8 @@ use crate::metadata::{CacheId, DAY, Graph, GraphPath, Uses};
 use crate::mirror::narinfo_key;
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
-/// commit do not revive, so the time until deletion is counted from
-/// [`confirm`](crate::metadata::Metadata::confirm), which sets the actual time.
+/// commit do not revive the path, so the time until deletion is counted from
+/// [`confirm`](crate::metadata::Metadata::confirm), which replaces this value by the actual time.
 const UNCONFIRMED: i64 = i64::MAX;
 
 /// Condition for NARs that no path uses and that no client has sent after `?1`.
@@ -37,7 +37,7 @@ pub(super) fn record_uses(
 }
 
 pub(super) fn graph(connection: &Connection, now: i64) -> Result<Graph, StorageError> {
-    // All queries see the same moment.
+    // All queries read the same snapshot.
     let transaction = connection.unchecked_transaction()?;
     let mut graph = Graph::default();
     let mut cache_ids = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn graph(connection: &Connection, now: i64) -> Result<Graph, StorageE
     Ok(graph)
 }
 
-/// Ends the lists of references of all paths before `index`.
+/// Sets the end of the list of references for all paths before `index` that have none yet.
 fn close_until(graph: &mut Graph, index: usize) -> Result<(), StorageError> {
     let end = u32::try_from(graph.references.len());
     let end = end.map_err(|_too_many| damaged("more than 4294967295 references"))?;
@@ -91,7 +91,7 @@ fn close_until(graph: &mut Graph, index: usize) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Returns the position of a row number in a sorted list.
+/// Returns the index of a row number in a sorted list.
 fn position(ids: &[i64], id: &i64) -> Result<u32, StorageError> {
     let position = ids.binary_search(id).ok();
     let position = position.and_then(|position| u32::try_from(position).ok());
@@ -151,7 +151,7 @@ pub(super) fn condemned_paths(
     connection: &Connection,
     before: i64,
 ) -> Result<Vec<i64>, StorageError> {
-    // References are published before their referrers, so they have smaller numbers.
+    // References are published before their referrers, so their row numbers are smaller.
     ids(
         connection,
         "select id from path where condemned_at <= ?1 order by id desc",
@@ -315,7 +315,7 @@ fn ids(connection: &Connection, query: &str, parameters: &[i64]) -> Result<Vec<i
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Returns the day of a time.
+/// Returns the day of a time, in days since 1970.
 pub(super) fn day(now: i64) -> i64 {
     now.div_euclid(DAY)
 }

@@ -1,4 +1,4 @@
-//! Realisations.
+//! Statements about realisations.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::Signature;

@@ -43,7 +43,7 @@ use crate::token::{self, Token, TokenHash};
 /// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;
 
-/// Metadata in an SQLite database file.
+/// The metadata of a storage in an SQLite database file.
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
@@ -53,7 +53,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the database; creates it if it does not exist.
+    /// Opens the database. Creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Sqlite {
         Self::with_clock(path, token::now)
     }
 
-    /// Opens the database with another clock than the system's.
+    /// Opens the database with a clock other than the system's.
     ///
     /// # Errors
     ///
@@ -78,7 +78,8 @@ impl Sqlite {
         })
     }
 
-    /// Sets the identifier of the storage: that of the directory, after its database was lost.
+    /// Sets the identifier of the storage to that of its directory, for a database that replaces a
+    /// lost one.
     pub(crate) fn set_store_id(&self, id: &str) -> Result<(), StorageError> {
         let update = "update meta set value = ?1 where key = 'store-id'";
         self.writer()?.execute(update, [id])?;
@@ -89,7 +90,7 @@ impl Sqlite {
         self.writer.take(PATIENCE)
     }
 
-    /// Runs statements in one transaction, which is committed unless they fail.
+    /// Runs statements in one transaction, and commits it unless they fail.
     fn write<T>(
         &self,
         statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
@@ -97,7 +98,7 @@ impl Sqlite {
         self.write_within(PATIENCE, statements)
     }
 
-    /// Like [`write`](Self::write), and waits at most `patience` for other writers.
+    /// Like [`write`](Self::write), but waits at most `patience` for other writers.
     fn write_within<T>(
         &self,
         patience: Duration,
@@ -110,7 +111,7 @@ impl Sqlite {
         Ok(outcome)
     }
 
-    /// Runs a query on a connection of the pool.
+    /// Runs a query on one of the pool's connections.
     fn read<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StorageError>,

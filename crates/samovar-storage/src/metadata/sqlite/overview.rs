@@ -11,7 +11,7 @@ use crate::metadata::{
     RecentPath, Totals,
 };
 
-/// Number of the newest paths of all caches among which those of one cache are looked for.
+/// Number of the newest paths of all caches among which the recent paths of one cache are searched.
 const SCAN_COUNT_MAX: u32 = 10_000;
 
 impl Overview for Sqlite {
@@ -64,7 +64,7 @@ fn details(
     hash_part: HashPart,
     now: i64,
 ) -> Result<Option<Details>, StorageError> {
-    // All queries see the same moment.
+    // All queries read the same snapshot.
     let transaction = connection.unchecked_transaction()?;
     let Some((path, is_condemned)) = paths::stored_path(&transaction, cache, hash_part)? else {
         return Ok(None);

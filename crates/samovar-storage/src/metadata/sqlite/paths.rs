@@ -1,4 +1,4 @@
-//! Paths, their NARs and their references.
+//! Statements about paths, their NARs and their references.
 
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
@@ -53,8 +53,8 @@ pub(super) fn listing(
     Ok(listing.flatten())
 }
 
-/// Returns the NAR of a file that the cache or the token may use, and whether it, or a path of the
-/// cache that uses it, is condemned.
+/// Returns the NAR whose file has this hash, if a path of the cache uses it or the token has sent
+/// it. Also returns whether the NAR, or a path of the cache that uses it, is condemned.
 pub(super) fn file(
     connection: &Connection,
     cache: CacheId,
@@ -97,7 +97,7 @@ pub(super) fn record_use(connection: &Connection, path: i64, now: i64) -> Result
     Ok(())
 }
 
-/// Records that the paths of a cache with a NAR were used, and revives those that are condemned.
+/// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.
 pub(super) fn record_nar_use(
     connection: &Connection,
     cache: CacheId,
@@ -113,7 +113,7 @@ pub(super) fn record_nar_use(
     Ok(())
 }
 
-/// Returns the number, the state and the object key of the NAR of a file.
+/// Returns the row number, the state and the object key of the NAR whose file has this hash.
 pub(super) fn nar_by_file(
     connection: &Connection,
     file_hash: &[u8; 32],
@@ -212,14 +212,14 @@ pub(super) fn publish_group(
     Ok(outcomes)
 }
 
-/// Publishes a path. If the outcome is no success, the caller must roll back.
+/// Publishes a path. If the outcome is not a success, the caller must roll back.
 fn publish_one(
     transaction: &Transaction<'_>,
     new: &NewPath,
     now: i64,
 ) -> Result<Published, StorageError> {
-    // Checked in the transaction that inserts the path, so that a revocation that has returned
-    // takes effect.
+    // Check the token in the transaction that inserts the path: after a revocation has returned, no
+    // upload with the token is published.
     if !tokens::is_valid(transaction, new.token, now)? {
         return Ok(Published::TokenInvalid);
     }
@@ -248,8 +248,8 @@ fn publish_one(
     }
 }
 
-/// Publishes a path that exists already: number of its row, its NAR, its signatures, state of its
-/// NAR.
+/// Publishes a path that already exists. The tuple contains the path's row number, the row number
+/// of its NAR, its signatures, and the state of that NAR.
 fn publish_again(
     transaction: &Transaction<'_>,
     new: &NewPath,
@@ -261,7 +261,7 @@ fn publish_again(
         if state != 3 {
             return Ok(Published::Conflict);
         }
-        // The first NAR is lost; this one replaces it.
+        // The path's first NAR is lost, so the new one replaces it.
         transaction
             .prepare_cached("update path set nar_id = ?2 where id = ?1")?
             .execute([id, new.nar_id])?;
@@ -328,12 +328,14 @@ fn insert_path(
     }
     Ok(match missing.is_empty() {
         true => Published::New,
-        // The row stays until the rollback, so that paths that refer to this one do not lack it.
+        // The row stays until the rollback, so that later paths of the group do not report it as
+        // missing.
         false => Published::MissingReferences(missing),
     })
 }
 
-/// Returns the total length of the cache's files, if the file of a new path would exceed the quota.
+/// Returns the present total length of the cache's files if a new path's file would exceed the
+/// quota. Otherwise returns `None`.
 fn over_quota(
     transaction: &Transaction<'_>,
     new: &NewPath,
@@ -352,7 +354,7 @@ fn over_quota(
     Ok((!is_counted).then_some(used))
 }
 
-/// Returns the row number of the path with this hash part and name.
+/// Returns the row number of the path with this hash part and name, or `None` if it does not exist.
 pub(super) fn path_row(
     transaction: &Transaction<'_>,
     cache: CacheId,
@@ -368,7 +370,7 @@ pub(super) fn path_row(
         .optional()?)
 }
 
-/// Adds signatures to a column, without duplicates, up to the limit.
+/// Adds signatures to a column of signatures, without duplicates, up to the maximum number.
 pub(super) fn joined(sigs: &str, more: &[Signature]) -> String {
     let mut texts: Vec<String> = sigs.split(' ').map(str::to_owned).collect();
     texts.retain(|text| !text.is_empty());
@@ -381,7 +383,8 @@ pub(super) fn joined(sigs: &str, more: &[Signature]) -> String {
     texts.join(" ")
 }
 
-/// Returns the path with this hash part, and whether it is condemned.
+/// Returns the path with this hash part, and whether it is condemned. `None`: the cache does not
+/// have it.
 pub(super) fn stored_path(
     connection: &Connection,
     cache: CacheId,

@@ -1,4 +1,4 @@
-//! Pins.
+//! Statements about pins.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use samovar_nix::HashPart;

@@ -1,4 +1,4 @@
-//! Pushes, and the NARs and paths for which they ask.
+//! Statements about pushes, and about the NARs and paths that clients push.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::NarHash;
@@ -91,11 +91,11 @@ impl PushMetadata for Sqlite {
     }
 }
 
-/// A use of a path that the database does not have yet.
+/// A path was used today, but the database has no record of that yet.
 struct Unrecorded;
 
-/// Returns what a client has to send of a path; [`Unrecorded`] if the path exists, and its use has
-/// to be [recorded](need_and_record) first.
+/// Returns what a client must send to push a path. Returns [`Unrecorded`] if the path exists but
+/// its use must first be [recorded](need_and_record).
 fn need(
     connection: &Connection,
     cache: CacheId,
@@ -115,7 +115,7 @@ fn need(
     })
 }
 
-/// Returns what a client has to send of a path, and records the use of the path if it exists.
+/// Returns what a client must send to push a path. If the path exists, records a use of it.
 fn need_and_record(
     transaction: &Transaction<'_>,
     cache: CacheId,
@@ -130,7 +130,7 @@ fn need_and_record(
     Ok(need.unwrap_or(Need::Nothing))
 }
 
-/// Returns the row number of a path that is not lost, and whether its use has to be recorded.
+/// Returns the row number of a path that is not lost, and whether its use must be recorded.
 fn path(
     connection: &Connection,
     cache: CacheId,
@@ -148,7 +148,7 @@ fn path(
         .optional()?)
 }
 
-/// Returns a file with this NAR that the cache or the token may use.
+/// Returns the stored NAR with this hash, if a path of the cache uses it or the token has sent it.
 fn nar(
     connection: &Connection,
     cache: CacheId,
@@ -204,7 +204,7 @@ fn open(
     Ok(Some(id))
 }
 
-/// Returns the time at which a push expires unless there is another request.
+/// Returns the time at which a push expires if no other request follows.
 fn expires_at(
     connection: &Connection,
     id: &str,
@@ -250,7 +250,7 @@ fn close(
     Ok(statement.execute(params![id, cache.0, token])? > 0)
 }
 
-/// Returns the pushes of a token, or of all.
+/// Returns the identifiers of the pushes of a token. `None`: of all tokens.
 fn all(connection: &Connection, token: Option<i64>) -> Result<Vec<String>, StorageError> {
     let mut statement =
         connection.prepare_cached("select id from push where ?1 is null or token_id = ?1")?;

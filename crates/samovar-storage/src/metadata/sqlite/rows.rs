@@ -1,4 +1,4 @@
-//! Reading the columns of rows.
+//! Reads the columns of rows.
 
 use rusqlite::{ErrorCode, Row};
 use samovar_nix::narinfo::Compression;
@@ -16,7 +16,7 @@ macro_rules! nar_columns {
 }
 pub(super) use nar_columns;
 
-/// Parses the NAR in the first columns of a row.
+/// Parses the NAR in the first columns of a row: see `nar_columns`.
 pub(super) fn nar_of(row: &Row<'_>) -> Result<StoredNar, StorageError> {
     Ok(StoredNar {
         id: row.get(0)?,

@@ -1,7 +1,7 @@
 //! The schema of the database, and its migrations.
 //!
-//! Each version is an SQL file that adds to the version before it. A new database is made by all of
-//! them in order.
+//! Each version is an SQL file that changes the schema of the version before it. A new database
+//! runs all of them in order.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -10,8 +10,8 @@ use crate::error::StorageError;
 /// The schema version that this program reads and writes.
 pub(crate) const SCHEMA: i64 = 4;
 
-/// The SQL that leads from each version to the next one; the first leads from an empty database to
-/// version 1.
+/// The SQL statements that upgrade each version to the next. The first ones create version 1 in an
+/// empty database.
 const STEPS: [&str; 4] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
@@ -19,7 +19,7 @@ const STEPS: [&str; 4] = [
     include_str!("schema_4.sql"),
 ];
 
-/// Brings the database to the present schema version in one transaction.
+/// Upgrades the database to the present schema version, in one transaction.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StorageError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = transaction.query_row("pragma user_version", [], |row| row.get(0))?;
@@ -87,7 +87,7 @@ mod tests {
             integer(&connection, &query)
         };
         assert_eq!((bytes(1), bytes(2)), (110, 100));
-        // The second path with a file does not count it again.
+        // Two paths use the same file, which counts once.
         connection
             .execute_batch("delete from path where id = 3")
             .unwrap();

@@ -1,4 +1,4 @@
-//! Tokens.
+//! Statements about tokens.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 

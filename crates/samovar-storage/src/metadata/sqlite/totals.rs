@@ -1,4 +1,4 @@
-//! Totals of the database.
+//! Statements that compute the totals of the database.
 
 use rusqlite::{Connection, OptionalExtension as _};
 
@@ -6,11 +6,11 @@ use super::rows::unsigned;
 use crate::error::StorageError;
 use crate::metadata::{CacheTotals, Totals};
 
-/// Key in the table `meta` of the time of the collector's last complete run.
+/// Key in the table `meta` for the time at which the collector's last complete run ended.
 const COLLECTED_AT: &str = "collected-at";
 
 pub(super) fn read(connection: &Connection) -> Result<Totals, StorageError> {
-    // All queries see the same moment.
+    // All queries read the same snapshot.
     let transaction = connection.unchecked_transaction()?;
     let mut totals = transaction
         .query_row(

@@ -1,4 +1,4 @@
-//! [`Writer`]: the connection that writes, for one caller at a time.
+//! [`Writer`]: the only connection that writes, used by one caller at a time.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use rusqlite::Connection;
 use crate::error::StorageError;
 
 /// The connection that writes. Callers wait for it with a time limit, which a [`Mutex`] does not
-/// have.
+/// support.
 #[derive(Debug)]
 pub(super) struct Writer {
     connection: Mutex<Connection>,
     is_taken: Mutex<bool>,
-    /// Notified when the connection is not taken any more.
+    /// Notified when a caller returns the connection.
     returned: Condvar,
 }
 
@@ -27,7 +27,7 @@ impl Writer {
         }
     }
 
-    /// Takes the connection. Waits at most `patience` for other callers, and then for the locks of
+    /// Takes the connection. Waits at most `patience`, first for other callers, then for locks of
     /// other processes.
     pub(super) fn take(&self, patience: Duration) -> Result<Taken<'_>, StorageError> {
         let start = Instant::now();
@@ -42,7 +42,8 @@ impl Writer {
         *is_taken = true;
         drop(is_taken);
         let turn = Turn(self);
-        // A panic leaves no open transaction: dropping the transaction's guard rolls it back.
+        // Ignore poisoning. A panic leaves no open transaction: dropping the transaction's guard
+        // rolls it back.
         let connection = self
             .connection
             .lock()
@@ -55,7 +56,7 @@ impl Writer {
     }
 }
 
-/// The connection, until it is dropped.
+/// The connection that writes. Dropping it returns the connection.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     connection: MutexGuard<'a, Connection>,

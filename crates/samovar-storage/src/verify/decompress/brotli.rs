@@ -1,4 +1,4 @@
-//! Decompresses Brotli, a format without header and checksum.
+//! Decompresses Brotli, a format without a header and a checksum.
 //!
 //! Large windows (more than 16 MiB) are refused. They are an extension of the format that clients
 //! do not accept.
@@ -14,8 +14,8 @@ type State = BrotliState<HeapAlloc<u8>, HeapAlloc<u32>, HeapAlloc<HuffmanCode>>;
 pub(super) struct Reader<'a> {
     input: Input<'a>,
     state: Box<State>,
-    /// Whether the last call filled its output. Then the decoder has more output without more
-    /// input.
+    /// Whether the last call filled the whole output buffer. Then the decoder may return more
+    /// output without more input.
     is_full: bool,
     is_done: bool,
 }

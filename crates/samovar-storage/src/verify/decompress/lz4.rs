@@ -1,7 +1,7 @@
-//! Decompresses LZ4: one frame, neither legacy nor skippable.
+//! Decompresses LZ4. The input must be one frame that is neither legacy nor skippable.
 //!
-//! If an input ends between two blocks, `lz4_flex` accepts the frame as complete. So [`Framing`]
-//! follows the lengths in the frame, to know whether its end mark was there.
+//! `lz4_flex` accepts a frame that ends between two blocks as complete. [`Framing`] therefore
+//! follows the lengths in the frame to detect a missing end mark.
 
 use std::io::{self, Read};
 
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The input; its framing is followed while the decoder reads it.
+/// The input of the decoder. Each byte that the decoder reads also advances `framing`.
 struct Source<'a> {
     input: Input<'a>,
     framing: Framing,
@@ -76,15 +76,15 @@ const FLAG_CONTENT_SIZE: u8 = 0x08;
 const FLAG_CONTENT_CHECKSUM: u8 = 0x04;
 const FLAG_DICTIONARY: u8 = 0x01;
 
-/// A part of a frame.
+/// The part of a frame that comes next.
 #[derive(Clone, Copy)]
 enum Part {
     /// Magic, flags, block size, optional fields, header checksum.
     Header,
-    /// Length of a block; 0 is the end mark.
+    /// Length of the next block. 0 is the end mark.
     BlockLen,
-    /// Bytes to skip. After them comes another block's length or, if `is_last`, the end of the
-    /// frame.
+    /// Bytes to skip, which are followed by the length of the next block or, if `is_last`, by the
+    /// end of the frame.
     Skip {
         len: u64,
         is_last: bool,
@@ -92,12 +92,12 @@ enum Part {
     Done,
 }
 
-/// Follows the lengths in a frame. The decoder checks everything else.
+/// Follows the lengths in a frame to find its end. The decoder checks everything else.
 struct Framing {
     part: Part,
-    /// The first bytes of the current part. Of a header, 5 bytes are needed.
+    /// The first bytes of the current part. Only the first 5 bytes of a header are needed.
     bytes: [u8; 5],
-    /// Length of the current part so far.
+    /// Number of bytes of the current part read so far.
     len: usize,
     flags: u8,
 }
@@ -138,7 +138,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Advances after one more byte of a header or block length.
+    /// Processes one more byte of a header or of a block length.
     fn step(&mut self) -> io::Result<()> {
         match self.part {
             Part::Header => {

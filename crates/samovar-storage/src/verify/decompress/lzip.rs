@@ -6,16 +6,16 @@ use lzma_rust2::{Action, LzipStream, Status};
 
 use super::{Input, Limits, Refusal, truncated};
 
-/// Memory in KiB that the library needs in addition to the dictionary, and counts against its
-/// limit.
+/// Memory in KiB that the library needs besides the dictionary. It counts against the library's
+/// memory limit.
 const OVERHEAD_KIB: u32 = 38;
 
 pub(super) struct Reader<'a> {
     input: Input<'a>,
     stream: LzipStream,
     dictionary_max: u32,
-    /// Whether the last call filled its output. Then the decoder may have more output without more
-    /// input.
+    /// Whether the last call filled the whole output buffer. Then the decoder may have more output
+    /// without more input.
     is_full: bool,
     is_done: bool,
 }
@@ -68,7 +68,8 @@ impl<'a> Reader<'a> {
             self.is_full = result.bytes_produced == out.len();
             if result.status == Status::StreamEnd {
                 self.is_done = true;
-                // Another valid member would have been decoded, so these bytes are not one.
+                // The decoder would have decoded another valid member, so the remaining bytes are
+                // not one.
                 if !self.stream.unused_input().is_empty() || !self.input.is_at_end()? {
                     return Err(io::Error::other(Refusal::BytesAfterStream {
                         format: "lzip",

@@ -23,7 +23,8 @@ pub(super) struct Decompressor<'a> {
     codec: Codec<'a>,
     compression: Compression,
     piece: Box<[u8]>,
-    /// For uncompressed input: length of the last piece, which is still in the input's buffer.
+    /// For uncompressed input: length of the last returned piece, which is still in the input's
+    /// buffer.
     given_len: usize,
 }
 
@@ -42,8 +43,8 @@ enum Codec<'a> {
     Zstd(zstd::Reader<'a>),
 }
 
-/// Returns the memory in bytes to reserve before decompressing. Readers of zstd and xz reserve it
-/// themselves, when they see the window or dictionary in a header.
+/// Returns the number of bytes to reserve before decompressing. The readers of zstd and xz reserve
+/// memory themselves, when they read the size of the window or dictionary in a header.
 pub(super) fn fixed_window_len(compression: Compression, limits: &Limits) -> u64 {
     match compression {
         Compression::Brotli => 16 << 20,
@@ -91,11 +92,12 @@ impl<'a> Decompressor<'a> {
         })
     }
 
-    /// Returns the next piece of the content; an empty one at the end.
+    /// Returns the next piece of the content. An empty piece means the end.
     ///
     /// # Errors
     ///
-    /// Errors of the input and of the decompressor. [`refusal`](Self::refusal) explains the latter.
+    /// Errors of the input and of the decompressor. [`refusal`](Self::refusal) explains those of
+    /// the decompressor.
     pub(super) fn next(&mut self) -> io::Result<&[u8]> {
         let len = match &mut self.codec {
             Codec::None(input) => {
@@ -129,7 +131,7 @@ impl<'a> Decompressor<'a> {
         }
     }
 
-    /// Returns the input, and the index of frames if the input was zstd.
+    /// Returns the input. For zstd, also returns the index of frames.
     pub(super) fn into_parts(self) -> (Input<'a>, Option<Vec<u8>>) {
         match self.codec {
             Codec::None(input) => (input, None),
@@ -143,7 +145,7 @@ impl<'a> Decompressor<'a> {
         }
     }
 
-    /// Converts an error of [`next`](Self::next) that is not the input's into a refusal.
+    /// Converts a decompressor's error, returned by [`next`](Self::next), to a refusal.
     pub(super) fn refusal(&mut self, error: io::Error) -> Refusal {
         let format = self.compression.name();
         let file_size = self.input().received();
@@ -160,7 +162,7 @@ impl<'a> Decompressor<'a> {
     }
 }
 
-/// Makes the error of a decompressor that needs more bytes although the input has ended.
+/// Returns the error for a compressed stream that ends too early.
 fn truncated() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }

@@ -1,10 +1,10 @@
 //! Decompresses xz: one or several streams of LZMA2 blocks, without filters and without padding
 //! between streams.
 //!
-//! `lzma-rust2` decodes the data and compares checksums. But it checks neither the sizes in block
-//! headers, nor the records of the index, nor the length of the index. Clients check these, and
-//! would fail on a file that was accepted here. So [`Framing`] follows the structure of the input
-//! and checks them.
+//! `lzma-rust2` decodes the data and compares checksums. However, it checks neither the sizes in
+//! block headers, nor the records of the index, nor the length of the index. Clients check these,
+//! and would fail on a file that was accepted here. [`Framing`] therefore follows the structure of
+//! the input and checks them.
 
 use std::io::{self, Read};
 
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The input, whose framing is checked before the decoder sees it.
+/// The input of the decoder. The framing is checked before the decoder reads the bytes.
 struct Source<'a> {
     input: Input<'a>,
     framing: Framing,
@@ -73,36 +73,36 @@ const LZMA2: [u8; 2] = [0x21, 1];
 /// Maximum value of LZMA2's properties.
 const LZMA2_PROPERTIES_MAX: u8 = 40;
 
-/// A part of a stream.
+/// The part of a stream that comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     StreamHeader,
     /// The header of a block, or the byte that starts the index.
     BlockHeader,
-    /// Control byte and lengths of an LZMA2 chunk.
+    /// The control byte and the lengths of an LZMA2 chunk.
     Chunk,
-    /// The data of a chunk; contains the number of bytes left.
+    /// The data of a chunk, with the number of bytes left.
     ChunkData(u64),
-    /// Padding and checksum after the last chunk; contains the number of bytes left.
+    /// The padding and checksum after the last chunk of a block, with the number of bytes left.
     BlockEnd(u64),
-    /// A number of the index.
+    /// One of the numbers in the index.
     IndexNumber,
-    /// Padding and checksum of the index; contains the number of bytes left.
+    /// The padding and checksum of the index, with the number of bytes left.
     IndexEnd(u64),
     StreamFooter,
 }
 
-/// Checks that the sizes of the blocks agree with those in block headers and index.
+/// Checks that the actual sizes of blocks match those in the block headers and in the index.
 struct Framing {
     dictionary_max: u32,
-    /// Length of the largest dictionary so far, in bytes.
+    /// Length of the largest dictionary found so far, in bytes.
     dictionary_len: u64,
     part: Part,
-    /// The bytes of the current part so far; empty while data is skipped.
+    /// The bytes of the current part read so far. Empty while data is skipped.
     bytes: Vec<u8>,
     /// Whether the current stream is the first one.
     is_first: bool,
-    /// Length of the checksum of each block.
+    /// Length of the checksum of each block, in bytes.
     check_len: u64,
     block: Block,
     /// The index records that the blocks so far require.
@@ -114,27 +114,27 @@ struct Framing {
 #[derive(Default)]
 struct Block {
     header_len: u64,
-    /// Sizes stated in the block's header.
+    /// Sizes that the block's header states. `None`: the header does not state the size.
     stated_compressed: Option<u64>,
     stated_uncompressed: Option<u64>,
-    /// Sizes counted so far.
+    /// Sizes of the data read so far.
     compressed: u64,
     uncompressed: u64,
 }
 
-/// The index as read so far.
+/// The part of the index read so far.
 #[derive(Default)]
 struct Index {
     len: u64,
-    /// Number of records that the index states; `None` before that was read.
+    /// Number of records that the index states. `None` until it is read.
     count: Option<u64>,
-    /// First number of a record, if its second number is still missing.
+    /// The first number of a record (unpadded size) until the second one is read. Otherwise `None`.
     unpadded: Option<u64>,
     records: Records,
 }
 
-/// Number and hash of a sequence of records. The records are not stored, because their number is
-/// not limited.
+/// Number and hash of a sequence of records. The records themselves are not stored, because their
+/// number is unlimited.
 #[derive(Default)]
 struct Records {
     count: u64,
@@ -193,7 +193,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Advances by one more byte of a part whose bytes are collected.
+    /// Processes one more byte of a part whose bytes are collected.
     fn step(&mut self) -> io::Result<()> {
         let bytes = self.bytes.as_slice();
         match self.part {
@@ -244,7 +244,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Reads the control byte and the lengths of a chunk.
+    /// Parses the control byte and the lengths of a chunk.
     fn chunk(&mut self) -> io::Result<()> {
         let bytes = self.bytes.as_slice();
         let control = bytes.first().copied().unwrap_or(0);
@@ -307,7 +307,7 @@ impl Framing {
         });
     }
 
-    /// Reads a number of the index.
+    /// Parses one number of the index.
     fn index_number(&mut self) -> io::Result<()> {
         let number = number(&mut self.bytes.as_slice())?;
         let index = &mut self.index;
@@ -349,14 +349,15 @@ impl Framing {
     }
 }
 
-/// Removes up to `left` bytes from the front of `bytes`. Returns how many remain to be removed.
+/// Removes up to `left` bytes from the front of `bytes`. Returns the number of bytes still to
+/// remove.
 fn skip(bytes: &mut &[u8], left: u64) -> u64 {
     let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
     *bytes = bytes.get(len..).unwrap_or_default();
     left.saturating_sub(len as u64)
 }
 
-/// Reads the header of a block. Also returns the length of its dictionary, in bytes.
+/// Parses the header of a block. Also returns the length of its dictionary, in bytes.
 fn block(header: &[u8], dictionary_max: u32) -> io::Result<(Block, u64)> {
     debug_assert!(header.len() <= BLOCK_HEADER_LEN_MAX);
     let flags = header.get(1).copied().unwrap_or(0);
@@ -399,8 +400,8 @@ fn dictionary_len(properties: u8) -> Option<u64> {
     }
 }
 
-/// Removes a multibyte integer from the front of `bytes`: 1 to 9 bytes with 7 bits each, the lowest
-/// bits first.
+/// Removes and returns the multibyte integer at the front of `bytes`: 1 to 9 bytes with 7 bits
+/// each, the lowest bits first.
 fn number(bytes: &mut &[u8]) -> io::Result<u64> {
     let mut number = 0;
     for shift in (0..63).step_by(7) {
@@ -419,7 +420,7 @@ fn number(bytes: &mut &[u8]) -> io::Result<u64> {
     Err(corrupt("invalid number in a header or the index"))
 }
 
-/// Returns the length of a checksum of this type, in bytes. The decoder refuses unsupported types.
+/// Returns the length in bytes of a checksum of this type. The decoder refuses unsupported types.
 const fn check_len(check: u8) -> u64 {
     match check {
         1 => 4,
@@ -429,7 +430,7 @@ const fn check_len(check: u8) -> u64 {
     }
 }
 
-/// Returns the length of the padding after `len` bytes, to the next multiple of four.
+/// Returns the number of padding bytes from `len` to the next multiple of four.
 const fn padding(len: u64) -> u64 {
     len.wrapping_neg() % 4
 }

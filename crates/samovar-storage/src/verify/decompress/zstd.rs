@@ -9,24 +9,24 @@ use super::{Input, Limits, Refusal, truncated};
 
 const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 
-/// Maximum length of a frame's header, in bytes.
+/// Maximum length of a zstd frame's header, in bytes.
 const HEADER_LEN_MAX: usize = 18;
 
-/// The library's message for a window that exceeds the limit.
+/// The error message of the zstd library for a window that exceeds the limit.
 const WINDOW_MESSAGE: &str = "Frame requires too much memory for decoding";
 
 pub(super) struct Reader<'a> {
     input: Input<'a>,
-    /// The decoder. If it could not be created, the first read returns the error.
+    /// The decoder. If its creation failed, the first read returns the error.
     decoder: io::Result<Decoder<'static>>,
     window_log_max: u32,
-    /// Whether the last call filled its output. Then the decoder may have more output without more
-    /// input.
+    /// Whether the last call filled the whole output buffer. Then the decoder may have more output
+    /// without more input.
     is_full: bool,
     in_frame: bool,
-    /// Whether the window of the current frame is reserved.
+    /// Whether memory for the window of the current frame is reserved.
     is_reserved: bool,
-    /// Compressed length and content length of the current frame so far.
+    /// Compressed length and content length of the current frame so far, in bytes.
     frame: (u64, u64),
     frames: Frames,
 }
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
             decoder,
             window_log_max,
             is_full: false,
-            // True from the start: an empty input is an incomplete stream.
+            // This is true from the start, because an empty input is an incomplete stream.
             in_frame: true,
             is_reserved: false,
             frame: (0, 0),
@@ -68,7 +68,8 @@ impl<'a> Reader<'a> {
         loop {
             if !self.is_reserved {
                 let window_len = window_len(self.input.peek(HEADER_LEN_MAX)?);
-                // The decoder refuses a larger window without allocating it.
+                // Reserve nothing for a larger window: the decoder refuses it without allocating
+                // it.
                 if window_len <= 1 << self.window_log_max.min(63) {
                     self.input.reserve(window_len)?;
                 }
@@ -113,8 +114,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the length of the window that a decoder allocates for a frame, in bytes; 0 for a
-/// skippable frame, and for what is not a frame. `header`: the first bytes of the frame.
+/// Returns the length of the window that a decoder allocates for a frame, in bytes. Returns 0 for a
+/// skippable frame, and for bytes that are not a frame. `header`: the first bytes of the frame.
 ///
 /// Source: RFC 8878, 3.1.1.1.
 fn window_len(header: &[u8]) -> u64 {
