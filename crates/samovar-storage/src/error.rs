@@ -93,7 +93,7 @@ impl StorageError {
         }
     }
 
-    /// Whether the error means that the disk or a quota is full.
+    /// Returns whether the error means that the disk or a quota is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(

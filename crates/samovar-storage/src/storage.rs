@@ -318,7 +318,7 @@ impl Storage {
 }
 
 impl Index {
-    /// Whether a path may exist. If `false`, it certainly does not.
+    /// Returns whether a path may exist. If `false`, it certainly does not.
     pub(crate) fn may_contain(&self, cache: CacheId, hash_part: HashPart) -> bool {
         self.lock.is_none() || self.is_shared || self.paths.contains(&(cache, hash_part))
     }

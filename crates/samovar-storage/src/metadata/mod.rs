@@ -335,7 +335,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StorageError>;
 
-    /// Whether a token is valid: neither revoked nor expired.
+    /// Returns whether a token is valid: neither revoked nor expired.
     ///
     /// # Errors
     ///

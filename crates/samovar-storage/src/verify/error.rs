@@ -132,7 +132,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the upload exceeds a size limit (HTTP status 413) rather than being invalid (422).
+    /// Returns whether the upload exceeds a size limit (HTTP status 413) rather than being invalid
+    /// (422).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         matches!(self, Self::TooLarge { .. })
