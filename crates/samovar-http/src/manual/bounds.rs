@@ -1,6 +1,6 @@
 //! Limits without an option, where to find the others, and the memory of an idle connection.
 //!
-//! Memory grows with the number of clients, by a documented number of bytes for each. It does not
+//! Memory grows with the number of clients, by a documented number of bytes per client. It does not
 //! depend on the size of requests or responses.
 //!
 //! [`Limits`](crate::Limits) contains the configurable limits of a server, with their defaults and
@@ -8,19 +8,19 @@
 //! those of a WebSocket, and [`compress`](crate::compress) lists those of compression. The other
 //! limits are:
 //!
-//! | limit | default | when exceeded | reason |
+//! | limit | default | effect if exceeded | reason for the default |
 //! |---|---|---|---|
 //! | body of a route | 1 MiB ([`Route::body_len_max`](crate::Route::body_len_max)) | 413 | as in Mummy |
-//! | streamed body of a route | argument of [`Route::streaming`](crate::Route::streaming) | the read fails; `?` answers 413 | |
-//! | [`form`](crate::Request::form) | 1000 fields; 1 MiB if streamed | 413 | a field costs more memory than its bytes |
+//! | streamed body of a route | none: an argument of [`Route::streaming`](crate::Route::streaming) | the read fails; with `?`, the response is 413 | |
+//! | [`form`](crate::Request::form) | 1000 fields; 1 MiB if streamed | 413 | a field takes more memory than its bytes |
 //! | a [`Sender`](crate::Sender)'s queue | 256 KiB | `send` waits, `try_send` fails | |
-//! | chunk size line | 256 B | 400 | extensions are not used |
-//! | trailers of a request | 8 KiB | 400 | as for a head |
-//! | unread rest of a body | 64 KiB | close | reading more costs more than a new connection |
+//! | chunk size line | 256 B | 400 | clients do not use chunk extensions |
+//! | trailers of a request | 8 KiB | 400 | the same as for a head |
+//! | unread rest of a body | 64 KiB | the connection is closed | reading more costs more than a new connection |
 //! | HTTP/2: body bytes that the client may send before the handler reads them | 256 KiB per stream, 1 MiB per connection | `FLOW_CONTROL_ERROR` | enough for 5 MB/s at a round-trip time of 50 ms |
 //! | HTTP/2: stream resets, by either side | 200 at once, 50 per second | `ENHANCE_YOUR_CALM` | Rapid Reset, see [`attacks`](super::attacks) |
-//! | HTTP/2: SETTINGS, PING, PRIORITY, CONTINUATION, unknown and empty frames | 500 at once, 100 per second | `ENHANCE_YOUR_CALM` | none carries a request |
-//! | HTTP/2: `WINDOW_UPDATE`, beyond two per DATA frame sent | 1000 at once, 100 per second | `ENHANCE_YOUR_CALM` | clients send about two |
+//! | HTTP/2: SETTINGS, PING, PRIORITY, CONTINUATION, unknown and empty frames | 500 at once, 100 per second | `ENHANCE_YOUR_CALM` | none of these frames carries a request |
+//! | HTTP/2: `WINDOW_UPDATE`, beyond two per DATA frame sent | 1000 at once, 100 per second | `ENHANCE_YOUR_CALM` | clients send about two per DATA frame |
 //!
 //! # Memory of a connection
 //!

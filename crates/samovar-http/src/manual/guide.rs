@@ -7,9 +7,9 @@
 //! database, a file or a lock. [`with`](crate::with) passes shared state to it; closures can
 //! capture state, too.
 //!
-//! `?` converts any other error to an [`Error`](crate::Error): the client gets a bare 500; the
-//! error handler and the log get the cause. A client error needs a status of its own, such as 400
-//! for a malformed number in this example:
+//! `?` converts any other error to an [`Error`](crate::Error): the client gets 500 without the
+//! cause, which only the error handler and the log get. If the client caused the error, the handler
+//! must set the status, such as 400 for a malformed number in this example:
 //!
 //! ```no_run
 //! use std::collections::HashMap;
@@ -65,7 +65,7 @@
 //!
 //! Use any serializer with [`Request::body`](crate::Request::body) and
 //! [`Response::json`](crate::Response::json). Respond to malformed JSON with 400; with a bare `?`
-//! the client would get 500, and the log an entry:
+//! the client would get 500, and the error would be logged:
 //!
 //! ```
 //! use samovar_http::http::Status;
@@ -80,22 +80,23 @@
 //!
 //! # Large bodies
 //!
-//! Requests: the handler of a [`streaming`](crate::Route::streaming) route starts once the head has
-//! arrived, and reads the body from [`Request::reader`](crate::Request::reader). An upload of any
-//! size takes constant memory, and a slow client occupies no worker slot.
+//! To receive a large body, use a [`streaming`](crate::Route::streaming) route. Its handler starts
+//! once the head has arrived, and reads the body from [`Request::reader`](crate::Request::reader).
+//! An upload of any size takes constant memory, and a slow client occupies no worker slot.
 //!
-//! Responses: [`Body::file`](crate::Body::file) sends files, [`Body::reader`](crate::Body::reader)
-//! any reader, [`Body::pieces`](crate::Body::pieces) an iterator. A [`Source`](crate::Source) gives
-//! full control. All of them produce bytes as the client reads, so memory does not depend on the
-//! size of the body, and a slow client occupies no worker slot.
+//! To send a large body, use [`Body::file`](crate::Body::file) for a file,
+//! [`Body::reader`](crate::Body::reader) for any reader, or [`Body::pieces`](crate::Body::pieces)
+//! for an iterator. A [`Source`](crate::Source) gives full control. All of them produce bytes as
+//! the client reads, so memory does not depend on the size of the body, and a slow client occupies
+//! no worker slot.
 //!
 //! # Deferred responses
 //!
-//! [`Response::later`](crate::Response::later) returns at once; any thread completes the response
-//! with [`Responder::respond`](crate::Responder::respond).
-//! [`Body::channel`](crate::Body::channel) does the same for the pieces of a body, for example for
-//! server-sent events. The example `sse` sends events from another thread, and removes listeners
-//! that left or do not read.
+//! [`Response::later`](crate::Response::later) returns at once; any thread can complete the
+//! response later with [`Responder::respond`](crate::Responder::respond). With
+//! [`Body::channel`](crate::Body::channel), any thread can send the pieces of a body, for example
+//! server-sent events. The example `sse` sends events from another thread, and removes clients that
+//! have disconnected or do not read.
 //!
 //! # WebSockets
 //!
@@ -113,10 +114,10 @@
 //!
 //! # Inline responses
 //!
-//! An [inline route](crate::Route::inline) responds on the I/O thread, without the switch to a
-//! worker. Use it only for responses from memory: it must never block. It may decline a request,
-//! which is then handled by a worker. [`inline_body`](crate::Route::inline_body) does the same for
-//! a handler that needs the request body.
+//! The handler of an [inline route](crate::Route::inline) runs on the I/O thread, which saves the
+//! switch to a worker thread. Use it only for responses from memory: it must never block. It may
+//! decline a request, which is then handled by a worker. For a handler that needs the request body,
+//! use [`inline_body`](crate::Route::inline_body).
 //!
 //! # Configuration
 //!

@@ -1,6 +1,6 @@
 //! The threading model, and the rules for blocking.
 //!
-//! | thread | how many | runs | may block |
+//! | thread | number | runs | may block |
 //! |---|---|---|---|
 //! | I/O | one per core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread would wait |
 //! | workers | eight per core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
@@ -26,18 +26,19 @@
 //! limited by [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So slow
 //! clients cannot stall a server. A handler that waits for anything else, such as a database, keeps
 //! its slot, because more handlers would only queue at the database: set the number of workers to
-//! the concurrency that the database supports. A wait that the engine does not know of also keeps
-//! the slot: call [`Sender::send`](crate::Sender::send) only from threads of your own.
+//! the concurrency that the database supports. The engine does not know of a wait in
+//! [`Sender::send`](crate::Sender::send), so a handler would keep its slot there: call it only from
+//! threads of your own.
 //!
 //! # What if a disk hangs?
 //!
-//! All workers that read from it hang. So there are two lanes for blocking work, each with as many
-//! slots as there are workers. A request that is dispatched with
+//! All workers that read from the disk hang. So there are two lanes for blocking work, each with as
+//! many slots as there are workers. A request that is dispatched with
 //! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) runs in the slow lane, including its
 //! response body. If all requests that read from a disk use the slow lane, all other requests are
-//! served while the disk hangs. The slow requests wait, without being disconnected for that, and
-//! complete when the disk works again. Workers also close the files of HTTP/1.1 responses, because
-//! some file systems block on close.
+//! served while the disk hangs. The requests in the slow lane wait. The server does not disconnect
+//! their clients, and completes the requests when the disk works again. Workers also close the
+//! files of HTTP/1.1 responses, because some file systems block on close.
 //!
 //! # What about long computations?
 //!
@@ -48,9 +49,9 @@
 //!
 //! # What if something panics?
 //!
-//! | panics in | consequence |
+//! | panic in | consequence |
 //! |---|---|
-//! | a handler | the client gets 500, the observer gets an event; do not build with `panic = "abort"` |
-//! | the source of a body | 503 if nothing was sent yet, otherwise the connection is reset |
+//! | a handler | the client gets 500, and the observer gets an event; this does not work in programs built with `panic = "abort"` |
+//! | the source of a body | the client gets 503 if nothing was sent yet; otherwise the connection is reset |
 //! | an observer | the connection of the event is closed |
 //! | a WebSocket handler | the socket is closed with 1011 |
