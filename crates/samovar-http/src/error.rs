@@ -62,7 +62,7 @@ impl Error {
         &self.0.message
     }
 
-    /// Returns the cause, which is meant for logs.
+    /// Returns the cause, which is meant for logs; `None` if the error has no cause.
     pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.0.cause.as_deref()
     }

@@ -12,7 +12,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Inserts a value; returns the previous value of the same type.
+    /// Inserts a value; returns the value of the same type that it replaces, if any.
     pub fn insert<T: Send + 'static>(&mut self, value: T) -> Option<T> {
         if let Some(old) = self.get_mut::<T>() {
             return Some(std::mem::replace(old, value));
@@ -21,12 +21,12 @@ impl Extensions {
         None
     }
 
-    /// Returns the value of type `T`.
+    /// Returns the value of type `T`; `None` if there is none.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.values.iter().find_map(|value| value.downcast_ref())
     }
 
-    /// Returns a mutable reference to the value of type `T`.
+    /// Returns a mutable reference to the value of type `T`; `None` if there is none.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         self.values
             .iter_mut()

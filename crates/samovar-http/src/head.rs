@@ -113,7 +113,7 @@ impl<'a> Head<'a> {
         self.index.path.of(self.raw)
     }
 
-    /// Returns the query, as sent: everything after the first `?`.
+    /// Returns the query, as sent: everything after the first `?`; `None` if the target has no `?`.
     pub fn query(&self) -> Option<&'a [u8]> {
         self.index.query.map(|query| query.of(self.raw))
     }
@@ -123,15 +123,16 @@ impl<'a> Head<'a> {
         self.index.version
     }
 
-    /// Returns the value of the first header field with this name, compared case-insensitively.
+    /// Returns the value of the first header field with this name, compared case-insensitively;
+    /// `None` if there is no such field.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value)
     }
 
-    /// Returns the value of the first header field with this name, as text; `None` if it is not
-    /// UTF-8.
+    /// Returns the value of the first header field with this name, as text; `None` if there is no
+    /// such field, or if its value is not UTF-8.
     ///
     /// ```
     /// # use samovar_http::Request;

@@ -254,7 +254,7 @@ pub struct Load {
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
-    /// The sockets of each listener, for a handover; empty once the server is draining.
+    /// Copies of the sockets of each listener, for a handover; empty once the server is draining.
     listening: Mutex<Vec<Vec<OwnedFd>>>,
     io_threads: Mutex<Vec<JoinHandle<()>>>,
     workers: Arc<Mutex<Vec<JoinHandle<()>>>>,

@@ -59,12 +59,12 @@ impl Log {
         })
     }
 
-    /// Returns the compressed file and its length, for clients that accept bzip2. Returns the log
-    /// itself if it is not compressed or was partly read.
+    /// Converts the log to its compressed file and the length of that file, for clients that accept
+    /// bzip2.
     ///
     /// # Errors
     ///
-    /// The log itself, unchanged.
+    /// The log itself, unchanged, if it is not compressed or was partly read.
     pub fn into_bzip2(self) -> Result<(File, u64), Self> {
         match self.text {
             Text::Bzip2(decoder) if self.read_len == 0 => Ok((decoder.into_inner(), self.file_len)),

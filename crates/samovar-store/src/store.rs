@@ -92,8 +92,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Any [`StoreError`].
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError>;
 
-    /// Opens the build log of a derivation, or of the derivation that built an output. Logs exist
-    /// whether or not the paths are valid.
+    /// Opens the build log of a derivation, or of the derivation that built an output; returns
+    /// `None` if there is no log. Logs exist whether or not the paths are valid.
     ///
     /// # Errors
     ///
@@ -110,7 +110,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Returns a realisation, as JSON of the Nix generation that `id` belongs to.
+    /// Returns a realisation, as JSON of the Nix generation that `id` belongs to; `None` if the
+    /// store does not have it.
     ///
     /// # Errors
     ///
@@ -128,14 +129,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Takes a warning about a store that is served nevertheless. Each warning is returned once.
-    /// Never blocks.
+    /// Takes a warning about a store that is served nevertheless; `None` if there is no new one.
+    /// Each warning is returned once. Never blocks.
     fn take_schema_warning(&self) -> Option<SchemaWarning> {
         None
     }
 
-    /// Returns a handle for the daemon that can create temporary GC roots in this store. Does not
-    /// connect.
+    /// Returns a handle for the daemon that can create temporary GC roots in this store; `None` if
+    /// there is no such daemon. Does not connect.
     fn daemon(&self) -> Option<&Daemon> {
         None
     }

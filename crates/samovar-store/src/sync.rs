@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// [`Mutex::lock`] for data that is consistent even if a holder of the lock panicked.
+/// Adds to [`Mutex`] a method that locks and ignores poisoning. For data that is consistent even if
+/// a thread has panicked while it held the lock.
 pub(crate) trait Locked<T> {
     /// Locks the mutex, whether or not it is poisoned.
     fn locked(&self) -> MutexGuard<'_, T>;

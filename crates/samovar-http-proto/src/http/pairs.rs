@@ -34,7 +34,7 @@ impl Pairs {
         (pairs.len() <= count_max).then_some(Self { pairs })
     }
 
-    /// Returns the first value of a name.
+    /// Returns the first value of a name; `None` if the name does not occur.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }

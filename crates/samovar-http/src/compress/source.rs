@@ -12,7 +12,7 @@ const PIECE_LEN: usize = 16 * 1024;
 /// A source that yields the compressed bytes of another source.
 pub(super) struct Compressed {
     inner: Box<dyn Source>,
-    /// Bytes from `inner` that are not encoded yet.
+    /// A batch with bytes from `inner` that are not encoded yet; `None` if there are none.
     batch: Option<Batch>,
     /// The encoder; `None` once `ready` contains the end of the compressed body.
     encoder: Option<Encoder>,

@@ -4,12 +4,13 @@
 /// one lane do not delay the jobs in another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Lane {
-    /// For jobs that finish soon, or at least do not wait for disk I/O.
+    /// The lane for jobs that finish soon, or at least do not wait for disk I/O.
     #[default]
     Prompt,
-    /// For jobs that may wait for disk I/O, however long it takes.
+    /// The lane for jobs that may wait for disk I/O, however long it takes.
     Slow,
-    /// For long computations. It has few slots, so that processor time remains for the other lanes.
+    /// The lane for long computations. It has few slots, so that processor time remains for the
+    /// other lanes.
     Costly,
 }
 

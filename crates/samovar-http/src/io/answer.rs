@@ -142,7 +142,8 @@ impl Date {
 /// Formats a time as an HTTP date. A time out of range, such as that of a clock that was never set,
 /// becomes the nearest valid one.
 pub(crate) fn http_date(time: SystemTime) -> String {
-    /// 9999-12-31 23:59:59 UTC, the latest moment that an HTTP date can express, in seconds since 1970.
+    /// The latest moment that an HTTP date can express, 9999-12-31 23:59:59 UTC, in seconds since
+    /// 1970.
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since.unwrap_or_default().min(LAST))

@@ -46,7 +46,7 @@ pub(crate) struct Conn {
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
-    /// The deferred response, if the connection waits for one.
+    /// The deferred response for which the connection waits; `None` if it does not wait for one.
     pub(crate) later: Option<Arc<Later>>,
     pub(crate) answer: Answer,
     /// The client's certificates, set after the TLS handshake.

@@ -42,7 +42,7 @@ const SLOW_FACTOR: u32 = 5;
 pub(super) struct Eviction {
     /// Candidates in reverse order: the last one is evicted first.
     found: Vec<Key>,
-    /// Time of the last search, if it has found few candidates.
+    /// Time of the last search if it found few candidates; otherwise `None`.
     searched: Option<Instant>,
 }
 
@@ -68,7 +68,8 @@ struct Candidate {
 }
 
 impl Eviction {
-    /// Returns the next candidate for eviction, which may have changed since the search.
+    /// Returns the next candidate for eviction, which may have changed since the search; `None` if
+    /// none is left.
     pub(super) fn pop(&mut self) -> Option<Key> {
         self.found.pop()
     }

@@ -52,7 +52,7 @@ impl Gathered {
         self.arrivals.is_empty()
     }
 
-    /// Returns whether the capacity is too small for another read.
+    /// Returns whether no further connection may be read before the thread responds.
     pub(super) fn is_full(&self) -> bool {
         self.arrivals.len() >= ARRIVALS_MAX || BUFFER_LEN - self.filled < CAPACITY_LEN_MIN
     }

@@ -191,13 +191,14 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Returns the address of a TCP socket.
+    /// Returns the TCP address of the listener; `None` for a unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let socket = self.sockets.first()?;
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
-    /// Returns the path of a unix socket that has one.
+    /// Returns the path of the listener's unix socket; `None` for a TCP socket, or for a unix
+    /// socket without a path.
     pub fn path(&self) -> Option<PathBuf> {
         let socket = self.sockets.first()?;
         let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket).ok()?).ok()?;

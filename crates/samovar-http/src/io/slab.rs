@@ -71,7 +71,8 @@ impl Slab {
         true
     }
 
-    /// Takes a connection out of its slot, for a step or for a worker.
+    /// Takes a connection out of its slot, for a step or for a worker; returns `None` if it was
+    /// taken out already, or is closed.
     pub(crate) fn take(&mut self, key: Key) -> Option<Link> {
         let slot = self.slot(key)?;
         match std::mem::replace(&mut slot.state, State::Away(Edges::default())) {
@@ -134,7 +135,7 @@ impl Slab {
         }
     }
 
-    /// Returns a connection; `None` if it was taken out.
+    /// Returns a connection; `None` if it was taken out or is closed.
     pub(crate) fn peek(&self, key: Key) -> Option<&Link> {
         match self.slots.get(key.index as usize) {
             Some(Slot {

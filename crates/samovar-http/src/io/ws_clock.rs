@@ -35,7 +35,8 @@ pub(super) struct Clock {
     pub(super) heard: Instant,
     /// Time at which a ping without a reply was sent; `None` if there is none.
     pinged: Option<Instant>,
-    /// Start of the current throughput window for an incomplete message, or of lingering.
+    /// Start of the current throughput window for an incomplete message; while the connection
+    /// lingers, the time at which lingering started.
     since: Instant,
     /// Number of bytes read since `since`.
     pub(super) moved_len: u64,

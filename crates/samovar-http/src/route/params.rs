@@ -18,7 +18,7 @@ pub(super) struct Template {
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(super) template: Arc<Template>,
-    /// Decoded path that the spans index; `None` if they index the path as sent.
+    /// The decoded path, if the spans index it; `None` if they index the path as sent.
     pub(super) decoded: Option<Box<str>>,
     pub(super) spans: Box<[Span]>,
 }

@@ -68,7 +68,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Returns the decoded path that spans index; `None` if they index the raw path.
+    /// Returns the decoded path, which spans index; `None` if nothing was decoded, so that spans
+    /// index the raw path.
     pub(crate) fn into_decoded(self) -> Option<Box<str>> {
         let Cow::Owned(mut bytes) = self.bytes else {
             return None;

@@ -16,7 +16,7 @@ use crate::sync::Lock;
 /// takes some hundred bytes, more with client certificates.
 const SESSION_COUNT_MAX: usize = 1024;
 
-/// Whether clients must present a certificate.
+/// Policy for the certificates of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// Optional. If a client presents a certificate that cannot be verified, the handshake fails.

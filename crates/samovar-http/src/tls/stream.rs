@@ -73,7 +73,7 @@ struct Scratch {
     output: Vec<u8>,
 }
 
-/// Progress of a handshake.
+/// Progress of a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handshake {
     Done,
@@ -166,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Returns the negotiated application protocol (RFC 7301).
+    /// Returns the negotiated application protocol (RFC 7301); `None` if there is none.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match &self.state {
             State::Open(tls) => tls.alpn_protocol(),

@@ -73,7 +73,7 @@ impl Socket {
         self.0.peer
     }
 
-    /// Returns the negotiated subprotocol.
+    /// Returns the negotiated subprotocol; `None` if the socket has none.
     pub fn protocol(&self) -> Option<&str> {
         self.0.protocol.as_deref()
     }
@@ -151,7 +151,8 @@ impl Socket {
         self.outbound().transport = Some(transport);
     }
 
-    /// Reads once; returns the number of bytes, and whether another read may return more.
+    /// Reads once. Returns the number of bytes, as [`Transport::recv`] does, and whether another
+    /// read may return more.
     pub(crate) fn recv(
         &self,
         buffer: &mut [u8],

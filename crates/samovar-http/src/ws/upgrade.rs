@@ -57,7 +57,7 @@ impl Upgrade {
         }
     }
 
-    /// Sets the limits.
+    /// Sets the limits of the socket.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;

@@ -21,7 +21,7 @@ const RESULT: u64 = 0x5253_4c54;
 /// # Errors
 ///
 /// [`StoreError::Refused`] if the daemon reports an error: the connection stays usable. After any
-/// other error it is not.
+/// other error, the connection is unusable.
 pub(super) fn read_messages<R: Read>(answer: &mut Answer<R>, minor: u64) -> Result<(), StoreError> {
     loop {
         // The size limit of a response also ends an endless stream of messages.

@@ -79,7 +79,7 @@ pub(crate) struct Database {
 /// Results of checking the schema.
 #[derive(Debug, Default)]
 struct SchemaState {
-    /// The last schema that passed the check.
+    /// The last schema that passed the check; `None` before the first.
     checked: Option<SchemaKey>,
     reported: Option<SchemaWarning>,
     pending: Option<SchemaWarning>,
@@ -264,7 +264,8 @@ impl Database {
         self.was_read.load(Ordering::Relaxed)
     }
 
-    /// Takes the warning about the schema. Each warning is returned once.
+    /// Takes the warning about the schema; `None` if there is no new one. Each warning is returned
+    /// once.
     pub(crate) fn take_schema_warning(&self) -> Option<SchemaWarning> {
         self.schema_state.locked().pending.take()
     }

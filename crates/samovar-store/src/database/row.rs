@@ -71,7 +71,8 @@ pub(crate) fn path_info(
     let Some(row) = rows.next()? else {
         return Ok(None);
     };
-    // Check the type: this may be the next row after the prefix, and its path may not be text.
+    // Check the type: the query may have returned the next row after the prefix, whose path need
+    // not be text.
     match row.get_ref(1)? {
         ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
         _ => return Ok(None),

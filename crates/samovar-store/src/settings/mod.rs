@@ -33,7 +33,7 @@ pub struct Settings {
     pub data_home: Option<PathBuf>,
 }
 
-/// Error of the environment.
+/// Error of a variable in the environment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {

@@ -9,8 +9,8 @@ use super::TreeError;
 use super::nar_plan::{NarPlan, Replay};
 use super::walk::{Contents, Step, Walk};
 
-/// Length of the part of the document that is generated at a time, in bytes. Bounds the memory,
-/// together with one directory entry.
+/// Length of the part of the document that is generated at a time, in bytes. This length and one
+/// directory entry bound the memory of a reader.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Reads the `.ls` listing of a tree, version 1, with the NAR offset of every file.

@@ -93,7 +93,7 @@ pub struct NarReader {
 struct FileSource {
     segments: Segments,
     temperature: Temperature,
-    /// Reserved descriptors; present while read-ahead is on.
+    /// The reserved descriptors while read-ahead is on; `None` while it is off.
     reservation: Option<Reservation>,
     /// Number of files whose contents were started.
     file_count: u64,
@@ -102,7 +102,8 @@ struct FileSource {
 /// Estimates whether contents are in the page cache.
 #[derive(Debug, Default)]
 struct Temperature {
-    /// Number of files without a wait after which read-ahead ends; 0 while it is off.
+    /// Number of further files without a wait after which read-ahead ends; 0 while read-ahead is
+    /// off.
     cold_count: u32,
     /// Number of further files within which a second wait starts read-ahead; 0 if no wait is
     /// recent.

@@ -31,8 +31,8 @@ pub(crate) struct H2Conn {
     pub(crate) session: Session<Stream>,
     /// Output that the socket has not accepted yet.
     pub(crate) output: Vec<u8>,
-    /// Reports of responses in `output`, which the observer gets once the kernel has accepted the
-    /// bytes.
+    /// Reports of the responses in `output`. The observer gets them once the kernel has accepted
+    /// the bytes.
     pub(crate) unreported: Vec<Report>,
     pub(crate) readable: bool,
     /// Whether the client has shut down its sending side.
@@ -84,8 +84,8 @@ pub(crate) struct Stream {
     pub(crate) is_woken: bool,
     pub(crate) status: Option<Status>,
     pub(crate) started: Option<Instant>,
-    /// Start of the current throughput window; `moved_len` is the number of bytes received or sent
-    /// before it.
+    /// Start of the current throughput window; `None` before the first. `moved_len` is the number
+    /// of bytes received or sent before the window.
     pub(crate) since: Option<Instant>,
     pub(crate) moved_len: u64,
 }
@@ -114,7 +114,8 @@ pub(crate) struct Report {
 }
 
 impl Stream {
-    /// Takes the report of the response; returns `None` the second time.
+    /// Takes the report of the response for the observer. Returns `None` if the stream has no
+    /// response, or if the report was taken before.
     pub(crate) fn report(&mut self, body_len: u64) -> Option<Report> {
         // A stream without a response is not reported.
         let status = self.status?;
