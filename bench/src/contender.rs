@@ -43,7 +43,7 @@ pub(crate) struct Contender {
     standing: [OnceCell<Running>; 3],
 }
 
-/// A running server, with its scratch folder.
+/// A running server, and the scratch folder that it uses.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) server: Server,

@@ -128,7 +128,7 @@ impl Server {
     fn pin(&self, cores: &CpuSet) {
         for process in self.processes() {
             for thread in procfs::threads(process) {
-                // The thread may have ended.
+                // This fails if the thread has ended, which does no harm.
                 sched_setaffinity(pid(thread), cores).ok();
             }
         }

@@ -12,7 +12,7 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) dir: PathBuf,
-    /// All valid paths.
+    /// All valid paths of the store, with Nix's information about them.
     pub(crate) paths: BTreeMap<String, PathInfo>,
     /// Store path of an empty file.
     pub(crate) empty: String,
@@ -44,7 +44,7 @@ pub(crate) struct PathInfo {
     /// NAR hash in base 32, with its algorithm.
     pub(crate) nar_hash: String,
     pub(crate) nar_size: u64,
-    /// References as base names, sorted.
+    /// References of the path as base names, sorted.
     pub(crate) references: Vec<String>,
     /// Deriver as base name; `None` if the path has none.
     pub(crate) deriver: Option<String>,

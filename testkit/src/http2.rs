@@ -108,7 +108,7 @@ pub struct Client {
 pub struct Whole {
     /// Status and headers.
     pub head: Response<()>,
-    /// Content.
+    /// The whole content.
     pub body: Vec<u8>,
     /// Trailers, if there are any.
     pub trailers: Option<HeaderMap>,
@@ -352,7 +352,7 @@ pub struct Frame {
 /// A connection on which the test writes and reads single frames.
 #[derive(Debug)]
 pub struct Raw {
-    /// The socket.
+    /// The socket of the connection.
     pub stream: TcpStream,
     buffer: Vec<u8>,
 }

@@ -35,10 +35,10 @@ pub(crate) enum Kind {
 /// A feature that a server must have to be measured in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
-    /// Serves `/text` and `/text500`.
+    /// The server answers `/text` and `/text500`.
     Text,
     Json,
-    /// Serves files and accepts uploads.
+    /// The server sends files and accepts uploads.
     Bodies,
     WebSocket,
 }
@@ -54,7 +54,7 @@ impl Kind {
         Self::Nginx,
     ];
 
-    /// Returns the name, as in table heads.
+    /// Returns the server's name in the head of tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -88,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// Starts the server with `threads` I/O threads.
+    /// Starts this server with `threads` I/O threads.
     pub(crate) fn start(self, files: &Files, threads: usize) -> Result<Server> {
         let port = free_port()?;
         let release = super::release_dir()?;
@@ -127,7 +127,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Writes the files below `dir`.
+    /// Creates the files below `dir`.
     pub(crate) fn make(dir: &Path) -> Result<Self> {
         let files = Self {
             dir: dir.to_path_buf(),

@@ -21,7 +21,7 @@ use crate::arguments::Arguments;
 use crate::figures::{Cell, Gap, Results, Row, Section, failed};
 use crate::{machine, summary, table};
 
-/// Returns a row without measurements.
+/// Creates a row without measurements.
 fn row(name: &str, server_count: usize) -> Row {
     Row {
         name: name.into(),

@@ -22,7 +22,7 @@ const MESSAGE_LEN: u16 = 32;
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
 
-/// A row to measure in interleaved rounds.
+/// A row that is measured in interleaved rounds.
 #[derive(Debug)]
 struct Plan {
     name: String,

@@ -55,7 +55,7 @@ impl Plan {
     }
 }
 
-/// Returns a row.
+/// Creates the plan of a row.
 fn plan(
     section: Section,
     name: impl Into<String>,

@@ -146,7 +146,7 @@ fn twin_tree(random: &mut SplitMix64, number: usize) -> Node {
 /// Adds, deletes, collects, optimises and imports, until the run ends.
 pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "changes");
-    // Separate store from which paths are imported.
+    // A separate store, from which paths are imported into the served one.
     let other = tempfile::tempdir()?;
     let other = Store::new(other.path().join("store"), true)?;
     while world.goes_on() {
@@ -220,7 +220,7 @@ fn delete(world: &World, store: &Store, stock: &Stock, random: &mut SplitMix64) 
     forget(world, store, &facts, &["--delete"], true)
 }
 
-/// Collects garbage: all paths without a root.
+/// Collects garbage, that is, deletes all paths without a root.
 fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     // Exclusive: paths that are being added have no root yet.
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);

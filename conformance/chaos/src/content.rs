@@ -27,13 +27,13 @@ pub(crate) struct Version {
 /// Kinds of content, one for each way in which the server sends a NAR.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape {
-    /// Sent from memory by the I/O thread.
+    /// NARs that an I/O thread sends from memory.
     Tiny,
-    /// Sent from memory by a worker.
+    /// NARs that a worker sends from memory.
     Small,
-    /// Sent by `sendfile`.
+    /// NARs that are sent by `sendfile`.
     Large,
-    /// Many files; stored as one file in the NAR cache.
+    /// NARs of many files, which the server stores in the NAR cache as one file.
     Tree,
     /// Edge cases: files of all lengths, symlinks, an empty directory, names that need escaping.
     Mixed,
@@ -62,7 +62,7 @@ impl PartialEq for Version {
     }
 }
 
-/// Generates a tree of a shape.
+/// Generates a random tree of this shape.
 pub(crate) fn random_tree(random: &mut SplitMix64, shape: Shape) -> Node {
     let mut file = |len: u64| Node::File {
         executable: random.percent(20),

@@ -65,7 +65,7 @@ impl Present {
     fn signal_children(&self, signal: Signal) -> Vec<Pid> {
         let children = self.children();
         for child in &children {
-            // The process may have exited already.
+            // The signal fails if the process has exited already.
             kill_process(*child, signal).ok();
         }
         children
@@ -164,7 +164,7 @@ pub(crate) fn run_client(
         let Some(address) = lock(&world.addresses).plain else {
             continue;
         };
-        // Connection failures are checked by other clients.
+        // Ignore a failed connection: other clients check those.
         if let Ok(stream) = narrow(address) {
             rely(world, store, present, &mut random, (stream, facts))?;
         }

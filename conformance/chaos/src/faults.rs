@@ -255,7 +255,7 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
     Ok(())
 }
 
-/// Replaces the tree at `real`.
+/// Replaces the files at `real` by a tree.
 fn replace(node: &Node, real: &Path) -> Result<()> {
     if real.symlink_metadata().is_ok() {
         // Nix may have hard-linked these files to others with the same original content, and would
@@ -267,7 +267,7 @@ fn replace(node: &Node, real: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Restores file contents in place.
+/// Restores the contents of damaged files in place.
 fn repair(node: &Node, real: &Path) -> Result<()> {
     match node {
         Node::File { content, .. } => match fs::File::options().write(true).open(real) {

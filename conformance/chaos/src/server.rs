@@ -194,7 +194,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the CPU time used so far.
+    /// Returns the CPU time that the server has used so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         procfs::cpu_time(number(self.pid)).context("the server is gone")
     }

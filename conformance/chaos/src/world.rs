@@ -37,7 +37,7 @@ pub(crate) enum Cause {
     /// The server received TERM: it refuses new connections, and aborts responses after a grace
     /// time.
     Stopping,
-    /// Zero-downtime upgrade: connections are closed between requests.
+    /// A zero-downtime upgrade is in progress: connections are closed between requests.
     Upgrading,
     /// The server process is stopped (SIGSTOP).
     Halted,
@@ -153,7 +153,7 @@ impl Facts {
         lock(&self.registered).latest().cloned().flatten()
     }
 
-    /// Describes the recent states, for a report.
+    /// Describes the recent states of this path for a report.
     pub(crate) fn history(&self) -> String {
         let time = |moment: Option<Moment>| match moment {
             Some(moment) => format!("{:.6}", seconds(moment)),
@@ -241,7 +241,7 @@ impl World {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(Moment::MAX)
     }
 
-    /// Starts the clock of the run.
+    /// Sets the end of the run, now that its actors start.
     pub(crate) fn begin_acting(&self) {
         self.end.get_or_init(|| Instant::now() + self.time);
     }
@@ -350,7 +350,7 @@ impl World {
             .any(|spans| spans.touch(from, until, slack))
     }
 
-    /// Records an event for reports.
+    /// Records an event, which reports list.
     pub(crate) fn note(&self, what: impl fmt::Display) {
         lock(&self.events).push((self.now(), what.to_string()));
     }

@@ -90,7 +90,7 @@ fn defaults() -> Configuration {
     }
 }
 
-/// Variables, and the options that they set.
+/// Environment variables, each with the option that it sets.
 const OPTIONS: [(&str, &str); 8] = [
     ("NIX_SERVE_NAR_CACHE", "nar-cache"),
     ("NIX_SERVE_NAR_CACHE_SIZE", "nar-cache-size"),

@@ -31,12 +31,12 @@ pub(crate) struct AnswerHead {
 }
 
 impl AnswerHead {
-    /// Makes the response for I/O threads.
+    /// Makes the response in the form that I/O threads send.
     pub(crate) fn prepared(self, body: &[u8]) -> Prepared {
         Prepared::new(self.status, self.fields, body)
     }
 
-    /// Makes the response for workers.
+    /// Makes the response in the form that workers send.
     pub(crate) fn response(self, body: Body) -> Response {
         let response = Response::new(self.status, body);
         let add = |response: Response, (name, value): &Field| response.header(name, value);

@@ -33,7 +33,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let slots = Arc::new(());
     let live = move |request: &mut Request| {
         let slot = Arc::clone(&slots);
-        // One reference is that of this closure.
+        // The closure itself holds one of the references.
         if Arc::strong_count(&slot) > WATCHER_COUNT_MAX + 1 {
             return unavailable("too many watch already");
         }

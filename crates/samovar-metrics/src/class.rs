@@ -14,13 +14,13 @@ pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a
 /// The class of a request, by the form of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// `nix-cache-info`
+    /// A request for `nix-cache-info`.
     CacheInfo,
     /// A request for a narinfo.
     Narinfo,
     /// A request for a NAR or a range of it.
     Nar,
-    /// The listing of a NAR.
+    /// A request for the listing of a NAR.
     Listing,
     /// A request for a build log.
     Log,
@@ -30,7 +30,7 @@ pub enum Class {
     Narinfos,
     /// A bulk query for the narinfos of a closure.
     Closure,
-    /// A page of the web interface.
+    /// A request for a page of the web interface.
     Page,
     /// A request for any other URL.
     Other,

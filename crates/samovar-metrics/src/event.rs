@@ -65,9 +65,9 @@ pub enum Event<'a> {
     PathCollected(&'a dyn fmt::Display),
     /// The files of a valid path do not match its registration; it is answered with 404.
     PathQuarantined {
-        /// The damaged path.
+        /// The path with the damaged files.
         path: &'a dyn fmt::Display,
-        /// The difference between files and registration.
+        /// How the files differ from the registration.
         error: &'a dyn fmt::Display,
     },
     /// The files of a quarantined path were changed or verified; it is served again.
@@ -131,7 +131,7 @@ pub enum Event<'a> {
     },
     /// An upload was refused.
     UploadRefused {
-        /// The path of the URL.
+        /// The path in the URL of the upload.
         url: &'a dyn fmt::Display,
         /// The reason, as it was sent to the client.
         reason: &'a dyn fmt::Display,

@@ -109,7 +109,7 @@ impl Sampled {
         }
         let mut durations = None;
         for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
-            // Accept a sample that is slightly early.
+            // Accept a sample that is taken slightly too early.
             let step = step.mul_f64(0.9);
             let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
             if states.back().is_none_or(is_due) {

@@ -14,7 +14,7 @@ use samovar_http::ws::{Frame, Socket};
 use crate::overview::time_ms;
 use crate::registry::Metrics;
 
-/// Sampling interval.
+/// Time between two samples.
 const STEP: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the I/O threads.
 const LAG_MAX: Duration = Duration::from_secs(1);

@@ -31,7 +31,7 @@ pub(crate) struct Sketch<K> {
 /// The estimated weight of a key, and its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// The estimate. It is never too low.
+    /// The estimated weight of the key. It is never too low.
     pub(crate) count: u64,
     /// Maximum amount by which `count` may be too high.
     pub(crate) error: u64,

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::StorageStatus;
 
-/// Version of the format.
+/// Version of the format of [`Status`].
 pub const VERSION: u32 = 1;
 
-/// A snapshot of the metrics.
+/// A snapshot of all metrics of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Version of the format: [`VERSION`].
+    /// Version of this format: [`VERSION`].
     pub version: u32,
-    /// Time of the snapshot.
+    /// Time of the snapshot, in milliseconds since 1970.
     pub time_ms: u64,
     /// State of the server process: name, version, addresses and readiness.
     pub server: ServerStatus,
@@ -26,15 +26,15 @@ pub struct Status {
     pub now: Rates,
     /// Latency percentiles by route and time window.
     pub latencies: Vec<Latency>,
-    /// Totals since the start.
+    /// Totals of requests and bytes since the start of the server.
     pub totals: Totals,
     /// Requests and bytes of each of the last 120 seconds, newest last.
     pub history: Vec<Moment>,
-    /// Paths whose narinfos were requested most.
+    /// Paths whose narinfos were requested most often, in descending order.
     pub top_served: Vec<TopPath>,
-    /// Paths with most NAR bytes sent.
+    /// Paths of which the most NAR bytes were sent, in descending order.
     pub top_bytes: Vec<TopPath>,
-    /// Missing paths that were requested most.
+    /// Missing paths that were requested most often, in descending order.
     pub top_missing: Vec<TopPath>,
     /// NARs being sent, without small ones, oldest first; at most 50.
     pub transfers: Vec<TransferStatus>,
@@ -46,15 +46,15 @@ pub struct Status {
     pub store: StoreStatus,
     /// The storage for uploads; `None`: none is configured.
     pub storage: Option<StorageStatus>,
-    /// Caches in memory and on disk.
+    /// State of each cache in memory and on disk.
     pub caches: Vec<CacheStatus>,
     /// Numbers of events since the start by name. Events that did not occur are omitted.
     pub events: Vec<EventCount>,
-    /// Connections, workers and I/O threads.
+    /// Load of the server: connections, workers and I/O threads.
     pub load: LoadStatus,
-    /// The process, from `/proc`.
+    /// Resources that the server process uses, from `/proc`.
     pub process: ProcessStatus,
-    /// Warnings about the configuration.
+    /// Warnings about the configuration, one line each.
     pub warnings: Vec<String>,
 }
 
@@ -66,9 +66,9 @@ pub struct ServerStatus {
     pub name: String,
     /// Version of the program.
     pub version: String,
-    /// Time at which the server started.
+    /// Time at which the server started, in milliseconds since 1970.
     pub started_ms: u64,
-    /// Time since the start of the server.
+    /// Time since the start of the server, in seconds.
     pub uptime_s: f64,
     /// URLs and sockets on which the server listens.
     pub listeners: Vec<String>,
@@ -82,13 +82,13 @@ pub struct ServerStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
-    /// Length of the time window over which the rates are averages.
+    /// Length in seconds of the time window over which the rates are averages.
     pub window_s: f64,
-    /// Answered requests per second.
+    /// Number of answered requests per second.
     pub requests_per_s: f64,
-    /// Bytes of response bodies per second.
+    /// Number of bytes of response bodies per second.
     pub bytes_per_s: f64,
-    /// 5xx responses and responses aborted by the server, per second.
+    /// Number of 5xx responses and of responses aborted by the server, per second.
     pub errors_per_s: f64,
     /// Share of requested narinfos that were found, from 0 to 1; `None` without requests.
     pub hit_ratio: Option<f64>,
@@ -98,27 +98,27 @@ pub struct Rates {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// `all`, `narinfo` or `nar`.
+    /// Requests that the percentiles cover: `all`, `narinfo` or `nar`.
     pub route: String,
-    /// Length of the time window.
+    /// Length of the time window, in seconds.
     pub window_s: f64,
     /// Number of responses. If 0, the percentiles are 0.
     pub count: u64,
     /// Median latency, in seconds: half of the responses took at most this long.
     pub p50_s: f64,
-    /// 90th percentile of latency.
+    /// 90th percentile of the latency, in seconds.
     pub p90_s: f64,
-    /// 99th percentile of latency.
+    /// 99th percentile of the latency, in seconds.
     pub p99_s: f64,
 }
 
-/// Totals since the start.
+/// Totals of requests and bytes since the start of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
     /// Number of answered requests.
     pub request_count: u64,
-    /// Bytes of response bodies.
+    /// Number of bytes of all response bodies.
     pub body_len: u64,
     /// Number of requested narinfos that were found.
     pub hit_count: u64,
@@ -132,15 +132,16 @@ pub struct Totals {
     pub client_aborted_count: u64,
 }
 
-/// Requests and bytes of one second.
+/// Requests and bytes in one second of the history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// End of this second.
+    /// End of this second, in milliseconds since 1970.
     pub time_ms: u64,
     /// Number of requests answered in this second.
     pub request_count: u64,
-    /// Bytes of response bodies, counted in the second in which a response ends.
+    /// Number of bytes of response bodies. A body is counted in the second in which its response
+    /// ends.
     pub body_len: u64,
     /// Number of requested narinfos that were found.
     pub hit_count: u64,
@@ -177,9 +178,9 @@ pub struct TransferStatus {
     pub client: String,
     /// Bytes of the body read so far; the client may have received fewer.
     pub sent_len: u64,
-    /// Total bytes of the response body.
+    /// Length of the whole response body, in bytes.
     pub len: u64,
-    /// Time since the start of the transfer.
+    /// Time since the start of the transfer, in seconds.
     pub age_s: f64,
 }
 
@@ -187,11 +188,11 @@ pub struct TransferStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecentError {
-    /// Time of the line.
+    /// Time at which the line was logged, in milliseconds since 1970.
     pub time_ms: u64,
     /// `error` or `warning`.
     pub level: String,
-    /// Text of the line.
+    /// Text of the line, without time and level.
     pub text: String,
 }
 
@@ -204,16 +205,16 @@ pub struct StoreStatus {
     /// Paths in the catalog, including paths deleted since it was loaded; `None` while it is being
     /// loaded.
     pub path_count: Option<u64>,
-    /// Memory used by the catalog.
+    /// Memory that the catalog uses, in bytes.
     pub catalog_len: u64,
     /// Duration of the last complete load of the catalog; `None` before the first one.
     pub load_s: Option<f64>,
     /// Whether nix-daemon is queried because the database cannot be read. The number of paths is
     /// then unknown.
     pub uses_daemon: bool,
-    /// Number of the current epoch.
+    /// Number of the catalog's current epoch.
     pub epoch: u64,
-    /// Age of the current epoch.
+    /// Age of the current epoch, in seconds.
     pub epoch_age_s: f64,
     /// Reason why the database cannot be read; `None` if it can.
     pub error: Option<String>,
@@ -228,12 +229,12 @@ pub struct StoreStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubStatus {
-    /// Number of paths to verify in the current round.
+    /// Number of paths that the current round must verify.
     pub path_count: u64,
     /// Number of paths in this round that were read, or skipped because they were verified
     /// recently.
     pub paths_done: u64,
-    /// Bytes to verify in the current round.
+    /// Number of bytes that the current round must verify.
     pub len: u64,
     /// Bytes in this round that were read, or skipped because they were verified recently.
     pub len_done: u64,
@@ -243,25 +244,25 @@ pub struct ScrubStatus {
     pub unreadable_count: u64,
     /// Number of rounds completed since the start.
     pub round_count: u64,
-    /// Bytes read by all rounds since the start.
+    /// Number of bytes that all rounds have read since the start.
     pub read_len: u64,
 }
 
-/// A cache in memory or on disk.
+/// State of one cache in memory or on disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
     /// Name of the cache: `narinfos`, `small_nars`, `nar_cache` or `plans` (NAR plans).
     pub name: String,
-    /// Number of entries.
+    /// Number of entries in the cache.
     pub entry_count: u64,
-    /// Size in bytes.
+    /// Present size of the cache, in bytes.
     pub len: u64,
-    /// Maximum size in bytes.
+    /// Maximum size of the cache, in bytes.
     pub len_max: u64,
-    /// Requests answered from the cache.
+    /// Number of requests that were answered from the cache.
     pub hit_count: u64,
-    /// Requests not answered from the cache.
+    /// Number of requests that could not be answered from the cache.
     pub miss_count: u64,
     /// Number of entries evicted since the start.
     pub eviction_count: u64,
@@ -277,25 +278,26 @@ pub struct EventCount {
     pub count: u64,
 }
 
-/// Connections, workers and I/O threads.
+/// Load of the server: connections, workers and I/O threads.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadStatus {
     /// Number of open connections.
     pub connection_count: u64,
-    /// Limit of open connections.
+    /// Maximum number of open connections.
     pub connection_count_max: u64,
     /// Number of workers that are running a job.
     pub running_count: u64,
-    /// Worker slots of the lane for disk accesses; the lane for everything else has as many.
+    /// Number of worker slots of the lane for disk accesses. The lane for everything else has as
+    /// many.
     pub worker_count: u64,
-    /// Worker slots of all lanes.
+    /// Number of worker slots of all lanes together.
     pub worker_count_max: u64,
     /// Number of jobs that wait for a worker.
     pub queued_count: u64,
-    /// Memory used by bodies in progress.
+    /// Memory that bodies in progress use, in bytes.
     pub body_memory_len: u64,
-    /// Memory budget of bodies.
+    /// Maximum memory for bodies in progress, in bytes.
     pub body_memory_len_max: u64,
     /// Time that the slowest I/O thread took to respond to the last probe; `None` before the first.
     pub loop_lag_s: Option<f64>,
@@ -303,21 +305,21 @@ pub struct LoadStatus {
     pub io_threads: Vec<f64>,
 }
 
-/// The process, from `/proc`.
+/// Resources that the server process uses, from `/proc`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStatus {
-    /// Process ID.
+    /// PID of the server process.
     pub pid: u32,
-    /// CPU time since the start.
+    /// CPU time that the process has used since its start, in seconds.
     pub cpu_s: f64,
-    /// Resident memory in bytes.
+    /// Resident memory of the process, in bytes.
     pub resident_len: u64,
-    /// Number of open file descriptors.
+    /// Number of file descriptors that the process has open.
     pub open_fds: u64,
     /// Limit of file descriptors; 0 if there is none.
     pub max_fds: u64,
-    /// Number of threads.
+    /// Number of threads of the process.
     pub thread_count: u64,
 }
 

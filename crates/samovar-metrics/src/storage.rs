@@ -65,7 +65,7 @@ pub struct StorageStatus {
     pub collector: CollectorStatus,
 }
 
-/// Uploads since the start.
+/// Counters of uploads since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UploadStatus {
@@ -75,7 +75,7 @@ pub struct UploadStatus {
     pub refused: Vec<EventCount>,
     /// Received bytes of NAR files, including those of refused uploads.
     pub received_len: u64,
-    /// Bytes of verified NARs, decompressed.
+    /// Number of NAR bytes that were verified, decompressed.
     pub verified_len: u64,
     /// Number of verified NARs.
     pub verified_count: u64,
@@ -83,15 +83,15 @@ pub struct UploadStatus {
     pub verification_s: f64,
     /// Number of commits to the upload database.
     pub commit_count: u64,
-    /// Total duration of these commits.
+    /// Total duration of the commits to the upload database, in seconds.
     pub commit_s: f64,
-    /// Number of paths in all commits.
+    /// Number of paths that all commits together contain.
     pub committed_path_count: u64,
     /// Number of paths that wait for a commit.
     pub queued_path_count: u64,
     /// Number of NAR uploads in progress.
     pub running_count: u64,
-    /// Limit of NAR uploads in progress.
+    /// Maximum number of NAR uploads in progress.
     pub running_count_max: u64,
     /// Number of NAR uploads that wait for a slot or for memory.
     pub waiting_count: u64,
@@ -101,11 +101,11 @@ pub struct UploadStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UploadCount {
-    /// `nar`, `narinfo` or `log`.
+    /// What was uploaded: `nar`, `narinfo` or `log`.
     pub kind: String,
-    /// `accepted`, `refused` or `aborted`.
+    /// How the upload ended: `accepted`, `refused` or `aborted`.
     pub result: String,
-    /// Uploads since the start.
+    /// Number of uploads of this kind with this result since the start.
     pub count: u64,
 }
 
@@ -119,11 +119,11 @@ pub struct StoredCacheStatus {
     pub path_count: u64,
     /// Size of the files that count towards the quota.
     pub len: u64,
-    /// Maximum of `len`; `None`: no limit.
+    /// Maximum of [`len`](Self::len) that the quota allows, in bytes; `None`: no limit.
     pub quota_len: Option<u64>,
 }
 
-/// Totals of the database of uploads.
+/// Totals of the upload database.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StorageTotals {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-/// The media type of the format.
+/// The media type of the Prometheus text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Builds a text in the Prometheus format.
@@ -52,7 +52,7 @@ impl Text {
 }
 
 impl Family<'_> {
-    /// Adds a sample.
+    /// Adds a sample with these labels to the family.
     pub(crate) fn put(&mut self, labels: &[(&str, &str)], value: impl fmt::Display) -> &mut Self {
         self.put_as("", labels, value)
     }

@@ -103,9 +103,9 @@ impl Findings {
 /// Parts of the set-up that the checks have opened, for further checks.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// The keys that narinfos are signed with.
+    /// The public keys of the keys with which narinfos are signed.
     pub keys: Vec<PublicKey>,
-    /// The store, if it can be read.
+    /// The opened store; `None` if it cannot be read.
     pub store: Option<Box<dyn Store>>,
 }
 

@@ -24,7 +24,7 @@ pub struct Response {
     pub status: u16,
     /// Status line and header lines with the empty line.
     pub head: String,
-    /// The content, without the framing of chunks.
+    /// The content without chunked framing.
     pub body: Vec<u8>,
     /// The trailer lines of a chunked response.
     pub trailers: String,
@@ -290,7 +290,7 @@ impl<S: Read + Write> Connection<S> {
         self.buffer.get(self.unused.clone()).unwrap_or_default()
     }
 
-    /// Sends bytes.
+    /// Sends bytes to the server.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).unwrap();
@@ -399,7 +399,7 @@ impl<S: Read + Write> Connection<S> {
         (bytes, end.is_ok())
     }
 
-    /// Reads exactly `len` raw bytes.
+    /// Reads exactly `len` raw bytes; panics if the stream ends before.
     #[track_caller]
     pub fn take_bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];

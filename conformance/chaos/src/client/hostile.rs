@@ -25,7 +25,7 @@ const HEADS: [&str; 12] = [
     "\0\x01\x02\x03 / HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-/// Attacks until the run ends.
+/// Attacks the server until the run ends.
 pub(crate) fn run(world: &World, name: &str) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {

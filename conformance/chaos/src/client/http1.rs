@@ -15,7 +15,7 @@ use crate::oracle::check;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// Behaviour of a client on one connection.
+/// The behaviour of a client on one connection.
 #[derive(Debug, Clone, Copy)]
 enum Habit {
     /// Sends each request after the previous response.
@@ -26,7 +26,7 @@ enum Habit {
     Dripping,
     /// Aborts in the middle of a request or of a response.
     Leaving,
-    /// Reads slowly.
+    /// Reads the response slowly.
     Slow,
     /// Resumes an interrupted download.
     Resuming,

@@ -39,7 +39,7 @@ pub(super) struct Draft {
     pub(super) access_log: Option<LogTarget>,
     pub(super) log_format: Option<LogFormat>,
     words: Vec<String>,
-    /// Warnings, one line each.
+    /// Warnings about the command line, one line each.
     warnings: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ pub enum Invocation {
     Version,
     /// Start the server.
     Serve {
-        /// Its configuration, with all warnings.
+        /// The configuration of the server, with all warnings.
         config: Configuration,
         /// Whether the server goes to the background.
         daemonize: bool,

@@ -25,7 +25,7 @@ pub struct AccessConfig {
     /// Trusted proxies, whose [`forwarded`](Self::forwarded) header is believed: prefixes and
     /// addresses, and `unix` for all peers on a Unix socket.
     pub trusted_proxies: Vec<String>,
-    /// The header that trusted proxies write.
+    /// The header from which the client's address is read if a trusted proxy sends the request.
     pub forwarded: Forwarded,
     /// The response to a client that is not admitted.
     pub refuse_with: RefuseWith,
@@ -78,7 +78,7 @@ pub struct CertificateConfig {
     /// SHA-256 fingerprints in hex, with or without colons, as printed by
     /// `openssl x509 -fingerprint -sha256`.
     pub fingerprints: Vec<String>,
-    /// Common names of the subject.
+    /// Common names of the certificates' subjects.
     pub common_names: Vec<String>,
     /// DNS names among the subject's alternative names, case-insensitive.
     pub dns_names: Vec<String>,

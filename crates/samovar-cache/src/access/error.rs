@@ -15,7 +15,7 @@ pub enum AccessError {
         kind: FileKind,
         /// Path of the unreadable file.
         path: PathBuf,
-        /// Cause of the failure.
+        /// Error of reading the file.
         #[source]
         error: io::Error,
     },
@@ -27,14 +27,14 @@ pub enum AccessError {
         /// Path of the file that all users can read.
         path: PathBuf,
     },
-    /// A line of a file is wrong.
+    /// A line of a secret file is wrong.
     #[error("the {kind} {path:?}, line {line}: {problem}")]
     Line {
         /// Purpose of the file with the wrong line.
         kind: FileKind,
         /// Path of the file with the wrong line.
         path: PathBuf,
-        /// Line number, starting at 1.
+        /// Number of the wrong line, starting at 1.
         line: usize,
         /// The fault in this line.
         problem: LineProblem,
@@ -51,7 +51,7 @@ pub enum AccessError {
          `openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
     )]
     Fingerprint(String),
-    /// A rate limit that admits no request.
+    /// The configured rate limit would admit no request.
     #[error("a rate limit needs at least 1 request per second and a burst of at least 1")]
     RateLimit,
     /// A realm that cannot be sent in `WWW-Authenticate`.

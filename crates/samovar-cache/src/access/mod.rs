@@ -96,7 +96,7 @@ pub struct Access {
     lasting: Arc<Lasting>,
 }
 
-/// State that is kept across reloads.
+/// State of access control that is kept across reloads.
 #[derive(Debug)]
 struct Lasting {
     secret: Secret,

@@ -192,7 +192,8 @@ enum Hash {
 
 impl Hash {
     fn parse(text: &str) -> Result<Self, LineProblem> {
-        // Prefixes of `htpasswd` and crypt(5).
+        // Prefixes that `htpasswd` and crypt(5) write, each with its algorithm, which is not
+        // secure.
         const WEAK: [(&str, &str); 6] = [
             ("$apr1$", "MD5"),
             ("$1$", "MD5"),

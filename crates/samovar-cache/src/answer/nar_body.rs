@@ -26,7 +26,7 @@ const RANGE_LEN_MAX: u64 = 512 * 1024;
 /// piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
-    /// Number of bytes in the response.
+    /// Number of bytes that the response contains.
     len: u64,
     left: u64,
     /// Whether the range includes the NAR's last byte.

@@ -39,7 +39,7 @@ pub(crate) struct BulkBudget {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of paths in all lists.
+    /// Total number of paths in all lists.
     count: usize,
     lists: BTreeMap<u64, Arc<List>>,
     next_id: u64,

@@ -179,7 +179,7 @@ impl Plans {
             }
             Err(_) => return Ok(None),
         };
-        // 0 is an unknown size.
+        // A size of 0 in the row means that the size is unknown.
         if plan.nar_size() != info.nar_size && info.nar_size != 0 {
             let is_shorter = plan.nar_size() < info.nar_size;
             return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));

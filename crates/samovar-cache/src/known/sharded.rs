@@ -20,7 +20,7 @@ use crate::sync::Locked;
 #[derive(Debug)]
 pub(crate) struct Sharded<V> {
     shards: Box<[Mutex<Shard<V>>]>,
-    /// Maximum memory of one shard, in bytes.
+    /// Maximum memory that one shard may use, in bytes.
     shard_len_max: usize,
     /// Number of misses: entries that were added for paths without an entry.
     miss_count: AtomicU64,
@@ -193,7 +193,7 @@ impl<V: MemoryLen> Shard<V> {
         young.or_else(|| self.old.entries.get_mut(hash_part))
     }
 
-    /// Returns whether the path had an entry.
+    /// Removes the entry of a path. Returns whether the path had one.
     fn remove(&mut self, hash_part: &HashPart) -> bool {
         let removed = self.young.remove(hash_part);
         removed.or_else(|| self.old.remove(hash_part)).is_some()

@@ -30,7 +30,7 @@ use crate::refusal::{PreparedAnswers, Refusal};
 /// The configuration of a [`SharedStore`].
 #[derive(Debug)]
 pub(crate) struct SharedConfig {
-    /// Memory for small NARs, in bytes.
+    /// Memory for the small-NAR cache, in bytes.
     pub(crate) small_nar_memory_len: usize,
     pub(crate) nar_cache: Option<NarCacheDirectory>,
     pub(crate) gc_lease: Option<LeaseConfig>,

@@ -54,7 +54,7 @@ pub enum KeyFileError {
 pub struct LoadedKey {
     /// The secret key.
     pub key: SecretKey,
-    /// The warnings, one line each.
+    /// Warnings about the key file, one line each.
     pub warnings: Vec<String>,
 }
 

@@ -51,12 +51,12 @@ impl Default for PrefetchQueue {
 struct State {
     /// Paths to prefetch, each with the depth to which its references are followed.
     queue: VecDeque<(HashPart, u8)>,
-    /// Whether a thread serves the queue.
+    /// Whether a prefetch thread serves the queue. If not, paths are not queued.
     is_served: bool,
     is_stopped: bool,
 }
 
-/// The thread's next task.
+/// What the prefetch thread does next.
 pub(crate) enum Task {
     Prefetch(Vec<(HashPart, u8)>),
     Idle,
@@ -95,7 +95,7 @@ impl PrefetchQueue {
         self.earn(EARNED);
     }
 
-    /// Spends credit for `count` narinfos.
+    /// Spends the credit for prefetching `count` narinfos.
     pub(crate) fn pay(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.credit

@@ -17,7 +17,7 @@ pub struct Signing {
     /// The signing keys. If two have the same name, only the first one signs: clients look at one
     /// signature per name.
     pub keys: Vec<SecretKey>,
-    /// The paths to sign.
+    /// The paths that the keys sign.
     pub sign: Sign,
     /// Whether signatures in the store are sent as well.
     pub stored: Stored,

@@ -7,7 +7,7 @@ use samovar_http::Response;
 use samovar_http::http::Status;
 use sha2::{Digest, Sha256};
 
-/// An embedded file.
+/// A file that is embedded in the program.
 #[derive(Debug)]
 pub(crate) struct Asset {
     /// The last segment of its URL: a part of its hash, and its extension.

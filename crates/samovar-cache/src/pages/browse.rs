@@ -27,7 +27,7 @@ const OTHER_COUNT_MAX: usize = 100;
 
 const INDEX: &[u8] = b"index.html";
 
-/// The requested file or directory.
+/// The file or directory of a store path that a request asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) hash_part: HashPart,

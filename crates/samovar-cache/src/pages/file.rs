@@ -51,7 +51,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("video/webm", &["webm"]),
 ];
 
-/// A file, and how to send it.
+/// A file that is sent to a browser, and how it is sent.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) file: File,

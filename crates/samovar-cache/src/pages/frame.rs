@@ -21,11 +21,11 @@ pub(crate) struct Page<'a> {
     pub(crate) cache_name: &'a str,
     /// The root of the cache, relative to the page.
     pub(crate) base: Base,
-    /// A class for the style sheet.
+    /// The page's class in the style sheet.
     pub(crate) kind: &'static str,
     /// Whether the page has a search form.
     pub(crate) has_search: bool,
-    /// The main content.
+    /// The main content of the page.
     pub(crate) main: Markup,
 }
 

@@ -6,7 +6,7 @@ use samovar_metrics::{CollectorStatus, StorageStatus, StoredCacheStatus};
 use super::status::seconds;
 use super::text::{Count, Date, Size};
 
-/// Renders the section.
+/// Renders the section of the status page about the storage for uploads.
 pub(super) fn section(storage: &StorageStatus) -> Markup {
     html! {
         section aria-labelledby="uploads" {

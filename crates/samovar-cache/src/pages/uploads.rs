@@ -17,7 +17,7 @@ const UPLOAD_COUNT_MAX: u32 = 100;
 const PIN_COUNT_MAX: usize = 200;
 
 impl View<'_> {
-    /// Renders the page.
+    /// Renders the page of recent uploads and pins.
     pub(super) fn uploads(&self) -> Response {
         let Some(stored) = self.cache.stored else {
             return self.nothing();

@@ -6,7 +6,7 @@ use samovar_nix::HashPart;
 /// The page that a URL's path names, without the prefix of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PageRoute {
-    /// The cache's prefix without a trailing slash.
+    /// The prefix of the cache, without a trailing slash.
     Prefix,
     /// `/`
     Landing,

@@ -13,7 +13,7 @@ use crate::site::current::Caches;
 #[derive(Debug)]
 pub(crate) struct Background {
     threads: Vec<Threads>,
-    /// Whether narinfos are prefetched.
+    /// Whether the threads prefetch narinfos.
     prefetches: bool,
 }
 

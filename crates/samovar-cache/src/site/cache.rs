@@ -43,13 +43,13 @@ pub struct CacheConfig {
     pub priority: u32,
     /// The signing keys, and the paths that they sign.
     pub signing: Signing,
-    /// The paths that clients may read.
+    /// The read policy: the paths that clients may read.
     pub policy: PolicyConfig,
     /// Access rules for clients; `None`: all clients may read.
     pub access: Option<Access>,
-    /// The web interface; `None`: off.
+    /// Configuration of the web interface; `None` if it is off.
     pub pages: Option<PagesConfig>,
-    /// Uploaded paths; `None`: the cache is read-only.
+    /// The storage for this cache's uploads; `None` if the cache is read-only.
     pub uploads: Option<StoredCache>,
 }
 

@@ -53,15 +53,15 @@ pub struct SiteConfig {
     pub caches: Vec<CacheConfig>,
     /// Memory for rendered narinfos, in bytes. The caches share it equally.
     pub rendered_memory_len: usize,
-    /// Memory for small NARs, in bytes.
+    /// Memory for the small-NAR cache, in bytes.
     pub small_nar_memory_len: usize,
-    /// The NAR cache on disk; `None`: off.
+    /// The directory and size of the NAR cache; `None` if it is off.
     pub nar_cache: Option<NarCacheDirectory>,
-    /// GC leases; `None`: off.
+    /// The configuration of GC leases; `None` if they are off.
     pub gc_lease: Option<LeaseConfig>,
-    /// When to verify the files of paths.
+    /// When the files of paths are verified, and where that is recorded.
     pub trust: Trust,
-    /// The name and version in `/version`.
+    /// The program's name and version, as shown at `/version`.
     pub program: Program,
     /// The upload storage; `None` if uploads are off. A reload takes [`CacheConfig::uploads`] of
     /// new caches from it.

@@ -10,7 +10,7 @@ use super::kinds::ClientAuthority;
 use super::{CacheSettings, Configuration, Pages, Tls, Value};
 use crate::listener::ListenSpec;
 
-/// The server's part of a configuration.
+/// The options of the server that were read so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerDraft {
     pub(super) config: Configuration,
@@ -20,7 +20,7 @@ pub(super) struct ServerDraft {
     pub(super) client_required: bool,
 }
 
-/// One cache's part of a configuration.
+/// The options of one cache that were read so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CacheDraft {
     pub(super) cache: CacheSettings,
@@ -34,7 +34,7 @@ pub(super) struct CacheDraft {
 }
 
 impl ServerDraft {
-    /// Completes the configuration, still without caches.
+    /// Completes the configuration of the server. Its caches are added later.
     pub(super) fn finish(mut self) -> Result<Configuration, ConfigError> {
         if self.client_required && self.client_authorities.is_none() {
             return Err(requires(

@@ -13,9 +13,9 @@ pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
 pub enum Origin {
     /// In this configuration file, on the line with this number.
     File(Arc<Path>, usize),
-    /// In this variable of the environment.
+    /// In the environment variable of this name.
     Variable(String),
-    /// In this option on the command line.
+    /// On the command line, in this option.
     Option(String),
 }
 
@@ -33,15 +33,15 @@ impl fmt::Display for Origin {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error("cannot read the configuration file {0:?}: {1}")]
     Unreadable(PathBuf, io::Error),
-    /// The file is not valid TOML.
+    /// The configuration file is not valid TOML.
     #[error("{path}:{line}: {message}", path = .path.display())]
     Syntax {
-        /// Path of the file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// Number of the invalid line, starting at 1.
         line: usize,
         /// The message of the TOML parser.
         message: String,

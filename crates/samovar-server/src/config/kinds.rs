@@ -18,10 +18,10 @@ pub struct Tls {
     pub clients: Option<ClientAuthority>,
 }
 
-/// Verification of client certificates.
+/// How client certificates are verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAuthority {
-    /// PEM file: the certificate authorities.
+    /// PEM file: the certificate authorities that issue client certificates.
     pub authorities: PathBuf,
     /// Whether clients without a certificate are rejected.
     pub required: bool,

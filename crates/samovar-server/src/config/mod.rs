@@ -208,13 +208,13 @@ pub struct CacheSettings {
     /// Files of the secret keys. An empty path is an error at start: an unset variable must not
     /// turn signing off.
     pub secret_key_files: Vec<PathBuf>,
-    /// Clients that may read. Default: everyone.
+    /// Access rules: which clients may read. By default, all clients may.
     pub access: AccessConfig,
-    /// Which paths the keys sign.
+    /// The paths that the keys sign.
     pub sign: Sign,
-    /// When signatures from the store are sent.
+    /// Whether and when signatures from the store are sent.
     pub stored: Stored,
-    /// Whether narinfos contain the field `CA`.
+    /// Whether narinfos of content-addressed paths contain the field `CA`.
     pub emit_ca: bool,
     /// Whether realisations are signed.
     pub signs_realisations: bool,
@@ -245,7 +245,7 @@ impl CacheSettings {
 pub struct Pages {
     /// Title; empty for the name of the program.
     pub title: String,
-    /// Description; may be empty.
+    /// Description of the cache; may be empty.
     pub description: String,
     /// URL at which clients reach the cache; `None`: the URL under which the browser has reached
     /// it.
@@ -257,7 +257,7 @@ impl Default for CacheSettings {
         Self {
             name: String::new(),
             prefix: String::new(),
-            // As in nix-serve.
+            // nix-serve has the same priority.
             priority: 30,
             secret_key_files: Vec::new(),
             access: AccessConfig::default(),

@@ -18,12 +18,12 @@ use super::toml::{self, Value};
 /// Maximum size of a configuration file, bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// A value and its origin.
+/// The value of an option, and where it was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The value, not yet checked against the option's bounds.
     pub value: Value,
-    /// Where the value comes from.
+    /// The place where the option was set.
     pub origin: Origin,
 }
 

@@ -88,14 +88,14 @@ fn write_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str("\"")
 }
 
-/// A name and its value.
+/// A name in a TOML file and its value.
 #[derive(Debug)]
 pub(super) struct Leaf {
     /// Dotted name, as in `tls.certificate`.
     pub(super) name: String,
     /// The value; `None` for a table, whose entries are separate leaves.
     pub(super) value: Option<Value>,
-    /// Line number, from 1.
+    /// Number of the line with the name, starting at 1.
     pub(super) line: usize,
 }
 

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 /// Default port of a binary cache.
 pub const PORT_DEFAULT: u16 = 5000;
 
-/// Default port of metrics and status.
+/// Default port of the admin server.
 pub const ADMIN_PORT_DEFAULT: u16 = 5001;
 
 /// An address to listen on.
@@ -54,7 +54,7 @@ pub enum Host {
     Any,
     /// Every IPv4 address, or `[::]` on a machine without IPv4. Written `*4`.
     PreferIpv4,
-    /// The same as [`Host::Any`]. Written `*6`.
+    /// Every address, as [`Host::Any`]. Written `*6`.
     PreferIpv6,
     /// Every IPv4 address. Written `!4`.
     OnlyIpv4,
@@ -66,7 +66,7 @@ pub enum Host {
     Name(String),
 }
 
-/// The value of `--listen`.
+/// A parsed value of `--listen`, and what was odd about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedListen {
     /// The address to listen on.

@@ -39,7 +39,7 @@ pub(crate) struct ErrorLog {
     recent: Arc<Mutex<VecDeque<RecentError>>>,
 }
 
-/// Format of the start of a line.
+/// What precedes the message in each line.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     program: &'static str,

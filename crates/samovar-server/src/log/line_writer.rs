@@ -29,7 +29,7 @@ pub(crate) enum Sink {
     File {
         /// Path at which the log file is opened, and reopened after log rotation.
         path: PathBuf,
-        /// The open file, in append mode.
+        /// The open log file, in append mode.
         file: File,
     },
 }

@@ -22,7 +22,7 @@ pub const STOP_TIME: Duration = Duration::from_secs(10);
 /// Time that requests in progress get after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why a server has ended.
+/// The reason why a server has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// A signal stopped it.

@@ -117,7 +117,7 @@ fn unproven(head: Head<'_>) -> Option<IpAddr> {
     std::str::from_utf8(first).ok()?.trim().parse().ok()
 }
 
-/// How an event is logged.
+/// Whether and how often an event is logged.
 enum Line<'a> {
     /// The event is not logged.
     None,

@@ -66,7 +66,7 @@ pub(super) struct Serving<'a> {
     pub(super) server: Arc<Server<Site>>,
     /// Kind of each listener, to be passed to a successor.
     pub(super) kinds: Vec<Kind>,
-    /// URLs of the listeners.
+    /// URLs of the listeners, for the log and the status.
     urls: Vec<String>,
     /// The admin server; `None` before [`announce`](Self::announce), and if it is turned off.
     pub(super) admin: Option<Admin>,

@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of lines per window.
+/// Maximum number of lines in a time window.
 const LINE_COUNT: u32 = 5;
-/// Length of a window.
+/// Length of a time window.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Limits the rate of log lines of one kind.

@@ -196,7 +196,7 @@ impl Successor {
 
     /// Kills the process; returns how it ended.
     pub(super) fn end(&mut self) -> String {
-        // Fails if the process has already exited.
+        // This fails if the process has already exited, which does no harm.
         self.0.kill().ok();
         match self.0.wait().ok().and_then(|status| status.code()) {
             Some(code) => format!("it ended with exit code {code}"),

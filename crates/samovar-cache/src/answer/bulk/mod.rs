@@ -102,7 +102,7 @@ pub(crate) fn many(narinfos: &Arc<Narinfos>, members: Vec<Member>, is_closure: b
     }
 }
 
-/// Parses a list of paths.
+/// Parses the list of paths in a request body.
 pub(crate) fn parse(
     body: &[u8],
     dir: &StoreDir,

@@ -33,7 +33,7 @@ const STEP_COUNT: usize = 32;
 /// shrinks to a third.
 const TYPE: &str = "text/x-nix-narinfos";
 
-/// Makes the response with these records.
+/// Makes the response with the narinfos of the paths in `wanted`.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share, is_closure: bool) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
@@ -50,7 +50,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share, is_closure: bool)
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
 }
 
-/// The body of the response.
+/// The body of a bulk response.
 struct Records {
     narinfos: Arc<Narinfos>,
     wanted: Share,

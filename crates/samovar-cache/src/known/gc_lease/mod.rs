@@ -97,7 +97,7 @@ pub(crate) struct LeaseResult {
 }
 
 impl LeaseResult {
-    /// No lease, and no wait.
+    /// The result without a lease and without a wait.
     const NONE: Self = Self {
         generation: 0,
         has_waited: false,

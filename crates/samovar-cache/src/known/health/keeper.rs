@@ -45,7 +45,7 @@ struct TaskState {
     queue: VecDeque<HashPart>,
     has_changed: bool,
     is_stopped: bool,
-    /// Number of running threads.
+    /// Number of background threads that are running.
     thread_count: usize,
 }
 

@@ -24,7 +24,7 @@ use super::verified::minute_now;
 use crate::sync::Locked;
 use samovar_metrics::ScrubStatus;
 
-/// The interval of progress events.
+/// Interval at which a round reports its progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Minimum interval between the starts of rounds: a small store need not be read all the time.
@@ -33,7 +33,7 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
 /// The pause while the store cannot be read.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Number of paths listed by one query.
+/// Number of paths that one query of the store lists.
 const STEP_COUNT: usize = 128;
 
 /// Verifies the store, round after round, until the server ends.
@@ -60,7 +60,7 @@ struct Planned {
 struct Round<'a> {
     health: &'a Health,
     pace: Pace,
-    /// The minute in which the round started.
+    /// The minute, counted since 1970, in which the round started.
     started: u32,
     reported_at: Instant,
     status: ScrubStatus,

@@ -95,7 +95,7 @@ impl Drop for Allocation {
     }
 }
 
-/// All entries of the NAR cache.
+/// The NAR cache: its entries, and the copies that are being written.
 #[derive(Debug)]
 pub(crate) struct NarCache {
     directory: NarCacheDirectory,

@@ -74,9 +74,9 @@ pub(crate) struct Policy {
 pub(crate) enum Decision {
     /// The path may be read, at least until this Unix time in seconds.
     Allowed { until: i64 },
-    /// No allow rule matches it.
+    /// No allow rule matches the path.
     NotAllowed,
-    /// A deny rule matches it.
+    /// A deny rule matches the path.
     Denied,
     /// The closures of the roots are unknown, so no decision is possible.
     Unknown,

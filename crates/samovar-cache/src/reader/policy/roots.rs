@@ -65,7 +65,7 @@ pub(super) struct RuleRoots {
 pub(crate) struct Roots {
     rules: Vec<RuleRoots>,
     sets: RwLock<Option<Arc<Sets>>>,
-    /// Number of changes of `sets` so far.
+    /// Number of changes of the closures so far.
     generation: AtomicU64,
 }
 

@@ -21,11 +21,11 @@ use super::{Configuration, rules, unit};
 pub struct OptionSpec {
     /// Dotted name, as in the configuration file.
     pub name: &'static str,
-    /// Description, of one or two sentences.
+    /// Description of the option, of one or two sentences.
     pub help: &'static str,
     /// The corresponding option of nix-serve, with its dashes; `None` if nix-serve has none.
     pub nix_serve: Option<&'static str>,
-    /// Type and bounds of the value.
+    /// Type and bounds of the option's value.
     pub kind: Kind,
     /// Whether the option belongs to the server or to each cache.
     pub scope: Scope,
@@ -78,7 +78,7 @@ pub enum Scope {
 /// Name of the table that contains a table per named cache.
 pub(super) const CACHES: &str = "caches";
 
-/// Prefix of environment variables.
+/// Prefix of the environment variables that set options.
 pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
 
 /// The default of an option as `--help` and the reference show it.
@@ -86,7 +86,7 @@ pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
 enum Shown {
     /// A description, for a default that is not a single value.
     Words(&'static str),
-    /// The value in the default configuration.
+    /// The value that the default configuration has.
     Value(fn(&Configuration) -> String),
     /// The value in the default configuration, followed by a remark.
     ValueOr(fn(&Configuration) -> String, &'static str),

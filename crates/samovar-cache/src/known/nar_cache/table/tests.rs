@@ -198,7 +198,7 @@ fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() 
     dir.close().unwrap();
     assert!(start(3).is_none());
     assert_eq!(events.take(), ["NAR cache failed"]);
-    // Files that are open are still there.
+    // The file of a copy was open when the directory vanished, so it can still be read.
     assert!(cache.find(&key(1)).is_some());
     let fail_at = |time| cache.state.locked().failed_at = Instant::now().checked_sub(time);
     fail_at(PAUSE);
