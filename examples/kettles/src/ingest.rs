@@ -5,8 +5,9 @@
 //! All work that must become durable enters one bounded queue. One writer thread takes everything
 //! in the queue and commits it as one transaction, while the next batch gathers in the queue. The
 //! busier the server, the larger the batches and the lower the cost per row. A row that arrives at
-//! an idle server is committed at once. Otherwise there are some milliseconds between two commits,
-//! because committing a single row costs a hundred times as much as a row of a large batch.
+//! an idle server is committed at once. Under load, the writer leaves some milliseconds between two
+//! commits, because committing a single row costs a hundred times as much as a row of a large
+//! batch.
 //!
 //! A request is answered only after its commit. If the queue is full, or an entry has waited too
 //! long, the client gets an error at once, so the server never accepts more work than it can finish

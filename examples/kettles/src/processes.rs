@@ -9,9 +9,9 @@
 //! received it, and `GET /statistics` adds up the commits of all processes. A command reaches the
 //! other processes within about a second. A process does not know which commands the others have
 //! sent, so a kettle that reconnects to another process may get a command again. `GET /metrics` and
-//! the live page show one process; for them, each process has a loopback address of its own, which
-//! its replacement inherits. The supervisor reserves all ports with sockets that are bound and do
-//! not listen.
+//! the live page show the values of one process. To make the values of every process available,
+//! each process also listens on a loopback address of its own; if the process ends, its replacement
+//! listens there. The supervisor reserves all ports with sockets that are bound and do not listen.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};

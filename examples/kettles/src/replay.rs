@@ -1,9 +1,10 @@
 //! `kettles replay-2017`: the original server, to watch it saturate.
 //!
-//! This replica has the properties of the original that limited it: 16 PostgreSQL connections; for
-//! each measurement, a transaction that looks up the device, and an INSERT as text; an unbounded
-//! queue in front of the database; and a scan of the whole history for each request of the
-//! statistics. Its tables are in the schema `replay_2017`, and its sums are rounded.
+//! This replica has the properties that limited the original. It has 16 PostgreSQL connections, and
+//! an unbounded queue of requests in front of them. For each measurement, it runs a transaction
+//! that looks up the device, and then an INSERT with the values as text. For each request of the
+//! statistics, it scans the whole history. Its tables are in the schema `replay_2017`, and its sums
+//! are rounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};

@@ -4,13 +4,14 @@
 //!
 //! A kettle stands in a room that is warmest in the afternoon and in July. Its water cools towards
 //! room temperature and is boiled mostly in the morning, at noon and in the evening; each boil
-//! takes energy from the battery and some cups from the reservoir. A battery below 30 %, or too low
-//! to boil, is charged to 95 %; a reservoir below 300 mL is refilled with cold water. Values have
-//! the resolution of real sensors (0.1 °C, 1 mL, 1 mWh), so they compress like real ones, and
-//! hourly means follow the day.
+//! takes energy from the battery and some cups of water from the reservoir. If the battery is below
+//! 30 %, or too low to boil the water, it is charged to 95 %. If the reservoir is below 300 mL, it
+//! is refilled with cold water. Values have the resolution of real sensors (0.1 °C, 1 mL, 1 mWh),
+//! so the generated data compresses like real data. The hourly means of the water temperature vary
+//! over the day.
 //!
-//! Only the four basic operations are used, because they give equal results on all machines; sines
-//! are approximated by parabolas.
+//! The generator uses only the four basic operations, because they give equal results on all
+//! machines. It approximates sines by parabolas.
 
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;

@@ -2,12 +2,13 @@
 //!
 //! # Theory of operation
 //!
-//! Totals are sums over the newest measurement of each device, so that measurement must be known
-//! before a row can be counted. It is kept in memory, 100 bytes per device: on disk, each row would
-//! need an update at a random place, at three times the cost of the row itself. Instead, each
-//! transaction appends its changes to the table `change`. In the background, a checkpoint copies
-//! the changes to the table `device` and deletes them from `change`: a few devices per commit, in
-//! table order, so that they share pages. At the start, both tables are read.
+//! Totals are sums over the newest measurement of each device, so the store must know that
+//! measurement before it can count a new row. It keeps the newest measurements in memory, in 100
+//! bytes per device. If they were only on disk, each row would need an update at a random place, at
+//! three times the cost of the row itself. Instead, each transaction appends its changes to the
+//! table `change`. In the background, a checkpoint copies the changes to the table `device` and
+//! deletes them from `change`: a few devices per commit, in table order, so that they share pages.
+//! At the start, the store reads both tables.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -45,7 +46,7 @@ const LOG_LEN: i64 = 4000;
 /// Number of rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: usize = 5000;
 /// Maximum time to wait for another program that writes to the file, such as `sqlite3`. It is less
-/// than the kettles' time limit, because they wait too.
+/// than the time limit of the kettles, because their requests wait too.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Number of rows per INSERT statement. With a statement for each row, half of the cost would be
 /// the statement.

@@ -1,5 +1,5 @@
-//! A PostgreSQL server for one test, in a temporary directory and with a socket there; removed
-//! after the test.
+//! Starts a PostgreSQL server for one test. Its data and its socket are in a temporary directory,
+//! which is removed after the test.
 
 #![expect(
     clippy::unwrap_used,
