@@ -93,7 +93,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Returns the status and message of an error that the client has caused.
+/// Returns the status and message of an error that the client has caused; `None` for any other
+/// error.
 fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
     let mut next = Some(error);
     while let Some(error) = next {

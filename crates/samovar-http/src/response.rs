@@ -88,7 +88,7 @@ impl Body {
         (sender, Self::Source(Box::new(receiver)))
     }
 
-    /// Returns the length in bytes, if known.
+    /// Returns the length in bytes; `None` if it is not known in advance.
     pub fn len(&self) -> Option<u64> {
         match self {
             Self::Source(source) => source.len(),
@@ -173,7 +173,7 @@ pub struct Response {
     pub(crate) status: Status,
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Body,
-    /// Length of the body in bytes, if known.
+    /// Length of the body in bytes; `None` if it is not known in advance.
     pub(crate) body_len: Option<u64>,
     /// Whether the body must not be compressed.
     pub(crate) is_uncompressed: bool,

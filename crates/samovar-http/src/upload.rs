@@ -53,7 +53,7 @@ impl BodyError {
     }
 
     /// Returns the `BodyError` inside an error of a [`BodyReader`](crate::BodyReader), even if
-    /// other code has passed that error on.
+    /// other code has passed that error on; `None` for any other error.
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }

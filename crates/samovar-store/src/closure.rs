@@ -44,7 +44,7 @@ pub(crate) fn lookup_each(
         .collect()
 }
 
-/// Finds a closure by one look-up per path.
+/// Finds a closure by one look-up per path; returns `None` if the first path is absent.
 pub(crate) fn by_lookups(
     hash_part: HashPart,
     count_max: usize,

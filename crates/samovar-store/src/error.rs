@@ -62,7 +62,7 @@ impl StoreError {
         )
     }
 
-    /// Returns the remedy for the operator, if there is one.
+    /// Returns the remedy for the operator; `None` if there is none.
     #[must_use]
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {

@@ -36,8 +36,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns the logical store directory: the prefix of store paths, wherever the files are.
     fn store_dir(&self) -> &StoreDir;
 
-    /// Looks up the valid path with this hash part. Row, references and signatures are read in one
-    /// transaction.
+    /// Looks up the valid path with this hash part; returns `None` if it is absent. Row, references
+    /// and signatures are read in one transaction.
     ///
     /// A path of unknown NAR size counts as absent: neither its narinfo nor its NAR can be served.
     /// Malformed stored signatures are left out.

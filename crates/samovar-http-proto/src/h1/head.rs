@@ -176,7 +176,8 @@ pub fn parse(
     Ok(Some(empty_line_len.saturating_add(head_len)))
 }
 
-/// Handles an incomplete head: asks for more input unless the head already exceeds a limit.
+/// Handles an incomplete head: returns `None` to ask for more input, or a refusal if the head
+/// already exceeds a limit.
 fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
     if is_target_too_long(head, limits) {
         Err(Refusal::TargetTooLong)
@@ -259,7 +260,7 @@ fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
 /// The parts of a split request target.
 #[derive(Debug, Default)]
 struct Target<'a> {
-    /// Authority of a target in absolute form; never empty.
+    /// Authority of a target in absolute form, never empty; `None` for any other form.
     authority: Option<&'a [u8]>,
     path: &'a [u8],
     query: Option<&'a [u8]>,
@@ -317,6 +318,7 @@ fn is_tunnel(target: &[u8]) -> bool {
 }
 
 /// Splits an absolute-form target into its authority and the rest; an empty rest means the root.
+/// Returns `None` if the target does not start with `http://` or `https://` and a valid authority.
 fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     let scheme_len = [&b"http://"[..], &b"https://"[..]]
         .into_iter()
@@ -467,7 +469,7 @@ impl ConnectionTokens {
     }
 }
 
-/// Parses a decimal number without sign, white space or list.
+/// Parses a decimal number; returns `None` for a sign, white space, a list, or any other text.
 fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;

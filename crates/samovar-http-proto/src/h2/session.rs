@@ -374,7 +374,8 @@ impl<T: Default> Session<T> {
         self.end_if_abused(result);
     }
 
-    /// Opens a stream for a request, unless the request is malformed.
+    /// Opens a stream for a request. If the request is malformed, resets the stream and returns
+    /// `None`.
     fn admit(
         &mut self,
         request: Request<RecvStream>,
@@ -416,7 +417,7 @@ impl<T: Default> Session<T> {
         Some(event)
     }
 
-    /// Polls the streams until one has an event.
+    /// Polls the streams until one has an event; returns `None` if none has.
     fn poll_streams(&mut self) -> Option<Event> {
         if self.changes == Changes::default() {
             return None;

@@ -118,7 +118,7 @@ fn members<'a>(
     members.filter_map(member_of)
 }
 
-/// Parses `codings [ weight ]`, with optional white space.
+/// Parses `codings [ weight ]`, with optional white space; returns `None` if the text is malformed.
 fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
     let coding = trim_ows(parts.next()?);
@@ -136,7 +136,8 @@ fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     (!coding.is_empty()).then_some((coding, weight))
 }
 
-/// Parses `0` or `1` with up to three decimals (RFC 9110, 12.4.2).
+/// Parses `0` or `1` with up to three decimals (RFC 9110, 12.4.2); returns `None` for any other
+/// text.
 fn qvalue(text: &[u8]) -> Option<Weight> {
     let (&whole, rest) = text.split_first()?;
     let digits = match rest.split_first() {

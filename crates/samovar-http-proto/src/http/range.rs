@@ -68,7 +68,8 @@ fn parse(value: &[u8], total: u64) -> Option<RangeOutcome> {
     Some(RangeOutcome::Part { start, end })
 }
 
-/// Parses a decimal number. Saturates on overflow: any number that large lies beyond the body.
+/// Parses a decimal number; returns `None` for any other text. Saturates on overflow: any number
+/// that large lies beyond the body.
 fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;

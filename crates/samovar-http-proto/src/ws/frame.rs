@@ -112,7 +112,8 @@ pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     }))
 }
 
-/// Returns the payload length, and the number of bytes that its extended encoding takes.
+/// Returns the payload length, and the number of bytes that its extended encoding takes; `None` if
+/// these bytes have not all arrived.
 fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, usize)>, Failure> {
     match short {
         126 => {

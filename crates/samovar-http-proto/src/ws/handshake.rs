@@ -251,7 +251,8 @@ fn is_extension_param(text: &str) -> bool {
         && unquoted(value.trim_ascii()).is_some_and(|value| encode::is_field_name(&value))
 }
 
-/// Returns a value without quotes and escapes.
+/// Returns a value without quotes and escapes; `None` if the closing quote or an escaped character
+/// is missing.
 fn unquoted(value: &str) -> Option<String> {
     let Some(quoted) = value.strip_prefix('"') else {
         return Some(value.to_owned());

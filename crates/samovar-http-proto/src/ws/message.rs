@@ -45,7 +45,8 @@ struct Begun {
 /// Assembles the messages of one client from its frames.
 #[derive(Debug, Default)]
 pub struct Assembler {
-    /// An incomplete frame, and the number of payload bytes received.
+    /// The frame that is incomplete, and the number of its payload bytes received so far; `None`
+    /// between frames.
     frame: Option<(FrameHeader, u64)>,
     begun: Option<Begun>,
     /// Payload of the current message. Invariant: empty unless `begun` is set.

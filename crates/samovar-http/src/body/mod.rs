@@ -34,8 +34,9 @@ pub enum Progress {
 
 /// Produces a body piece by piece. Called on workers, so it may block on disk I/O.
 pub trait Source: Send {
-    /// Returns the length of the whole body in bytes, if known in advance. The length is sent to
-    /// the client; if the source then yields more or fewer bytes, the connection is reset.
+    /// Returns the length of the whole body in bytes; `None` if it is not known in advance. The
+    /// length is sent to the client; if the source then yields more or fewer bytes, the connection
+    /// is reset.
     fn len(&self) -> Option<u64>;
 
     /// Whether the body is known to be empty.

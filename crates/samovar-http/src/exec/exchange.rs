@@ -40,7 +40,7 @@ pub(crate) trait Carrier: Sized {
     fn requeue(self, request: Box<Request>) -> Job;
 
     /// Takes carrier and request out of a [`requeue`](Self::requeue) job that the queue has
-    /// refused.
+    /// refused. Returns `None` for a job of any other kind.
     fn refused(job: Job) -> Option<(Self, Box<Request>)>;
 
     /// Prepares the response after the handler has returned. `request` is kept for the report to
@@ -95,7 +95,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     }
 }
 
-/// Requeues the request in another lane; returns it if that lane is full.
+/// Requeues the request in another lane. If that lane is full, returns the request and its carrier.
 fn requeue<S: Service, C: Carrier>(
     shared: &Shared<S>,
     carrier: C,

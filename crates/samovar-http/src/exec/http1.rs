@@ -244,8 +244,8 @@ pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     drop(fail(shared, &mut conn, End::Cut));
 }
 
-/// Aborts the response in progress. Returns the rest of its body instead of dropping it, because
-/// that may block.
+/// Aborts the response in progress. Returns the rest of its body, if any, instead of dropping it,
+/// because that may block.
 pub(crate) fn fail<S: Service>(
     shared: &Shared<S>,
     conn: &mut Conn,

@@ -87,7 +87,7 @@ impl LaneState {
         }
     }
 
-    /// Takes the next job if a slot is free.
+    /// Takes the next job; returns `None` if no slot is free or no job is queued.
     fn take(&mut self) -> Option<Job> {
         if self.running_count >= self.slots_max {
             return None;
@@ -120,8 +120,8 @@ impl State {
         &mut self.lanes[lane as usize]
     }
 
-    /// Takes the next job. The prompt lane comes first: its slots are limited, so threads remain
-    /// for the other lanes.
+    /// Takes the next job of any lane; returns `None` if no lane has both a job and a free slot.
+    /// The prompt lane comes first: its slots are limited, so threads remain for the other lanes.
     fn take(&mut self) -> Option<Job> {
         self.lanes.iter_mut().find_map(LaneState::take)
     }

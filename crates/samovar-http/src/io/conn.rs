@@ -49,11 +49,13 @@ pub(crate) struct Conn {
     /// The deferred response for which the connection waits; `None` if it does not wait for one.
     pub(crate) later: Option<Arc<Later>>,
     pub(crate) answer: Answer,
-    /// The client's certificates, set after the TLS handshake.
+    /// The client's certificates; `None` before the TLS handshake and without TLS.
     pub(crate) session: Option<Arc<Session>>,
-    /// The connection's unit of the handshake budget, held while the TLS handshake is in progress.
+    /// The connection's unit of the handshake budget while the TLS handshake is in progress;
+    /// otherwise `None`.
     pub(crate) handshake: Option<Held>,
-    /// The WebSocket that takes over the connection once the response is sent.
+    /// The WebSocket that takes over the connection once the response is sent; `None` for any other
+    /// response.
     pub(crate) upgrade: Option<Box<Accepted>>,
     /// Whether a read may return bytes or the end of the stream.
     pub(crate) readable: bool,

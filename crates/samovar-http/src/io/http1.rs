@@ -260,8 +260,8 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles a request head: sends the response, or returns the request for a worker. If the body
-    /// must be received first, it does neither.
+    /// Handles a request head. Either sends the response and returns `None`, or returns the request
+    /// for a worker. If the body must be received first, stores the request and returns `None`.
     fn on_head(
         &mut self,
         conn: &mut Conn,
@@ -341,7 +341,8 @@ impl<S: Service> Context<S> {
         reply.refuse(&self.shared.service, refusal.status(), refusal.to_string());
     }
 
-    /// Refuses a job that does not fit into the queue; returns its connection and the next step.
+    /// Refuses a job that does not fit into the queue. Returns its connection and the next step;
+    /// `None` for jobs that are not refused here.
     pub(super) fn refuse_overload(&mut self, job: Job) -> Option<(Box<Conn>, Next)> {
         self.incident(&Incident::WorkersFull);
         let (mut conn, is_head) = match job {

@@ -282,7 +282,7 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     })
 }
 
-/// Returns the process's limit of open descriptors.
+/// Returns the process's limit of open descriptors; `None` if it has no limit.
 pub(crate) fn descriptors_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

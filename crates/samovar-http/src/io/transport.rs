@@ -85,7 +85,7 @@ impl Transport {
         len.is_some_and(|len| len == buffer_len || peer_ended || is_tls)
     }
 
-    /// Returns the socket if the kernel can send file ranges to it.
+    /// Returns the socket if the kernel can send file ranges to it; `None` with TLS.
     pub(crate) fn plain(&self) -> Option<&OwnedFd> {
         match self {
             Self::Plain(socket) => Some(socket),

@@ -26,7 +26,7 @@ pub(crate) struct Upload {
     core: Arc<Core>,
     /// Number of bytes of `conn.input` already consumed; at most its length.
     input_at: usize,
-    /// The refusal that has ended the body, if any.
+    /// The refusal that has ended the body; `None` while the body is valid.
     refusal: Option<Refusal>,
     /// Whether this upload has read from the socket.
     has_received: bool,
@@ -45,7 +45,8 @@ impl Upload {
         }
     }
 
-    /// Takes the connection out of the request's link.
+    /// Takes the connection out of the request's link; returns `None` if the link is not an
+    /// `Upload`.
     pub(crate) fn take_conn(link: Box<dyn RequestLink>) -> Option<Box<Conn>> {
         let upload = link.into_any().downcast::<Self>().ok()?;
         let mut conn = upload.conn;

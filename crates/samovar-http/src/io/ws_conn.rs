@@ -20,7 +20,7 @@ pub(crate) struct SocketConn {
     pub(super) socket: Socket,
     pub(super) key: Key,
     pub(super) assembler: Assembler,
-    /// The handler, if it runs on the I/O thread.
+    /// The handler, if it runs on the I/O thread; otherwise `None`, and the socket owns it.
     pub(super) inline: Option<Box<dyn Handler>>,
     /// Bytes that were read but must wait for the handler.
     pub(super) input: Vec<u8>,

@@ -133,7 +133,8 @@ impl<V: Default> Trie<V> {
         child
     }
 
-    /// Finds the most specific matching pattern whose value `accept` accepts.
+    /// Finds the most specific matching pattern whose value `accept` accepts. Returns the result of
+    /// `accept` and the captures; `None` if no such pattern matches.
     pub(crate) fn find<'t, T>(
         &'t self,
         path: &Path<'_>,

@@ -22,7 +22,8 @@ pub(crate) enum Event<'a> {
 pub(crate) struct End {
     pub(crate) closed: Closed,
     /// The close frame that is sent after the handler has processed all messages, so that the
-    /// handler's replies precede it (RFC 6455, 5.5.1, permits the delay).
+    /// handler's replies precede it (RFC 6455, 5.5.1, permits the delay). `None` if no close frame
+    /// is to be sent.
     pub(crate) reply: Option<CloseReply>,
 }
 
@@ -84,7 +85,8 @@ impl Inbound {
         !std::mem::replace(&mut self.is_claimed, true)
     }
 
-    /// Takes the handler, for the worker that claimed the socket.
+    /// Takes the handler, for the worker that claimed the socket; returns `None` if another worker
+    /// has the handler, or if it runs on the I/O thread.
     pub(super) fn take_handler(&mut self) -> Option<Box<dyn Handler>> {
         self.handler.take()
     }

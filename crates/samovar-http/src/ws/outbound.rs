@@ -80,8 +80,8 @@ pub(crate) struct Outbound {
     sent_len: usize,
     /// Number of bytes in the queue.
     queued_len: usize,
-    /// The latest pong, which waits until the current frame is sent (RFC 6455, 5.5.3, allows
-    /// omitting earlier pongs).
+    /// The latest pong that waits until the current frame is sent; `None` if no pong waits. RFC
+    /// 6455, 5.5.3, allows omitting earlier pongs.
     pong: Option<Box<[u8]>>,
     /// Whether the last write was incomplete; epoll will report when the socket is writable.
     pub(crate) is_blocked: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Outbound {
     pub(crate) is_corked: bool,
     /// Number of bytes written so far.
     pub(crate) moved_len: u64,
-    /// Time at which the server's close frame was queued.
+    /// Time at which the server's close frame was queued; `None` before that.
     pub(crate) closing_since: Option<Instant>,
 }
 
@@ -198,7 +198,8 @@ impl Outbound {
 
     // Methods for the I/O thread.
 
-    /// Ends the connection; sending fails from now on.
+    /// Ends the connection: sending fails from now on. Returns the transport, if the connection
+    /// still had one.
     pub(crate) fn end(&mut self) -> Option<Transport> {
         self.phase = Phase::Ended;
         self.queue = VecDeque::new();

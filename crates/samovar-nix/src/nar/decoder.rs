@@ -108,7 +108,8 @@ pub struct Decoder {
     /// The string that is being collected: length, bytes, padding. Its size is bounded by the
     /// longest target with its framing.
     buffer: Vec<u8>,
-    /// Length of a complete string in `buffer`. The next call removes the string.
+    /// Length of the string in `buffer` if it is complete; otherwise `None`. The next call removes
+    /// a complete string.
     text_len: Option<usize>,
     names: Names,
     /// Number of bytes consumed since the start of the NAR.

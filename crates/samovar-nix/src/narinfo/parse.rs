@@ -280,7 +280,7 @@ pub(super) fn is_known(key: &[u8]) -> bool {
     KNOWN.contains(&key)
 }
 
-/// Parses `Compression`. An empty value counts as a missing field.
+/// Parses `Compression`. Returns `None` for an empty value, which counts as a missing field.
 fn compression(value: &str) -> Result<Option<Compression>, NarInfoErrorKind> {
     if value.is_empty() {
         return Ok(None);
@@ -290,7 +290,8 @@ fn compression(value: &str) -> Result<Option<Compression>, NarInfoErrorKind> {
         .ok_or(NarInfoErrorKind::Compression)
 }
 
-/// Parses a decimal number; a plus sign and leading zeros are allowed, as in Nix.
+/// Parses a decimal number; returns `None` for any other text. A plus sign and leading zeros are
+/// allowed, as in Nix.
 fn number(value: &str) -> Option<u64> {
     value.parse().ok()
 }

@@ -124,7 +124,7 @@ impl Loader {
     }
 
     /// Takes the handle of the background thread out, so that the caller can join the thread
-    /// without holding the loader's mutex.
+    /// without holding the loader's mutex. Returns `None` if no load is running.
     pub(super) fn take_thread(&mut self) -> Option<JoinHandle<()>> {
         match std::mem::replace(&mut self.background, Background::Idle) {
             Background::Running(thread) => Some(thread),

@@ -33,7 +33,8 @@ struct Shared {
     store_dir: StoreDir,
     silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
-    /// The cached failure of realisation queries, returned to all queries until it expires.
+    /// The cached failure of realisation queries, returned to all queries until it expires; `None`
+    /// before the first failure.
     realisations: Mutex<Option<CachedFailure>>,
 }
 
@@ -84,7 +85,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Looks up the path with this hash part. A path of unknown NAR size counts as absent, as in
+    /// Looks up the path with this hash part; returns `None` if it is absent. A path of unknown NAR
+    /// size counts as absent, as in [`Store::lookup`](crate::Store::lookup).
     /// [`Store::lookup`](crate::Store::lookup).
     ///
     /// # Errors
@@ -111,7 +113,8 @@ impl Daemon {
         self.query(|connection| connection.is_valid(self.store_dir(), path))
     }
 
-    /// Looks up a realisation; returns its JSON document.
+    /// Looks up a realisation; returns its JSON document, or `None` if it is absent or the daemon
+    /// does not support realisations.
     ///
     /// A daemon of Nix 2.8 without the experimental feature does not return an error: its process
     /// fails an assertion and closes the connection. If that happens on two connections in a row,

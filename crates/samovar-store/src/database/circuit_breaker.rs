@@ -36,7 +36,7 @@ pub(super) struct CircuitBreaker {
     busy_until: Option<Instant>,
     /// Number of the query that probes the lock.
     probe: u64,
-    /// Time at which a query last got the lock.
+    /// Time at which a query last got the lock; `None` before the first.
     passed_at: Option<Instant>,
     failed: Option<(StoreError, Instant)>,
 }

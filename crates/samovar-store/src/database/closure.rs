@@ -13,7 +13,8 @@ const REFERENCES: &str = "select reference from Refs where referrer = ?1 order b
 
 const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
 
-/// Finds the closure of the path with this hash part, in one transaction.
+/// Finds the closure of the path with this hash part, in one transaction; returns `None` if the
+/// path is absent.
 pub(crate) fn closure(
     connection: &Connection,
     dir: &StoreDir,

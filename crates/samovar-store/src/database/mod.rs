@@ -72,7 +72,7 @@ pub(crate) struct Database {
     /// Whether this process has ever read the database.
     was_read: AtomicBool,
     breaker: Mutex<CircuitBreaker>,
-    /// The WAL left by a database that was replaced.
+    /// The WAL left by a database that was replaced; `None` if there is none.
     stale_wal: Mutex<Option<StaleWal>>,
 }
 

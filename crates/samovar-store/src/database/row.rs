@@ -56,7 +56,7 @@ fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     prefix
 }
 
-/// Looks up the path with this hash part.
+/// Looks up the path with this hash part; returns `None` if it is absent.
 ///
 /// A row whose `narSize` is unknown (NULL or 0, from stores older than that column) counts as
 /// absent: its NAR cannot be announced, and clients reject a narinfo with `NarSize: 0`.
@@ -109,7 +109,8 @@ pub(super) fn sample(
     Ok(())
 }
 
-/// Reads a row with the columns of [`BY_PREFIX`], and its references.
+/// Reads a row with the columns of [`BY_PREFIX`], and its references. Returns `None` if the NAR
+/// size is unknown.
 fn read(
     connection: &Connection,
     dir: &StoreDir,

@@ -96,7 +96,8 @@ impl fmt::Display for Schema {
 }
 
 impl Schema {
-    /// Returns the warning for a database that passed [`check`](Self::check).
+    /// Returns the warning for a database that passed [`check`](Self::check); `None` if its schema
+    /// version is known.
     pub(crate) fn warning(self) -> Option<SchemaWarning> {
         (!self.is_known()).then_some(SchemaWarning(self))
     }

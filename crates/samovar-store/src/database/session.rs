@@ -31,9 +31,10 @@ pub(crate) struct Session {
     /// State of the file when the session was opened.
     opened: Observation,
     pub(super) content: Option<Content>,
-    /// Checkpoint progress when the file was last found unchanged.
+    /// Checkpoint progress when the file was last found unchanged; `None` outside WAL mode, or if
+    /// it could not be read.
     pub(super) checkpoint: Mutex<Option<Progress>>,
-    /// State of `db/schema` when the session was opened.
+    /// State of `db/schema` when the session was opened; `None` if the file could not be read.
     pub(super) schema_file: Option<FileState>,
     /// Never empty while the session is in use: the last connection's lock keeps `-wal` and `-shm`
     /// in place. Declared before `source`, whose descriptor must be closed last.

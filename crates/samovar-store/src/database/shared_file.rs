@@ -74,7 +74,7 @@ impl SharedFile {
         })
     }
 
-    /// Returns the open file.
+    /// Returns the open file; `None` only during drop.
     pub(crate) fn get(&self) -> Option<&File> {
         self.file.as_deref()
     }

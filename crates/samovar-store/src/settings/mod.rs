@@ -23,9 +23,9 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Log directory; build logs are in `drvs` below it.
     pub log_dir: PathBuf,
-    /// The daemon's socket, if the environment names one.
+    /// The daemon's socket that the environment names; `None` if it names none.
     pub daemon_socket: Option<PathBuf>,
-    /// The default store URI: `NIX_REMOTE`, else `store` in `nix.conf`.
+    /// The default store URI: `NIX_REMOTE`, else `store` in `nix.conf`; `None` if neither is set.
     pub remote: Option<String>,
     /// Whether Nix keeps its database in WAL mode (`use-sqlite-wal`, default true).
     pub use_sqlite_wal: bool,

@@ -24,7 +24,8 @@ struct Level {
     /// The open descriptor; `None` once it was closed. Only the innermost [`OPEN_COUNT_MAX`] stay
     /// open.
     directory: Option<OwnedFd>,
-    /// Device and inode, read before the descriptor is closed.
+    /// Device and inode of the directory, read before its descriptor is closed; `None` before it is
+    /// closed for the first time.
     identity: Option<(u64, u64)>,
 }
 

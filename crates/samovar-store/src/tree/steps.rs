@@ -14,7 +14,7 @@ pub(super) enum Steps {
 }
 
 impl Steps {
-    /// Takes the next step: see [`Walk::next`].
+    /// Takes the next step, `None` at the end: see [`Walk::next`].
     pub(super) fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self {
             Self::Walk(walk) => walk.next(contents),

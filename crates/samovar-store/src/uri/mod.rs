@@ -74,7 +74,8 @@ pub enum StoreKind {
 /// The directories that a URI names. The settings determine the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parameters {
-    /// The directory that holds `nix/store`, `nix/var/nix` and `nix/var/log/nix`.
+    /// The directory that contains `nix/store`, `nix/var/nix` and `nix/var/log/nix`; `None` if the
+    /// URI does not name it. The same holds for the other directories.
     pub root: Option<PathBuf>,
     /// The physical store directory.
     pub real: Option<PathBuf>,

@@ -42,7 +42,7 @@ pub(crate) struct H2Conn {
     /// Whether another step is scheduled before the thread sleeps.
     pub(crate) is_scheduled: bool,
     pub(crate) is_lingering: bool,
-    /// Time at which the GOAWAY was sent. New streams are refused from then on.
+    /// Time at which the GOAWAY was sent; `None` before that. New streams are refused from then on.
     pub(crate) leaving_since: Option<Instant>,
     /// Number of handlers that are running or queued, even if their streams have ended.
     pub(crate) handler_count: usize,
@@ -55,7 +55,8 @@ pub(crate) struct H2Conn {
     pub(crate) turn_len: u64,
     /// Time at which a stream last started or ended, or lingering started.
     pub(crate) since: Instant,
-    /// Start of the current throughput window, while the socket accepts no more bytes.
+    /// Start of the current throughput window while the socket accepts no more bytes; otherwise
+    /// `None`.
     pub(crate) stuck_since: Option<Instant>,
     /// Number of bytes sent since `stuck_since`; while lingering, number of bytes received.
     pub(crate) moved_len: u64,

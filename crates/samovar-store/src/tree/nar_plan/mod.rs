@@ -117,7 +117,8 @@ impl NarPlan {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the last checkpoint at or before an offset.
+    /// Returns the last checkpoint at or before an offset; `None` if the offset precedes all
+    /// checkpoints.
     fn checkpoint(&self, nar_offset: u64) -> Option<Checkpoint> {
         let count = self
             .checkpoints

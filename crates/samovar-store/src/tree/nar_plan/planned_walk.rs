@@ -43,7 +43,7 @@ impl PlannedWalk {
         Ok(walk)
     }
 
-    /// Takes the next step: see [`Walk::next`](crate::tree::Walk::next).
+    /// Takes the next step, `None` at the end: see [`Walk::next`](crate::tree::Walk::next).
     pub(in crate::tree) fn next(
         &mut self,
         contents: Contents,

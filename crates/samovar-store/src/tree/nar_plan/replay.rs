@@ -84,7 +84,7 @@ impl Replay {
         Ok(next.map(|next| self.step(next, None)))
     }
 
-    /// Takes the next step as a [`Move`].
+    /// Takes the next step as a [`Move`]; `None` at the end.
     pub(super) fn advance(&mut self) -> Result<Option<Move>, TreeError> {
         Ok(Some(match self.state {
             State::Node => self.node()?,
