@@ -1,5 +1,5 @@
-//! Reference: nginx serving the same bytes from static files. It performs no look-ups, so it is no
-//! peer; it shows what an efficient server in C can do on this machine.
+//! Runs nginx as a reference that serves the same bytes from static files. It performs no look-ups,
+//! so it is no peer; it shows what an efficient server in C can do on this machine.
 
 use std::fs;
 use std::io::Write as _;

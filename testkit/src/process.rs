@@ -151,7 +151,7 @@ impl Process {
         }
     }
 
-    /// Returns all lines written so far.
+    /// Returns all lines that the process has written so far.
     pub fn lines(&self) -> Vec<String> {
         self.log.lock().all.clone()
     }

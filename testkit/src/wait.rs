@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Deadline of every wait in tests: long enough for a busy machine, reached only by failing tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time between two checks of a condition.
+/// Pause between two checks of a condition.
 const STEP: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds.

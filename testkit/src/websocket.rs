@@ -58,14 +58,14 @@ pub fn close(code: u16, reason: impl AsRef<[u8]>) -> Vec<u8> {
     frame(CLOSE, [&code.to_be_bytes(), reason.as_ref()].concat())
 }
 
-/// A parsed frame from a server.
+/// A frame that a server has sent, parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// FIN, reserved bits and opcode.
+    /// First byte of the frame: FIN, reserved bits and opcode.
     pub first: u8,
-    /// Payload, which servers must not mask.
+    /// Payload of the frame, which servers must not mask.
     pub payload: &'a [u8],
-    /// Length of header and payload, in bytes.
+    /// Length of the whole frame, header and payload, in bytes.
     pub len: usize,
 }
 
@@ -107,7 +107,7 @@ pub fn parse_frame(bytes: &[u8]) -> io::Result<Option<Frame<'_>>> {
 pub struct Client<S = TcpStream> {
     /// Underlying connection.
     pub connection: Connection<S>,
-    /// Response to the opening handshake.
+    /// Response of the server to the opening handshake.
     pub response: Response,
     buffer: Vec<u8>,
 }

@@ -63,7 +63,7 @@ pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of the `[[bin]]` sections.
+/// Returns the names of the fuzz targets: those of the `[[bin]]` sections in `fuzz/Cargo.toml`.
 fn targets(manifest: &str) -> Vec<String> {
     let bins = manifest.split("[[bin]]").skip(1);
     let name = |bin: &str| {

@@ -92,7 +92,7 @@ fn run() -> Result<()> {
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["soak", "--requests", requests] => chaos::run_soak(requests),
-        // mdBook first asks whether the preprocessor supports a renderer; it supports all.
+        // mdBook first asks whether the preprocessor supports a certain renderer. It supports all.
         ["book-links", "supports", _] => Ok(()),
         ["book-links"] => book::preprocess(),
         ["deb", out] => deb::make(Path::new(out)),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::command::{output, progress, repository, run};
 
-/// Debian releases whose Nix tests use.
+/// The Debian releases whose versions of Nix the tests use.
 const RELEASES: [&str; 2] = ["trixie", "sid"];
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -94,7 +94,7 @@ fn apt_get(dir: &Path) -> Command {
         option("Dir::State", dir.to_owned()),
         option("Dir::State::Status", dir.join("status")),
         option("Dir::Cache", dir.to_owned()),
-        // Docker images delete downloaded packages.
+        // Keep downloaded packages, which the configuration of Docker images deletes.
         "Binary::apt-get::APT::Keep-Downloaded-Packages=true".to_owned(),
         "Acquire::Languages=none".to_owned(),
         "Acquire::Retries=0".to_owned(),

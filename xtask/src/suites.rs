@@ -275,7 +275,7 @@ fn marked(said: &str, good: char, bad: char) -> Vec<String> {
     said.lines().filter_map(line).collect()
 }
 
-/// Removes terminal colours.
+/// Removes the codes of terminal colours from a text.
 fn plain(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let mut plain = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! Histories of states as an outside observer knows them, with uncertain times of change.
+//! Records the states of an object over time as an outside observer knows them: the times of
+//! changes are uncertain.
 //!
 //! A command takes effect at some moment between its start and its end, which only the store knows.
 //! While it runs, both the old and the new state are possible.

@@ -21,8 +21,8 @@ pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread with a low priority. It is joined when this is dropped, so it must have been told to
-/// end before.
+/// A thread with a low priority. Dropping this value waits for the thread, so the thread must have
+/// been told to end before.
 #[derive(Debug)]
 pub(crate) struct LowPriority(Option<JoinHandle<()>>);
 

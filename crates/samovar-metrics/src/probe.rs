@@ -28,7 +28,7 @@ pub trait Monitored: Send + Sync {
 /// The status of a store and the caches in front of it.
 #[derive(Debug, Clone, Default)]
 pub struct SiteStatus {
-    /// The store's status. Its age and errors are empty, because only the sampler knows those.
+    /// The store's status, without ages and errors, which only the sampler knows.
     pub store: StoreStatus,
     /// The status of the storage for uploads, if there is one.
     pub storage: Option<StorageStatus>,

@@ -1,4 +1,4 @@
-//! HTTP/1.1 client.
+//! An HTTP/1.1 client: an incremental decoder of responses, and a connection that uses it.
 
 mod connection;
 mod decoder;

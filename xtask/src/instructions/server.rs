@@ -24,7 +24,7 @@ const REST_WAIT_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) instructions: u64,
-    /// Numbers of system calls by name.
+    /// Number of calls of each system call, by name.
     pub(super) calls: BTreeMap<String, u64>,
 }
 

@@ -58,7 +58,7 @@ pub(super) fn fill(store: &Store, path_count: u64) -> Result<Manifest> {
     let fed = feed(store.database_shell()?.arg("-batch"), |out| {
         rows.write(path_count, out)
     })?;
-    // Pragmas print their new values.
+    // SQLite prints the new value of each pragma, so check that output.
     ensure!(
         fed.lines().eq(["off", "exclusive", "wal"]),
         "sqlite3 said {fed}"

@@ -16,7 +16,7 @@ pub(super) struct Line {
 enum State {
     Code,
     LineComment,
-    /// Inside block comments of this nesting depth.
+    /// Inside block comments, nested to this depth.
     BlockComment(u32),
     /// Inside a string with backslash escapes.
     Text,

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 /// A violation of a rule, and where it is.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
-    /// Path relative to the repository.
+    /// Path of the file, relative to the repository.
     file: String,
     /// Line number from 1; 0 for the whole file.
     line: usize,
@@ -64,7 +64,7 @@ impl fmt::Display for Finding {
 /// A text file of the repository.
 #[derive(Debug)]
 struct Text {
-    /// Path relative to the repository.
+    /// Path of the file, relative to the repository.
     path: String,
     content: String,
 }

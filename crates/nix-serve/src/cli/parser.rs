@@ -23,7 +23,7 @@ pub enum Invocation {
     Serve {
         /// The configuration of the server, with all warnings.
         config: Configuration,
-        /// Whether the server goes to the background.
+        /// Whether `--daemonize` was given, so that the server must go to the background.
         daemonize: bool,
     },
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use samovar_http::Turn;
 use samovar_store::{Catalog, Snapshot, Store};
 
-/// An I/O thread's snapshot of the catalog, checked once per turn.
+/// An I/O thread's snapshot of the catalog, which is checked once per turn of the engine's event
+/// loop.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     snapshot: Option<Arc<Snapshot>>,
@@ -22,8 +23,9 @@ impl Fresh {
         }
     }
 
-    /// Returns the snapshot if it is current. All requests of a turn were sent before it began, so
-    /// one check per turn is enough.
+    /// Returns the snapshot if it is current, otherwise `None`. It is checked once per turn of the
+    /// event loop. That is enough, because all requests that a turn handles were sent before it
+    /// began.
     pub(crate) fn snapshot(&mut self, store: &dyn Store, turn: Turn) -> Option<&Snapshot> {
         let (catalog, snapshot) = (store.catalog()?, self.snapshot.as_mut()?);
         let is_fresh = match self.checked {

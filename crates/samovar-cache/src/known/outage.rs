@@ -7,7 +7,7 @@ use samovar_store::StoreError;
 
 use crate::sync::Locked;
 
-/// Interval after which the same error is reported again.
+/// Interval after which an error that continues is reported once more.
 const REPEAT_TIME: Duration = Duration::from_secs(60);
 
 /// The current outage's error, and the time of its last report.

@@ -63,7 +63,7 @@ impl Default for Plans {
 }
 
 impl Plans {
-    /// Returns the entry of a path, if it is valid for this row and this root.
+    /// Returns the entry of a path, if it is valid for this row and for the root of its files.
     fn find(&self, info: &PathInfo, root: Identity) -> Option<Entry> {
         let entry = self.entries.find(&info.path.hash_part());
         let known = entry.filter(|entry| {

@@ -1,4 +1,4 @@
-//! The narinfos of one cache: looks up, renders, signs, caches and prefetches them.
+//! Looks up, renders, signs, caches and prefetches the narinfos of one cache.
 
 pub(crate) mod key_file;
 pub(crate) mod narinfos;

@@ -1,4 +1,4 @@
-//! The narinfos of one cache: looks up, renders, signs and caches them.
+//! Looks up, renders, signs and caches the narinfos of one cache.
 
 use std::sync::Arc;
 

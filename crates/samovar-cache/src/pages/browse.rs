@@ -137,7 +137,7 @@ impl View<'_> {
         let has_slash = wanted.has_slash && !rest.is_empty();
         let hash_part = place.path.hash_part();
         if hash_part == wanted.hash_part && names == wanted.names {
-            // The link leads to itself.
+            // The link leads to itself, so show its page.
             return Ok(self.link_page(info, wanted, target));
         }
         Ok(redirect(&self.base.to_file(hash_part, &names, has_slash)))

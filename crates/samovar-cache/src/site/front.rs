@@ -38,7 +38,7 @@ pub(crate) fn unknown(head: Head<'_>) -> Fixed {
     }
 }
 
-/// Answers a request that belongs to no cache on an I/O thread.
+/// Answers, on an I/O thread, a request whose URL belongs to no cache.
 pub(crate) fn inline(
     shared: &SharedStore,
     caches: &Caches,
@@ -53,7 +53,7 @@ pub(crate) fn inline(
     if !caches.have_pages() || !is_page || !is_read {
         return reply.prepared(shared.fixed.get(unknown(head)));
     }
-    // To know which caches the client may read, a password may have to be verified first.
+    // A password may have to be verified before it is known which caches the client may read.
     let asks = |cache: &Cache| cache.may_still_refuse(head);
     if head.path() == b"/" && caches.iter().any(asks) {
         reply.dispatch_costly()
@@ -62,7 +62,7 @@ pub(crate) fn inline(
     }
 }
 
-/// Answers a request that belongs to no cache on a worker.
+/// Answers, on a worker, a request whose URL belongs to no cache.
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match PageRoute::of(head.path()) {

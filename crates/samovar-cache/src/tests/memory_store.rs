@@ -22,7 +22,7 @@ struct Inner {
     files: TempDir,
     rows: Mutex<HashMap<HashPart, PathInfo>>,
     error: Mutex<Option<StoreError>>,
-    /// Number of look-ups before all further ones fail; `None`: they do not fail.
+    /// Number of look-ups that succeed before all further ones fail; `None`: none fails.
     lookups_left: Mutex<Option<usize>>,
 }
 
@@ -82,7 +82,7 @@ impl MemoryStore {
         self.0.rows.lock().unwrap().remove(&path.hash_part());
     }
 
-    /// Registers again a path that was unregistered.
+    /// Registers a path again after [`unregister`](Self::unregister).
     pub(crate) fn restore(&self, info: &PathInfo) {
         let mut rows = self.0.rows.lock().unwrap();
         rows.insert(info.path.hash_part(), info.clone());

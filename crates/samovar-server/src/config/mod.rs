@@ -84,8 +84,8 @@ pub struct Configuration {
     pub cache_directory: PathBuf,
     /// Maximum size of the NAR cache, bytes; 0 turns it off. `None`: derived from the free space.
     pub nar_cache_size: Option<u64>,
-    /// GC leases: how long a path is protected after its narinfo was sent, at least; zero turns
-    /// leases off. Default: [`GC_LEASE_TIME_DEFAULT`] if there is a daemon, else none.
+    /// Minimum time for which a GC lease protects a path after its narinfo was sent; zero turns
+    /// leases off. `None`: [`GC_LEASE_TIME_DEFAULT`] if there is a daemon, otherwise no leases.
     pub gc_lease: Option<Duration>,
     /// Whether the first NAR that is sent of each path is hashed, to compare it with the
     /// registration.

@@ -101,7 +101,7 @@ impl Identity {
             && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
     }
 
-    /// Returns whether the process can become root again; tries to.
+    /// Returns whether the process can become root again. Tries to become root for that.
     fn is_reversible(&self) -> bool {
         let root_user = Uid::from_raw(0);
         let stays_root = self.user.as_ref().is_none_or(|user| user.uid == root_user);

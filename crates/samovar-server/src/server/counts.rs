@@ -71,7 +71,7 @@ counts! {
     PasswordVerified = "password_verified",
     /// A path was uploaded.
     PathUploaded = "path_uploaded",
-    /// A path was uploaded again with another NAR, which was not kept.
+    /// A path was uploaded once more with another NAR, which was discarded.
     UploadConflict = "upload_conflict",
     /// An upload was refused.
     UploadRefused = "upload_refused",

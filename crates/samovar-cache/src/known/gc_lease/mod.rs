@@ -81,7 +81,7 @@ struct Shared {
     /// The present generation; zero while no lease can be obtained.
     published: AtomicU32,
     table: Mutex<Table>,
-    /// An eventfd that wakes the keeper.
+    /// An eventfd that wakes the keeper thread, for example because paths are queued.
     wake: OwnedFd,
     observer: Arc<dyn Observer>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct SendingLease {
 }
 
 impl Leases {
-    /// Starts the keeper.
+    /// Starts the keeper thread, which obtains the leases from the daemon.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // Do not join the keeper: it may be waiting for the daemon.
+        // Do not join the keeper thread, because it may be waiting for the daemon.
         if let Some(shared) = &self.shared {
             shared.table.locked().is_stopped = true;
             shared.wake();
@@ -250,8 +250,8 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Any value wakes the keeper. The write fails only if the counter is full, and then the
-        // keeper wakes as well.
+        // Any value wakes the keeper thread. The write fails only if the counter is full, and then
+        // the thread wakes as well.
         let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 }

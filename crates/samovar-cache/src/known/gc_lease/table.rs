@@ -64,8 +64,8 @@ pub(super) struct Table {
     pub(super) present: Set,
     previous: Set,
     queue: Vec<LeaseRequest>,
-    /// Whether the keeper must be woken, because the queue was empty before its first entry was
-    /// added.
+    /// Whether the keeper thread must be woken, because the queue was empty before its first entry
+    /// was added.
     needs_wake: bool,
     in_progress: HashMap<HashPart, (StorePath, usize), BuildHasherDefault<HashPartHasher>>,
     pub(super) is_stopped: bool,
@@ -130,7 +130,7 @@ impl Table {
         }
     }
 
-    /// Returns whether the keeper must be woken for the queue, and resets that.
+    /// Returns whether the keeper thread must be woken because of the queue, and resets that.
     pub(super) fn take_wake(&mut self) -> bool {
         std::mem::take(&mut self.needs_wake)
     }

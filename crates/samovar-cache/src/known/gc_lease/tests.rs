@@ -7,7 +7,7 @@ use samovar_nix::HashPart;
 use super::*;
 use crate::tests::recorder::Recorder;
 
-/// Makes leases without a keeper; tests reply in its place.
+/// Makes leases without a keeper thread; tests reply in its place.
 fn leases() -> (Leases, Arc<Shared>, Arc<Recorder>) {
     let events = Arc::new(Recorder::default());
     let shared = Arc::new(Shared {

@@ -155,7 +155,7 @@ impl Damaged {
         let mut marks = self.marks.locked();
         let hash_part = info.path.hash_part();
         let row = Stamp::of_row(info);
-        // A quarantined path does not become suspect again.
+        // A quarantined path stays quarantined and does not become suspect.
         let is_known = marks.get(&hash_part).is_some_and(|mark| mark.row == row);
         is_known || self.add(&mut marks, hash_part, row, None)
     }
@@ -191,7 +191,7 @@ impl Damaged {
     /// Returns the records of quarantined paths that are still registered.
     pub(super) fn records(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Record)> {
         let mut marks = self.marks.locked();
-        // A catalog that was never loaded knows no paths; then all records are returned.
+        // A catalog that was never loaded contains no paths; then all records are returned.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             marks.retain(|hash_part, _| snapshot.may_contain(hash_part));
             self.count.store(marks.len(), Ordering::Relaxed);

@@ -86,7 +86,7 @@ impl Verified {
 
 impl Table {
     fn prune(&mut self, snapshot: Option<&Snapshot>) {
-        // A catalog that was never loaded knows no paths; then no record is dropped.
+        // A catalog that was never loaded contains no paths; then no record is dropped.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             self.entries
                 .retain(|hash_part, _| snapshot.may_contain(hash_part));

@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// A rule in the form of its definition, and the paths that its roots lead to.
+/// A rule as the documentation defines it, and the paths to which its roots lead.
 #[derive(Debug, Clone)]
 struct Written {
     members: Option<Vec<u8>>,

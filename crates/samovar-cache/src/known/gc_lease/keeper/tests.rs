@@ -27,7 +27,7 @@ fn keeper() -> (Keeper, Arc<Recorder>) {
     (keeper, events)
 }
 
-/// Whether the keeper makes its next attempt to connect after `wait`.
+/// Whether the keeper thread makes its next attempt to connect after `wait`.
 fn is_due_after(keeper: &Keeper, before: Instant, wait: Duration) -> bool {
     let (least, most) = (before + wait, Instant::now() + wait);
     (least..=most).contains(&keeper.retries_at)

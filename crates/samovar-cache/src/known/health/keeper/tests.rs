@@ -59,7 +59,7 @@ impl Fixture {
         count
     }
 
-    /// Reports a bad read of a path and lets the keeper confirm it.
+    /// Reports a bad read of a path, and lets the keeper thread read the path a second time.
     fn quarantine(&self, info: &PathInfo) {
         self.note_damaged(info);
         assert_eq!(self.read_again(), 1);

@@ -279,7 +279,7 @@ fn a_store_that_fails_at_any_look_up_leaves_the_last_closure_in_use() {
     let generation = fixture.roots.generation();
     fs::remove_file(fixture.at("root")).unwrap();
     fixture.link("root", &a);
-    // One look-up of the target, then one of each member.
+    // The check looks up the target once, and then each member of the closure once.
     for count in 0..4 {
         fixture.store.fail_after(Some(count));
         assert_eq!(fixture.check([&a, &b, &c, &other]), before, "{count}");
@@ -312,7 +312,7 @@ fn a_target_is_in_the_closure_while_it_is_registered() {
     assert_eq!(fixture.check([&a, &b]), Some([false, false]));
     fixture.store.restore(&a);
     let c = fixture.store.add_file("d", b"d");
-    // The path is registered anew with other references; the old ones must be dropped.
+    // The path is registered anew with other references, so the old ones must be dropped.
     fixture.store.change(&a.path, |info| {
         info.references = vec![c.path.clone()];
         info.registration = Some(100);
