@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mount point of control groups; a hybrid setup has version 2 in `unified`.
+/// Mount point of control groups; if versions 1 and 2 are both mounted, version 2 is in `unified`.
 const MOUNT: &str = "sys/fs/cgroup";
 /// Memory limits from this value on mean that there is no limit: without a limit, version 1 reports
 /// the largest number of pages, in bytes.

@@ -51,7 +51,7 @@ impl Check {
                     difference(&before, &recounted)
                 );
             }
-            // Another process wrote between the two reads, so try again.
+            // Another process has changed the store during this attempt, so try again.
         }
         bail!("the store changed during every attempt: try again while no server writes to it")
     }

@@ -60,7 +60,7 @@ pub struct Commands {
 #[derive(Debug)]
 struct Open {
     command: Command,
-    /// Whether the command was sent to the kettle.
+    /// Whether the server has sent the command to the kettle.
     is_sent: AtomicBool,
 }
 

@@ -74,7 +74,7 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// A measurement of a kettle. A kettle has at most one measurement for each time.
+/// A measurement of a kettle. A store keeps at most one measurement per kettle and time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measurement {
     /// Kettle that sent it.

@@ -14,8 +14,8 @@ mod natural;
 #[cfg(test)]
 mod tests;
 
-/// An [`ExactSum`] counts multiples of 2 to this power: a whole number of limbs, and below the
-/// square of the smallest double, 2^-2148.
+/// Binary logarithm of the unit of an [`ExactSum`]. It is a whole number of limbs, and the unit is
+/// below the square of the smallest double, 2^-2148.
 const UNIT_LOG2: i32 = -2176;
 const UNIT_LIMB_COUNT: usize = 68;
 
@@ -29,11 +29,11 @@ const PENDING_MAX: u32 = 1 << 29;
 /// full range of doubles.
 #[derive(Debug, Clone, Default)]
 pub struct ExactSum {
-    /// Exponent of `limbs[0]`: it counts units of 2^(32 · `start`).
+    /// Exponent of the first limb: `limbs[0]` counts multiples of 2^(32 · `start`) units.
     start: usize,
-    /// Digits of base 2^32 with pending carries; any may be negative.
+    /// Digits of base 2^32, whose carries are not propagated yet; any digit may be negative.
     limbs: Vec<i64>,
-    /// Additions since carries were last propagated.
+    /// Number of additions since carries were last propagated.
     pending: u32,
 }
 

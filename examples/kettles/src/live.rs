@@ -16,7 +16,7 @@ use crate::process::Process;
 const PAGE: &str = include_str!("../web/live.html");
 /// Maximum number of clients of the live page.
 const WATCHERS_MAX: usize = 256;
-/// Length of the page's history, in seconds.
+/// Length of the history that the page shows, in seconds.
 const FRAMES_MAX: usize = 120;
 
 /// Returns the page. Its content security policy permits only its own WebSocket.

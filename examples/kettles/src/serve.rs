@@ -25,7 +25,7 @@ use crate::store::{self, Store};
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Interval of the live page's messages and of the engine's probe.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
-/// Accept backlog: after a power failure a whole fleet reconnects at once.
+/// Length of the accept queue: after a power failure, a whole fleet reconnects at once.
 const BACKLOG: u32 = 16_384;
 /// Wake-up coalescing of I/O threads: they collect events for this time, because waking a thread
 /// costs more than most requests. A kettle never sends its next request within this time.

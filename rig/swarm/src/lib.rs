@@ -6,9 +6,9 @@
 //! requests; [`Kettles`] and [`Clients`] are fleets. Results are a [`Tally`], for each
 //! second and in total.
 //!
-//! [`Tally::late`] validates the measurement: it is the delay from the time requests were due until
-//! they were written. If it is not small, the generator was short of CPU time or all connections
-//! were busy.
+//! [`Tally::late`] shows whether the results are valid: it is the time from when requests were due
+//! until they were written. If it is not small, the generator was short of CPU time, or all
+//! connections were busy.
 
 mod cache;
 mod connection;

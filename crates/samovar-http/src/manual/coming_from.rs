@@ -9,13 +9,13 @@
 //! | route | `.get("/u/{name}", h)` | `router.get("/u/@name", h)` | `.route("/u/{name}", get(h))` | `#[get("/u/{name}")]` |
 //! | which route wins | the most specific | the first | the most specific | the first |
 //! | path parameter | [`request.param("name")`](crate::Request::param) | `request.pathParams["name"]` | `Path(name)` | `web::Path` |
-//! | one segment, several segments | `*`, `**`, `{*rest}` anywhere | `*`, `**` | `{*rest}` at the end | `{rest:.*}` |
+//! | wildcards for one segment, for several segments | `*`; `**` or `{*rest}` anywhere | `*`, `**` | `{*rest}` at the end | `{rest:.*}` |
 //! | query | [`request.query()`](crate::Request::query) | `request.queryParams` | `Query<T>` | `web::Query<T>` |
 //! | form | [`request.form()`](crate::Request::form) | by hand | `Form<T>` | `web::Form<T>` |
-//! | multipart | not included; a library over [`request.reader()`](crate::Request::reader) | in memory | stream | stream |
+//! | multipart | not included; use a library that reads from [`request.reader()`](crate::Request::reader) | in memory | as a stream | as a stream |
 //! | body | [`request.body()`](crate::Request::body), 1 MiB | `request.body`, 1 MiB | `Bytes`, 2 MB | `web::Bytes`, 256 KiB |
 //! | large upload | [`Route::streaming`](crate::Route::streaming), [`request.reader()`](crate::Request::reader) |  | `Body` stream | `web::Payload` |
-//! | JSON | any serializer over [`request.body()`](crate::Request::body), see the [guide](super::guide#json); [`Response::json`](crate::Response::json) | by hand | `Json<T>` | `web::Json<T>` |
+//! | JSON | any serializer with [`request.body()`](crate::Request::body) and [`Response::json`](crate::Response::json), see the [guide](super::guide#json) | by hand | `Json<T>` | `web::Json<T>` |
 //! | header of a request | [`request.head().header_text("x")`](crate::Head::header_text), [`header`](crate::Head::header) for bytes | `request.headers["X"]` | `HeaderMap` | `request.headers()` |
 //! | client address | [`request.head().peer()`](crate::Head::peer) | `request.remoteAddress` | `ConnectInfo` | `peer_addr` |
 //! | data attached to a request | [`request.extensions()`](crate::Request::extensions) |  | `Extension` | `extensions` |
@@ -25,7 +25,7 @@
 //! | 404, 405, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |
-//! | streamed answer | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader) |  | `Body::from_stream` | `.streaming` |
+//! | streamed response | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader) |  | `Body::from_stream` | `.streaming` |
 //! | server-sent events | [`Body::channel`](crate::Body::channel) |  | `Sse` | by hand |
 //! | WebSocket | [`ws::Upgrade`](crate::ws::Upgrade) | `request.upgradeToWebSocket()` | `WebSocketUpgrade` | `actix_ws::handle` |
 //! | WebSocket events | a [`ws::Handler`](crate::ws::Handler), in order, one at a time | one handler, in order, one at a time | a task of your own | a task of your own |
@@ -36,4 +36,4 @@
 //! | HTTP/2 | yes |  | yes | yes |
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |
 //! | log | [`Observer`](crate::Observer) | `logHandler` | tracing | `Logger` |
-//! | stop | [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |
+//! | graceful shutdown | [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |
