@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Later {
-    /// Takes the response if it is complete and `fits` accepts it.
+    /// Takes the response if it is complete and `fits` accepts it; otherwise returns `None`.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.locked();
         state.response.take_if(|response| fits(response))

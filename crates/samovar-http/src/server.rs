@@ -376,7 +376,7 @@ impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
         self.stop();
         self.shared.queue.close();
-        // The last workers may have started other workers.
+        // Join workers repeatedly, because the last ones may have started other workers.
         loop {
             let workers = std::mem::take(&mut *self.workers.locked());
             if workers.is_empty() {

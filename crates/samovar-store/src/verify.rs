@@ -98,8 +98,8 @@ fn compare(
     info: &PathInfo,
     go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Identity, Failure> {
-    // Read the identity before the contents: a replacement put there meanwhile has another
-    // identity.
+    // Read the identity before the contents: if the files are replaced meanwhile, the replacement
+    // has another identity.
     let root = tree.identity()?;
     let mut reader = tree.nar()?;
     let mut hash = Sha256::new();

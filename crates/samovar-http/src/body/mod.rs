@@ -39,7 +39,7 @@ pub trait Source: Send {
     /// is reset.
     fn len(&self) -> Option<u64>;
 
-    /// Whether the body is known to be empty.
+    /// Returns whether the body is known to be empty.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }

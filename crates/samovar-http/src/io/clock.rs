@@ -40,7 +40,8 @@ impl<S: Service> Context<S> {
             Overdue::Closing => Next::Close,
             Overdue::Left => self.fail(conn, End::Left),
             Overdue::Idle => {
-                // The next request may have arrived, with an event that has not been handled yet.
+                // Read before closing: the next request may have arrived, although its event has
+                // not been handled yet.
                 conn.readable = true;
                 match self.go_on(conn) {
                     Next::Wait if is_idle(conn) => {

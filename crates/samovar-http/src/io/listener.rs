@@ -94,7 +94,7 @@ impl Listener {
         // same moment. If the option were set, a second server would silently get half of the
         // connections.
         let socket = begin_to_listen(address)?;
-        // Set the option now, because further sockets of this listener need it.
+        // Set `SO_REUSEPORT` now, because further sockets of this listener need it.
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {
@@ -152,8 +152,8 @@ impl Listener {
             if !sockopt::socket_acceptconn(socket)? {
                 return invalid("a socket that does not listen");
             }
-            // Set the option as for the server's own sockets. This fails on unix sockets, which do
-            // not use Nagle's algorithm.
+            // Set `TCP_NODELAY` as for the server's own sockets. This fails on unix sockets, which
+            // do not use Nagle's algorithm.
             sockopt::set_tcp_nodelay(socket, true).unwrap_or_default();
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -352,8 +352,8 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
-    // Accepted sockets inherit this option. Responses are written as a whole, so Nagle's algorithm
-    // would only delay them.
+    // Accepted sockets inherit `TCP_NODELAY`. Responses are written as a whole, so Nagle's
+    // algorithm would only delay them.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     Ok(socket)

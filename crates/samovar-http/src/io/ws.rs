@@ -203,7 +203,7 @@ impl<S: Service> Context<S> {
         self.deliver_end(conn, closed, Some(CloseReply::Failure(code)));
     }
 
-    /// Ends a connection that was lost.
+    /// Ends a WebSocket whose connection was lost or has failed, without the closing handshake.
     pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
         // End the sending side first, so that the handler cannot send when it is notified.
         let transport = conn.socket.outbound().end();

@@ -30,7 +30,7 @@
 //! * Lost connections are detected: a silent peer gets a ping, and is disconnected if it does not
 //!   respond.
 //! * Handshakes from pages of other origins are refused ([`Origins`]); otherwise any page could
-//!   open a socket with its visitor's cookies.
+//!   open a socket with the user's cookies.
 //! * An idle socket owns no buffer.
 //!
 //! Extensions such as permessage-deflate are not accepted, so messages are sent uncompressed.

@@ -49,7 +49,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // The panic was reported by the panic hook.
+            // If the thread has panicked, the panic hook has already reported that.
             let _ended = thread.join();
         }
     }

@@ -233,7 +233,7 @@ impl Drop for Catalog {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
         let thread = self.shared.loader.locked().take_thread();
         if let Some(thread) = thread {
-            // The panic was reported by the panic hook.
+            // If the thread has panicked, the panic hook has already reported that.
             let _ended = thread.join();
         }
     }

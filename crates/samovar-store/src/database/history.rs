@@ -54,7 +54,7 @@ impl Observation {
     }
 }
 
-/// Compares two counters that wrap around.
+/// Returns whether the counter `now` is greater than `before`; both wrap around.
 fn is_more(now: u32, before: u32) -> bool {
     (1..1 << 31).contains(&now.wrapping_sub(before))
 }

@@ -185,7 +185,8 @@ impl Entries {
         Ok(())
     }
 
-    /// Doubles the buffers within the memory budget, if they are too small for one more entry.
+    /// Makes the buffers large enough for one more entry, by doubling them if necessary. Returns
+    /// `false` if the memory budget, or the range of 32-bit indexes, does not suffice.
     fn try_grow(&mut self, name_len: usize) -> bool {
         let double = |capacity: usize, first: usize| capacity.saturating_mul(2).max(first);
         let (mut count, mut names_len) = (self.entries.capacity(), self.names.capacity());

@@ -258,8 +258,8 @@ impl FileSource {
                         len as u64
                     }
                 }
-                // Segments are skipped only before the target of a skip, so this cannot happen
-                // otherwise.
+                // Segments are skipped only before the target of a skip, so no skipped segment can
+                // be at the front here.
                 Some(Segment::Skipped(_)) => return Err(TreeError::Changed),
             };
             self.segments.pass(len);

@@ -142,9 +142,10 @@ impl<S: Service> Context<S> {
         });
     }
 
-    /// Aborts blocked responses of a client that has shut down its sending side: responses that
-    /// wait for the application, and responses blocked by flow-control windows, because the client
-    /// can no longer open the windows. Called after all bytes that the windows allow were sent.
+    /// Aborts blocked responses of a client that has shut down its sending side; returns `true` if
+    /// there are any. These are responses that wait for the application, and responses blocked by
+    /// flow-control windows, because the client can no longer open the windows. Called after all
+    /// bytes that the windows allow were sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
         self.drop_streams(conn, |stream| {
             matches!(stream.state, StreamState::Sending | StreamState::Waiting)
