@@ -1,4 +1,4 @@
-//! Real Nix clients can authenticate to a private cache; other clients get nothing from it.
+//! Real Nix clients can log in to a private cache. Clients without a login get nothing from it.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn nix_with_and_without_credentials() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), is_in, "{netrc}{text}");
     }
-    // After any kind of refusal the client tries the next cache in its list.
+    // A client tries the next cache in its list, however the first one refuses it.
     for first in ["ours", "nobody", "hidden"] {
         let list = format!("http://{address}/{first} http://{address}/open");
         let output = realise(&list, &path, "");
@@ -107,7 +107,7 @@ fn password_guessing_does_not_affect_known_clients() {
     assert!(late < Duration::from_secs(1), "{late:?}");
 }
 
-/// Encodes `ada:` and ten digits in base-64.
+/// Returns the base-64 of `ada:` and a password of eleven digits.
 fn base64(number: u32) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = format!("ada:{number:011}");

@@ -1,5 +1,5 @@
-//! `samovar` works with any binary cache: here, with files that `nix copy` has written, on a static
-//! web server.
+//! `samovar` works with any binary cache. The caches here are files from `nix copy` on a static web
+//! server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use support::{manifest, nix, sample, sample_store};
 
-/// A response that replaces a file: status line and header fields, and body.
+/// A response that replaces a file: the status line with header fields, and the body.
 type Special = Option<(String, Vec<u8>)>;
 
-/// Replaces responses by method, path, and number of earlier requests for the path.
+/// Replaces some responses, chosen by method, path and number of earlier requests for the path.
 type Rule = Box<dyn Fn(&str, &str, usize) -> Special + Send + Sync>;
 
-/// A web server for one directory. It runs until the process ends.
+/// A web server for the files of one directory. It runs until the process ends.
 struct Files {
     dir: PathBuf,
     rule: Rule,
@@ -116,8 +116,7 @@ fn sample_closure() -> BTreeSet<String> {
         .collect()
 }
 
-/// Creates a file cache with these closures of the sample store. Returns its directory and public
-/// key.
+/// Copies these closures of the sample store to a file cache. Returns its directory and public key.
 fn copied(paths: &[&str]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
@@ -258,7 +257,7 @@ fn incomplete_bulk_answers_are_rejected() {
     whole.extend(b"end 1 0 0\n");
     let cut = whole[..whole.len() - 5].to_vec();
     let records = "200 OK\r\nContent-Type: text/x-nix-narinfos".to_owned();
-    // A web application that responds with its page to every URL.
+    // A web application that responds to every URL with its own page.
     let page: Rule = Box::new(|method, _, _| {
         let head = "200 OK\r\nContent-Type: text/html".to_owned();
         (method == "POST").then(|| (head, b"<html>".to_vec()))

@@ -1,5 +1,5 @@
-//! `samovar use` makes Nix substitute from a cache with its signatures checked, and `--undo` leaves
-//! every file as it was before.
+//! After `samovar use`, Nix substitutes from a cache and checks its signatures. `--undo` restores
+//! every file.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,20 +18,21 @@ use support_uploads::{MadePath, Running, Site};
 use testkit::nix::{key_pair, nix};
 use testkit::process::{fails, output};
 
-/// The user `nobody`.
+/// User id of `nobody`.
 const NOBODY: u32 = 65534;
 
-/// A machine without settings for any cache.
+/// A machine whose Nix settings name no cache.
 struct Home {
     dir: tempfile::TempDir,
-    /// User and group to change to.
+    /// User and group that run the commands. `None`: those of the tests.
     uid: Option<u32>,
-    /// The directory with the settings that `samovar use` changes.
+    /// The directory of the settings that `samovar use` changes.
     settings: PathBuf,
 }
 
 impl Home {
-    /// A home as root, and one as another user, as far as the tests can have them.
+    /// Returns a home of root and a home of another user. Leaves out a home that the tests may not
+    /// create.
     fn both() -> Vec<Self> {
         let dir = tempfile::tempdir().unwrap();
         if fs::metadata(dir.path()).unwrap().uid() != 0 {
@@ -46,7 +47,7 @@ impl Home {
         }
     }
 
-    /// A home of a user other than root; `None` if the tests cannot have one.
+    /// Returns a home of a user other than root. Returns `None` if the tests may not create it.
     fn user() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let is_root = fs::metadata(dir.path()).unwrap().uid() == 0;
@@ -60,7 +61,8 @@ impl Home {
         let settings = dir.path().join(settings);
         fs::create_dir_all(&settings).unwrap();
         let home = Self { dir, uid, settings };
-        // Without this, Nix would ask the cache of NixOS. The last line has no end.
+        // Without this, Nix would request paths from cache.nixos.org. The last line has no line
+        // feed.
         home.write("nix.conf", "substituters =\ntrusted-public-keys =");
         home.own(&home.settings.join(".."));
         home.own(&home.settings);
@@ -94,14 +96,15 @@ impl Home {
         command
     }
 
-    /// `samovar use` with these arguments, without a terminal.
+    /// Returns the command `samovar use` with these arguments, without a terminal.
     fn setup(&self, arguments: &[&str]) -> Command {
         let mut command = self.prepare(samovar());
         command.arg("use").args(arguments).stdin(Stdio::null());
         command
     }
 
-    /// Substitutes a path into a new store, with the settings of this home alone.
+    /// Returns a command that substitutes a path into a new store, with the settings of this home
+    /// alone.
     fn realise(&self, path: &str) -> Command {
         let store = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
         self.own(&store);
@@ -111,7 +114,7 @@ impl Home {
         command
     }
 
-    /// The settings: contents and permissions by path.
+    /// Returns the mode and the text of each file in the settings directory.
     fn files(&self) -> BTreeMap<PathBuf, (u32, String)> {
         let entries = fs::read_dir(&self.settings).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -124,7 +127,7 @@ impl Home {
     }
 }
 
-/// A server of the sample store.
+/// Starts a server of the sample store.
 fn serve(more: &str) -> (Site, Running) {
     let site = Site::new();
     site.configure(&sample_store(), more);
@@ -184,7 +187,7 @@ fn signatures_are_checked_with_the_trusted_key() {
         output(&mut home.setup(&["--key", &other, &url]));
         let text = fails(&mut home.realise(&path));
         assert!(text.contains("is not signed by any of the keys"), "{text}");
-        // The key is replaced.
+        // A second run replaces the wrong key.
         output(&mut home.setup(&["--key", &site.public_key, &url]));
         output(&mut home.realise(&path));
     }
@@ -229,7 +232,7 @@ fn a_private_cache_is_used_with_a_token() {
         let mode = fs::metadata(&netrc).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         output(&mut home.realise(&path.store_path));
-        // The login is found again without the token.
+        // A second run without the token keeps the login.
         let text = output(&mut home.setup(&["--key", &site.public_key, &url]));
         assert!(
             !text.contains("netrc-file") || home.settings.ends_with("nix"),
@@ -238,7 +241,7 @@ fn a_private_cache_is_used_with_a_token() {
         output(&mut home.setup(&["--undo", &url]));
         assert_eq!(home.files(), before);
 
-        // The entries of other hosts stay.
+        // Entries for other hosts stay in the netrc file.
         home.write("netrc", "machine other.example.org login a password b");
         let conf = format!("substituters =\nnetrc-file = {}\n", netrc.display());
         home.write("nix.conf", &conf);
@@ -249,7 +252,7 @@ fn a_private_cache_is_used_with_a_token() {
         output(&mut home.setup(&["--undo", &url]));
         assert_eq!(home.files(), before);
 
-        // Another login for the host would win.
+        // An earlier entry for the same host would be used instead of the new one.
         home.write("netrc", "machine 127.0.0.1 login a password b\n");
         let before = home.files();
         let mut setup = home.setup(&["--yes", &url]);

@@ -1,4 +1,4 @@
-//! A cache with `compression = "zstd"` compresses each NAR once, verifies it, and serves any range
+//! With `compression = "zstd"`, a cache compresses each NAR once, verifies it, and serves any range
 //! of the result.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -16,7 +16,7 @@ use testkit::nix::{OwnStore, local};
 use testkit::process::output;
 use testkit::random::SplitMix64;
 
-/// Length of the file of the large path: its NAR has three frames.
+/// Length of the file in the large path, whose NAR has three zstd frames.
 const LEN: usize = 9 << 20;
 
 struct Scene {
@@ -27,7 +27,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts a server with a NAR cache of this size.
+    /// Starts a server whose NAR cache has this size.
     fn new(nar_cache_size: &str) -> Self {
         let store = OwnStore::new();
         let directory = tempfile::tempdir().unwrap();
@@ -45,7 +45,8 @@ impl Scene {
         }
     }
 
-    /// Adds a file of half-random bytes, which compress to about half their length.
+    /// Adds a path with a file of which every second byte is random, so that it compresses to half
+    /// its length.
     fn add(&self, len: usize) -> Added {
         let mut contents = SplitMix64::new(len as u64).bytes(len);
         contents.iter_mut().step_by(2).for_each(|byte| *byte = b'x');
@@ -59,7 +60,7 @@ impl Scene {
         Connection::connect(&*self.address).request("GET", target, fields)
     }
 
-    /// Copies a path by a real client into a new store. Returns the contents of its file.
+    /// Copies a path into a new store with a real client. Returns the contents of the path's file.
     fn copy(&self, path: &str) -> Vec<u8> {
         let home = tempfile::tempdir().unwrap();
         let store = home.path().join("store");
@@ -101,7 +102,7 @@ fn a_nar_is_compressed_once_and_then_served_in_ranges() {
     assert_eq!(first.header("accept-ranges"), Some("bytes"));
     assert!(first.is_complete && zstd::decode_all(&*first.body).unwrap() == added.nar);
     assert!(first.body.len() < LEN * 7 / 10, "{}", first.body.len());
-    // Frames are independent, and a seek table of three frames ends the file.
+    // Each frame is independent, and a seek table for three frames ends the file.
     assert!(
         first
             .body
@@ -130,7 +131,7 @@ fn an_interrupted_first_download_can_be_resumed() {
     assert_eq!(head.header("accept-ranges"), Some("bytes"));
     let mut begun = connection.try_piece(100_000).unwrap().unwrap().to_vec();
     drop(connection);
-    // The server says 503 until it has noticed that the first download ended.
+    // The server answers 503 until it has noticed the end of the first download.
     let field = format!("Range: bytes={}-", begun.len());
     let mut rest = None;
     eventually("the rest is sent", || {
@@ -164,7 +165,8 @@ fn real_clients_copy_compressed_and_small_paths() {
     }
 }
 
-/// Returns the contents of the only file in a NAR: behind 96 bytes, padded to 8, before 16 bytes.
+/// Returns the contents of the only file in a NAR. They follow 96 bytes, are padded to a multiple
+/// of 8, and are followed by 16 bytes.
 fn contents(nar: &[u8]) -> &[u8] {
     let len: [u8; 8] = nar[88..96].try_into().unwrap();
     &nar[96..][..usize::try_from(u64::from_le_bytes(len)).unwrap()]
@@ -195,7 +197,7 @@ fn a_damaged_path_is_never_sent_completely() {
     eventually("the path is quarantined", || {
         scene.get(&added.url(), &[]).status == 404
     });
-    // A range of such a NAR is refused before the first byte.
+    // The server refuses a range of a damaged NAR before it sends the first byte.
     let scene = Scene::new("1GiB");
     let added = scene.add(LEN);
     damage(&scene.store.real(&added.path));
@@ -224,7 +226,7 @@ fn urls_of_other_paths_are_not_found() {
     ] {
         assert_eq!(scene.get(&url, &[]).status, 404, "{url}");
     }
-    // Clients that have an earlier, uncompressed narinfo go on.
+    // Clients that remember an earlier, uncompressed narinfo can still download the NAR.
     let plain = url.strip_suffix(".zst").unwrap();
     assert!(scene.get(plain, &[]).body == added.nar);
 }

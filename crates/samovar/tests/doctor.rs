@@ -1,4 +1,4 @@
-//! `samovar doctor --verify` finds the damaged paths of a store, and its exit code reports whether
+//! `samovar doctor --verify` finds the damaged paths of a store. Its exit code reports whether
 //! there are any.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -14,7 +14,7 @@ use support::{nix, samovar};
 
 const FILE_LEN: usize = 300_000;
 
-/// A store with three files.
+/// A store with three paths, each of one file.
 struct Scene {
     dir: tempfile::TempDir,
     paths: Vec<String>,
@@ -41,7 +41,7 @@ impl Scene {
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Runs `samovar doctor`. Returns exit code, standard output and standard error.
+    /// Runs `samovar doctor`. Returns the exit code, standard output and standard error.
     fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = samovar();
         let uri = format!("local?root={}", self.dir.path().join("root").display());
@@ -75,7 +75,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
         err.contains("3 of 3 paths") && err.contains("2 damaged"),
         "{err}"
     );
-    // The newest paths come first.
+    // Damaged paths are listed newest first.
     assert_eq!(
         out,
         format!(

@@ -1,4 +1,4 @@
-//! `samovar doctor` reports errors and warnings, each with a fix.
+//! `samovar doctor` reports each error and each warning together with a fix.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use support::{File, samovar, sample_store};
 
-/// A temporary directory with a key pair.
+/// A temporary directory with a new key pair.
 struct Place {
     dir: tempfile::TempDir,
     public: String,

@@ -1,4 +1,4 @@
-//! Each configured limit holds, tested at the limit and one past it.
+//! Each configured limit is enforced exactly: its value is accepted, and one more is refused.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Reads the status of the next response; zero if there is none.
+/// Reads the status of the next response. Returns 0 if the server closes the connection instead.
 fn status(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
     match stream.read_exact(&mut start) {
@@ -47,16 +47,16 @@ fn head_size_limit() {
     }
 }
 
-/// At the connection limit a new connection is refused: connections in the middle of a body are not
-/// evicted.
+/// At the connection limit a new connection is refused, because connections in the middle of a
+/// request body are not closed in its favour.
 #[test]
 fn connection_limit() {
     let (_server, address) = serve_with("connections.max = 3\n");
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let mut stream = connect(&address);
-            // The response shows that the connection was accepted. The connection is then in the
-            // middle of the next request.
+            // The response proves that the server has accepted the connection. Half of the next
+            // request then keeps it busy.
             let query = "POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf";
             stream
                 .write_all(format!("{INFO}\r\n{query}").as_bytes())

@@ -11,7 +11,8 @@ use std::process::Command;
 use home::{Home, repository, verify};
 use serde_json::Value;
 
-/// Maximum exposure according to `systemd-analyze security`, times ten, the same as for `contrib/`.
+/// Maximum exposure that `systemd-analyze security` may report, times ten. `contrib/` has the same
+/// limit.
 const EXPOSURE_MAX: &str = "12";
 
 /// Evaluates a module with option values, which are given as Nix code.
@@ -21,7 +22,7 @@ fn evaluate(home: &Home, module: &str, given: &str) -> Result<Value, String> {
     home.call("evaluate", &format!("{{ {arguments} }}"))
 }
 
-/// Returns the value of `name=` in a unit.
+/// Returns the value of the line `name=` in a systemd unit.
 #[track_caller]
 fn value<'a>(unit: &'a Value, name: &str) -> &'a str {
     let lines = unit.as_str().unwrap().lines();

@@ -1,4 +1,4 @@
-//! No command prints a password: a login in a URL is used, but never shown.
+//! No command prints the password of a URL that contains a login.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn private_cache() -> (support::Server, File, String) {
     (server, file, address)
 }
 
-/// Runs `command`. Returns everything that it prints, and its exit code.
+/// Runs a command. Returns its standard output and standard error as one text, and its exit code.
 #[track_caller]
 fn printed(command: &mut Command) -> (String, Option<i32>) {
     let Output {

@@ -1,5 +1,5 @@
-//! The paths of builds are pushed: those that the post-build-hook has stored, those that are added
-//! while a command runs, and those that are registered while the command watches the store.
+//! `samovar push` pushes the paths of builds: those that the post-build-hook has spooled, those
+//! that are added while a command runs, and those that are registered while it watches the store.
 
 mod support;
 mod support_push;
@@ -39,7 +39,7 @@ fn paths_of_the_hook_are_pushed_and_removed_from_the_spool() {
     output(&mut hook(spool.path(), &paths[..2].join(" ")));
     output(&mut hook(spool.path(), &paths[2]));
     output(&mut hook(spool.path(), ""));
-    // A path that was deleted before the push.
+    // One of the spooled paths was deleted before the push.
     let deleted = "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-deleted";
     output(&mut hook(spool.path(), deleted));
     assert_eq!(files(), 3);

@@ -1,5 +1,5 @@
-//! Paths are pushed in a few requests, each of which may be repeated, and an upload continues after
-//! the server was killed.
+//! The push protocol publishes many paths in a few requests. Each request may be repeated, and an
+//! upload continues after the server was killed.
 
 mod support;
 mod support_protocol;
@@ -14,14 +14,14 @@ use testkit::http1::Connection;
 use testkit::procfs;
 use testkit::random::SplitMix64;
 
-/// Kills the server, as a power cut or the kernel would, and starts it again.
+/// Kills the server with SIGKILL, as after a crash, and starts it again.
 fn restart(site: &Site, mut server: Running) -> Running {
     server.process.signal("KILL");
     server.process.wait();
     site.start()
 }
 
-/// Three paths: the second and the third refer to the ones before.
+/// Returns three paths. The second refers to the first, and the third to both.
 fn closure() -> [MadePath; 3] {
     let first = MadePath::new("first").compressed("zstd");
     let second = MadePath::new("second")
@@ -33,7 +33,7 @@ fn closure() -> [MadePath; 3] {
     [first, second, third]
 }
 
-/// A path with `len` bytes that cannot be compressed.
+/// Returns a path whose file has `len` bytes that cannot be compressed.
 fn noise(name: &str, len: usize) -> MadePath {
     let mut random = SplitMix64::new(len as u64);
     let content: Vec<u8> = iter::repeat_with(|| random.next().to_le_bytes())
@@ -137,7 +137,7 @@ fn a_large_file_is_sent_in_parts_and_continues_after_kills() {
     let parts: Vec<&[u8]> = path.file.chunks(LEN).collect();
     assert_eq!(parts.len(), 5);
     let (id, _) = Push::new(&server, &token).open(&[&path]);
-    // Out of order, one twice.
+    // Upload the parts out of order, and one of them twice.
     for number in [5, 1, 3, 1] {
         let response = Push::new(&server, &token).part(&id, nar, number, parts[number - 1]);
         assert_eq!((response.status, response.text()), (200, String::new()));
@@ -171,12 +171,12 @@ fn a_pack_that_a_kill_cuts_off_leaves_nothing_behind_that_hinders() {
     let mut server = site.start();
     let token = site.token(&[]);
     let paths = closure();
-    // Longer than bodies that the server receives before it handles the request.
+    // This body is longer than those that the server receives before it handles the request.
     let large = noise("large", 200_000);
     let paths: Vec<&MadePath> = paths.iter().chain([&large]).collect();
     let (id, _) = Push::new(&server, &token).open(&paths);
     let body = pack(&paths);
-    // Cut in the last record, while the files of the others are being stored.
+    // Close the connection during the last record, while the server stores the files of the others.
     for cut in [10, 1000, 150_000] {
         let mut connection = Connection::connect(server.address);
         connection.send(format!(
@@ -258,17 +258,18 @@ fn a_nar_of_others_is_linked_only_by_those_who_may_read_it() {
     let push = in_cache(&first, "/a");
     let (id, _) = push.open(&[&path]);
     push.pack(&id, &[&path]);
-    // Sent with the first token, which may use it in any cache.
+    // The file was sent with the first token, which may use it in any cache.
     assert_eq!(in_cache(&first, "/b").open(&[&path]).1, ["link"]);
     assert_eq!(in_cache(&second, "/a").open(&[&path]).1, ["need"]);
-    // By its hash alone, the second token cannot publish it.
+    // The second token may not publish a file of which it knows only the hash.
     let other = in_cache(&second, "/a");
     let (id_of_other, _) = other.open(&[]);
     let refused = other.publish(&id_of_other, &[&path]);
     assert_eq!(refused.status, 409);
     assert_eq!(lines_of(&refused), [format!("need {}", path.hash_part())]);
     push.published(&id, &[&path]);
-    // Now it is in the first cache, where the second token may use it, but not elsewhere.
+    // After its publication in the first cache, the second token may use the file there, but not
+    // elsewhere.
     let twin = MadePath {
         store_path: MadePath::new("twin").store_path,
         ..path.clone()
@@ -280,7 +281,7 @@ fn a_nar_of_others_is_linked_only_by_those_who_may_read_it() {
 
 #[test]
 fn a_pack_of_a_thousand_nars_is_stored_with_bounded_memory() {
-    // More than are recorded in one transaction.
+    // This is more than one transaction records.
     const COUNT: usize = 1100;
     let site = Site::new();
     let server = site.start();
@@ -321,7 +322,7 @@ fn publishing_is_all_or_none() {
     let [first, second, third] = closure();
     let (id, _) = push.open(&[]);
     push.pack(&id, &[&first, &second, &third]);
-    // The references of a path come before it.
+    // Within a request, a path must come after its references.
     let refused = push.publish(&id, &[&second, &first, &third]);
     assert_eq!(refused.status, 409);
     let missing = |reference: &MadePath, path: &MadePath| {
@@ -344,7 +345,7 @@ fn publishing_is_all_or_none() {
     assert_eq!(found, expected);
     push.published(&id, &[&first]);
     push.published(&id, &[&second, &third]);
-    // A path that exists counts, even with another NAR, which is not used.
+    // A published path can be published again, even with another NAR. The first NAR stays.
     let other = MadePath::new("first").containing(b"other");
     push.pack(&id, &[&other]);
     push.published(&id, &[&other]);

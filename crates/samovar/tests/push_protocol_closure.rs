@@ -1,5 +1,5 @@
-//! `samovar push` sends closures by the push protocol: they are copied back byte by byte, only what
-//! is missing is sent, and many paths need few requests.
+//! `samovar push` sends closures by the push protocol. They can be copied back byte by byte, only
+//! missing files are sent, and many paths need few requests.
 
 mod support;
 mod support_push;
@@ -23,8 +23,8 @@ fn a_closure_is_pushed_once_and_copied_back() {
     let site = Site::new();
     let server = site.start();
     let proxy = Proxy::start(server.address, |_| Action::Forward);
-    // Paths with references to each other and to themselves, content addresses and all kinds of
-    // files.
+    // These paths refer to each other and to themselves, and have content addresses and all kinds
+    // of files.
     let names = ["self_reference", "fixed", "text", "ca", "kinds", "odd"];
     let names = names.iter().chain(&["signed", "empty", "built"]);
     let paths: Vec<String> = names.map(|name| sample(name)).collect();
@@ -42,7 +42,7 @@ fn a_closure_is_pushed_once_and_copied_back() {
         (all, 0)
     );
     assert_copies_back(&server.url(), &site.public_key, &sample_root(), &paths);
-    // nix-cache-info, open, a pack, publish and the end.
+    // The requests are nix-cache-info, open, one pack, publish, and the end of the push.
     assert_eq!(report["requests"], 5);
     assert!(proxy.exchanges(".narinfo").is_empty());
 
@@ -68,7 +68,7 @@ fn large_and_equal_nars_are_pushed() {
     let proxy = Proxy::start(server.address, |_| Action::Forward);
     let store = OwnStore::new();
     let large = [noise(1, 17 << 20), vec![b'a'; 6 << 20]].concat();
-    // Both have the same NAR.
+    // `large` and `other` have the same NAR, and so have `small` and `same`.
     let paths = [
         store.add_file("large", &large),
         store.add_file("other", &large),
@@ -79,11 +79,11 @@ fn large_and_equal_nars_are_pushed() {
     let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
     let report = pusher.report(&proxy.url(), &words(&paths));
     assert_eq!(count(&report, "pushed"), paths.len());
-    // Two parts of the large NAR, and one of the medium one.
+    // The PUT requests are two parts of the large NAR, and one of the medium one, and a pack.
     assert_eq!(proxy.exchanges("PUT").len(), 4);
     assert_eq!(proxy.exchanges("/join/").len(), 2);
     assert_copies_back(&server.url(), &site.public_key, store.root(), &paths);
-    // Another path with a known NAR needs only its narinfo.
+    // Another path with a NAR that the cache has needs only its narinfo.
     let again = [store.add_file("again", &large)];
     let report = pusher.report(&proxy.url(), &words(&again));
     assert_eq!(
@@ -120,7 +120,7 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
         200
     );
 
-    // Without its closure, a path is refused unless the cache has the references.
+    // Without its closure, a path is refused if the cache lacks one of its references.
     let pusher = Pusher::new(&sample_store(), &token);
     let path = sample("text");
     let text = exits_with(&mut pusher.push(&server.url(), &["--no-closure", &path]), 1);

@@ -1,5 +1,5 @@
-//! `samovar push` sends the requests of a stock client to a server that does not know the push
-//! protocol.
+//! `samovar push` sends the requests of a stock Nix client to a server that does not support the
+//! push protocol.
 
 mod support;
 mod support_push;

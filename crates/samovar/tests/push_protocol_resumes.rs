@@ -1,5 +1,5 @@
-//! A push of a large NAR that was interrupted, by the death of the client or of the server, sends
-//! only the parts that the server lacks.
+//! After the client or the server was killed, the next push of a large NAR sends only the parts
+//! that the server lacks.
 
 mod support;
 mod support_push;
@@ -14,14 +14,14 @@ use testkit::eventually;
 use testkit::nix::{OwnStore, local};
 use testkit::process::wait;
 
-/// A store with a path whose NAR file has three parts.
+/// Returns a store, and a path of it whose NAR file has three parts.
 fn large() -> (OwnStore, String) {
     let store = OwnStore::new();
     let path = store.add_file("large", &noise(1, 40 << 20));
     (store, path)
 }
 
-/// Forwards only the first part.
+/// Starts a proxy that forwards the first part of a NAR and holds all others.
 fn first_part_only(server: &Running) -> Proxy {
     Proxy::start(server.address, |line| match line.contains("/part/") {
         true if !line.contains("/1?") => Action::Hold,
@@ -29,7 +29,7 @@ fn first_part_only(server: &Running) -> Proxy {
     })
 }
 
-/// Waits until the first part is stored and others are in progress.
+/// Waits until the first part is stored and another part is in progress.
 fn wait_for_first_part(proxy: &Proxy) {
     eventually("the first part is stored, the second is sent", || {
         !proxy.exchanges("/1?").is_empty() && proxy.held_count() > 0
@@ -51,7 +51,7 @@ fn a_killed_client_continues_after_the_stored_parts() {
     proxy.resume(server.address);
     let report = pusher.report(&proxy.url(), &[&path]);
     assert_eq!(count(&report, "pushed"), 1);
-    // The first part was sent once only. A late request of the killed client may have stored
+    // The first part was sent only once. A delayed request of the killed client may have stored
     // another part before the second push listed them.
     assert_eq!(proxy.exchanges("/1?").len(), 1);
     let rest = ["/2?", "/3?"].map(|part| proxy.exchanges(part)[0].body_len);

@@ -1,5 +1,5 @@
-//! Requests of the push protocol that break a rule are refused with one sentence, and publish
-//! nothing.
+//! The server refuses requests of the push protocol that break a rule, states the reason in one
+//! sentence, and publishes nothing.
 
 mod support;
 mod support_protocol;
@@ -58,7 +58,7 @@ fn a_push_needs_a_token_that_may_push() {
         let response = Push::new(&server, &reader).send(method, target, "");
         assert_refused(&response, 403, &["may not push"]);
     }
-    // The refused requests have not ended the push.
+    // The push is still open after the refused requests.
     Push::new(&server, &token).pack(&id, &[&path]);
 }
 
@@ -156,7 +156,7 @@ fn other_urls_and_methods_are_refused() {
             .status,
         404
     );
-    // Only below `upload/`.
+    // The protocol exists only below `upload/`.
     assert_eq!(server.send("POST", "/push/1/open", &token, "").status, 405);
     for (method, target, allowed) in [
         ("GET", "open".to_owned(), "POST"),
@@ -327,7 +327,7 @@ fn parts_that_do_not_fit_are_refused() {
         assert_refused(&push.send("PUT", &target, b"four"), 400, &["sha256"]);
     }
     assert_eq!(push.parts(&id, nar), [(2, 4)]);
-    // Another part of the same number and length replaces the first.
+    // A second part with the same number and length replaces the first.
     assert_eq!(part(2, b"rest").status, 200);
     assert_eq!(push.parts(&id, nar), [(2, 4)]);
     assert_eq!(part(1, b"long").status, 200);
@@ -342,7 +342,7 @@ fn parts_that_do_not_fit_are_refused() {
     }
     assert_refused(&push.join(&id, nar, 0), 400, &["1 to 10000"]);
     assert_refused(&push.join(&id, nar, 3), 409, &["part 3"]);
-    // What is no NAR is refused, and its parts are removed.
+    // Joined parts that are not a NAR are refused and removed.
     assert_refused(&push.join(&id, nar, 2), 422, &["not a NAR"]);
     assert_eq!(push.parts(&id, nar), []);
     assert_refused(&push.join(&id, nar, 2), 409, &["part 1"]);
@@ -380,7 +380,7 @@ fn narinfos_that_do_not_match_their_nar_are_refused() {
     for path in [&path, &other] {
         server.assert_lacks(path);
     }
-    // URL, compression and hash of the file are the server's.
+    // The server ignores the URL, the compression and the file hash that the client states.
     let fields = path.narinfo();
     let fields = fields.lines().filter(|line| {
         let names = ["URL", "Compression", "FileHash", "FileSize"];

@@ -1,5 +1,5 @@
-//! `samovar push` uploads closures as a stock client to servers that do not know the push protocol,
-//! takes the token from each source, and survives a restart of the server.
+//! `samovar push` uploads closures to servers that do not support the push protocol, as a stock Nix
+//! client does. It takes the token from each source, and survives a restart of the server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,8 @@ use testkit::eventually;
 use testkit::nix::{OwnStore, key_pair, local};
 use testkit::process::{output, wait};
 
-/// Paths with references to each other and to themselves, content addresses and all kinds of files.
+/// Returns paths that refer to each other and to themselves, with content addresses and all kinds
+/// of files.
 fn samples() -> Vec<String> {
     let names = ["self_reference", "fixed", "text", "ca", "kinds"];
     let names = names.iter().chain(&["odd", "signed", "empty", "built"]);
@@ -51,7 +52,7 @@ fn a_closure_is_pushed_once_and_copied_back() {
     );
     assert_copies_back(&server.url(), &site.public_key, &sample_root(), &paths);
 
-    // The second push, to the other form of the URL, sends nothing.
+    // A second push, to the URL with `/upload`, sends nothing.
     let files = site.files();
     let report = pusher.report(&format!("{url}/upload"), &words(&paths));
     assert_eq!(
@@ -89,7 +90,7 @@ fn credentials_come_from_each_source() {
     let netrc = secret_file(pusher.home(), "other", &line);
     let mut by_file = pusher.without_token(&server.url());
     output(by_file.arg("--netrc-file").arg(netrc).arg(path()));
-    // The netrc file of Nix.
+    // The token is in the netrc file that Nix uses.
     secret_file(pusher.home(), "netrc", &line);
     output(pusher.without_token(&server.url()).arg(path()));
 }
@@ -146,7 +147,7 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
         404
     );
 
-    // Without its closure, a path is refused unless the cache has the references.
+    // Without its closure, a path is refused if the cache lacks one of its references.
     let pusher = Pusher::new(&sample_store(), &token);
     let path = sample("text");
     let text = exits_with(&mut pusher.push(&url, &["--no-closure", &path]), 1);
@@ -189,7 +190,7 @@ fn excluded_and_signed_paths_are_not_sent() {
     );
     let report = pusher.report(&url, &words(&paths));
     assert_eq!(count(&report, "pushed"), 2);
-    // Each of the three pushes asks for it once here, and once below /upload.
+    // Each of the three pushes requests nix-cache-info once here and once below /upload.
     let requests = requests.lock().unwrap();
     let of_info = requests
         .iter()
@@ -197,7 +198,7 @@ fn excluded_and_signed_paths_are_not_sent() {
     assert_eq!(of_info.count(), 3);
 }
 
-/// A TCP proxy with an address of its own in front of a server that is restarted. It passes on a
+/// A TCP proxy whose address stays the same while the server behind it is restarted. It forwards a
 /// limited number of bytes, then closes all connections.
 struct Proxy {
     address: SocketAddr,
@@ -271,7 +272,7 @@ fn a_restart_of_the_server_is_survived() {
     let paths: Vec<String> = (0..12)
         .map(|number| store.add_file(&format!("file-{number}"), &noise(number, 200_000)))
         .collect();
-    // Longer than what is sent from memory.
+    // The compressed file is too long to be sent from memory.
     let large = store.add_file("large", &noise(99, 3 << 20));
     let paths = [paths, vec![large]].concat();
     let proxy = Proxy::start(server.address, 2 << 20);
@@ -293,8 +294,8 @@ fn a_restart_of_the_server_is_survived() {
     assert_copies_back(&server.url(), &site.public_key, store.root(), &paths);
 }
 
-/// A web server for one directory that takes PUT without any check.
-/// Adds the head of each request, in lower case, to `requests`.
+/// Starts a web server that accepts every PUT into one directory without a check. Adds the head of
+/// each request, in lower case, to `requests`.
 fn plain_server(dir: PathBuf, requests: Arc<Mutex<Vec<String>>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -307,7 +308,7 @@ fn plain_server(dir: PathBuf, requests: Arc<Mutex<Vec<String>>>) -> SocketAddr {
     address
 }
 
-/// Answers the requests of a connection.
+/// Answers the requests of one connection until it is closed.
 fn while_open(mut stream: &TcpStream, dir: &Path, requests: &Mutex<Vec<String>>) {
     let mut reader = BufReader::new(stream);
     loop {
@@ -370,7 +371,7 @@ fn any_server_that_takes_put_becomes_a_cache() {
     for from in [&url, &format!("file://{}", dir.path().display())] {
         assert_copies_back(from, "", &sample_root(), &paths);
     }
-    // Long files, which are compressed as several frames and sent from a file.
+    // Long files are compressed as several frames and sent from a temporary file.
     let store = OwnStore::new();
     let long = [noise(7, 3 << 20), vec![b'a'; 6 << 20]].concat();
     let paths = [store.add_file("long", &long)];

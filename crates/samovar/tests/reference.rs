@@ -1,4 +1,4 @@
-//! The book's page of commands lists the actual command lines. `UPDATE=1` updates the page.
+//! The book's page of commands describes the actual command lines. `UPDATE=1` rewrites the page.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -36,10 +36,10 @@ fn commands() -> String {
     text
 }
 
-/// Describes a command and its subcommands.
+/// Appends the description of a command and its subcommands to `text`.
 fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned()).term_width(96);
-    // Leave out the options of the configuration, which have a separate page.
+    // Omit the options of the configuration, which a separate page describes.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {

@@ -1,4 +1,4 @@
-//! A reload (HUP) is atomic, and no request fails because of it.
+//! A reload (HUP) replaces the whole configuration at once, and no request fails because of it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -23,7 +23,7 @@ impl Connection {
         Self(BufReader::new(TcpStream::connect(address).unwrap()))
     }
 
-    /// Sends a GET request; returns status and body.
+    /// Sends a GET request. Returns the status and the body of the response.
     fn get(&mut self, target: &str, fields: &str) -> (u16, Vec<u8>) {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -59,7 +59,7 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Returns whether a new client can copy a path from this substituter.
+/// Returns whether a new client can copy this path from the server at `address`.
 fn copies(address: &str, path: &str) -> bool {
     let substituter = format!("http://{address}");
     realise(&substituter, path, "").status.success()
@@ -74,7 +74,7 @@ fn no_request_sees_a_mixed_configuration() {
     let (line, token) = token("ci");
     let tokens = secret_file(file.path.parent().unwrap(), "tokens", &line);
     let (denied, other) = (sample("big"), sample("fixed"));
-    // Either public without the one path, or private and complete.
+    // One configuration is public and denies the path. The other is private and denies nothing.
     let public = "access.networks = [\"127.0.0.1\"]\npolicy.deny = [{ names = [\"big\"] }]\n";
     let private = format!("access.tokens-file = {tokens:?}\n");
     file.write(public);
@@ -116,7 +116,7 @@ fn no_request_sees_a_mixed_configuration() {
             file.write(if is_public { public } else { &private });
             server.signal("HUP");
             server.wait_for(DONE);
-            // Requests from now on must see the new configuration.
+            // Every request from now on must get the answer of the new configuration.
             let [narinfo, _, nar, ..] = urls(&denied);
             let expected = if is_public { 404 } else { 401 };
             assert_eq!(connection.status(&narinfo), expected);
@@ -140,8 +140,8 @@ fn no_request_sees_a_mixed_configuration() {
     println!("60 changes: {seen:?}");
 }
 
-/// A deny rule is added while real clients copy. Clients that start later get no denied path; the
-/// others are not affected.
+/// While real clients copy paths, a rule that denies one of them is added. Clients that start later
+/// do not get that path. All other copies succeed.
 #[test]
 fn a_policy_is_tightened_while_clients_copy() {
     let (denied, other) = (sample("fixed"), sample("self_reference"));
@@ -175,7 +175,7 @@ fn a_policy_is_tightened_while_clients_copy() {
             std::thread::yield_now();
         }
         file.write(&format!("policy.deny = [{{ names = [{name:?}] }}]\n"));
-        // From here on the rule takes effect, so a copy may succeed or fail.
+        // The rule takes effect from here on, so a copy of the denied path may succeed or fail.
         drop(until);
         server.signal("HUP");
         server.wait_for(DONE);
@@ -183,8 +183,8 @@ fn a_policy_is_tightened_while_clients_copy() {
     });
 }
 
-/// A cache moves to another prefix with all its rules, some of which need look-ups. No request is
-/// answered before the look-ups are complete.
+/// A cache moves to another prefix together with its rules, some of which need look-ups in the
+/// store. The server answers no request there before the look-ups are complete.
 #[test]
 fn a_cache_moves_to_another_prefix() {
     let file = File::new("");
@@ -249,7 +249,7 @@ fn a_cache_moves_to_another_prefix() {
         for client in clients {
             assert!(client.join().unwrap() > 0);
         }
-        // The server also follows changed roots under the new prefix.
+        // Under the new prefix, the server also notices that a root has changed.
         let other = profile.with_file_name("next");
         symlink(&outside, &other).unwrap();
         fs::rename(&other, &profile).unwrap();

@@ -1,4 +1,4 @@
-//! `samovar serve` follows its configuration file. An invalid file changes nothing.
+//! `samovar serve` applies its configuration file. A reload of an invalid file changes nothing.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
 
-/// Sends a GET request; returns the response, starting with its status.
+/// Sends a GET request. Returns the response as text, from its status on.
 fn get(address: &str, target: &str) -> String {
     ask(address, target, "")
 }
@@ -57,7 +57,7 @@ fn pages_hide_denied_paths() {
     assert!(!page(&format!("/path/{drv}")).contains(&format!("path/{denied}")));
     let landing = page("/");
     assert!(landing.contains("<h1>Team</h1>"), "{landing}");
-    // Their number is not shown either.
+    // The pages do not show the number of paths either.
     assert!(!landing.contains("<dt>Paths</dt>"), "{landing}");
 }
 
@@ -93,7 +93,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     server.wait_for("without losing a request): backlog");
     server.wait_for("the configuration was reloaded");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 30\n"));
-    // The file names an invalid signing key.
+    // The file names itself as the signing key, which is invalid.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
     server.signal("HUP");
     server.wait_for("nothing was changed");
@@ -200,7 +200,7 @@ fn the_list_of_caches_follows_access_rules() {
             "{answer}"
         );
     }
-    // Request twice: at first nothing is cached.
+    // Request the page twice, because the first answer is not cached yet.
     for _ in 0..2 {
         let ada = overview("ada:secret");
         assert!(
@@ -226,7 +226,7 @@ fn the_list_of_caches_follows_access_rules() {
     }
     drop(server);
 
-    // To clients without access the server looks empty, but health checks need no password.
+    // To a client without access, the server shows no cache. Health checks need no password.
     let nobody = format!("access.users-file = {:?}\n", users.path);
     let file = File::new(&rules(&nobody));
     let (_server, address) = serve(&file);
@@ -297,7 +297,7 @@ fn each_cache_has_its_own_rules() {
     rules("policy.deny = [{ names = \"big\" }]\n");
     server.signal("HUP");
     server.wait_for("the configuration was reloaded");
-    // The rules of one cache do not apply to the others.
+    // The rules of one cache do not affect the others.
     assert!(narinfo("team-b", "big").starts_with("404"));
     assert!(narinfo("team-a", "self_reference").starts_with("200"));
 }

@@ -1,4 +1,5 @@
-//! A password that is typed at a terminal is not displayed; a key is trusted only after a yes.
+//! A terminal does not display a typed password. `samovar use` trusts a key only after a typed
+//! "yes".
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -90,7 +91,7 @@ fn a_password_is_not_shown() {
     let child = password(&terminal);
     terminal.wait_until(|shown| shown.contains("Password for \"ada\": "));
     assert!(!terminal.echoes());
-    // Type a wrong character and a backspace. The character has two bytes.
+    // Type a wrong character of two bytes, and delete it by one backspace.
     terminal.keyboard.write_all("sec\u{e4}".as_bytes()).unwrap();
     terminal.keyboard.write_all(b"\x7fret\r").unwrap();
     let output = child.wait_with_output().unwrap();

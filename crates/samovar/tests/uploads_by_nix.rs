@@ -1,4 +1,5 @@
-//! A stock Nix client pushes with `nix copy`, another one gets the same bytes back.
+//! Paths that a stock Nix client pushes with `nix copy` can be copied back unchanged by another
+//! client.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +18,7 @@ use support_uploads::{MadePath, Site};
 use testkit::nix::{NewerNix, hash_part, key_pair, nix};
 use testkit::process::{fails, output};
 
-/// Paths with references to each other and to themselves, with content addresses of all methods,
+/// Paths that refer to each other and to themselves, with content addresses of all methods,
 /// signatures, derivers, odd names and all kinds of files.
 const NAMES: [&str; 12] = [
     "self_reference",
@@ -34,14 +35,14 @@ const NAMES: [&str; 12] = [
     "built",
 ];
 
-/// The compressions of Nix 2.8 that clients of all versions can read.
+/// The compressions of Nix 2.8 that all later versions can read.
 const COMPRESSIONS: [&str; 6] = ["zstd", "xz", "none", "gzip", "bzip2", "br"];
 
 /// A machine with Nix, an empty store and a netrc file.
 struct Client {
     dir: tempfile::TempDir,
     netrc: PathBuf,
-    /// `None`: the Nix of this machine.
+    /// The Nix that the client runs. `None`: the one that is installed on this machine.
     newer: Option<NewerNix>,
 }
 
@@ -65,7 +66,7 @@ impl Client {
         format!("local?root={}", self.dir.path().join("store").display())
     }
 
-    /// `nix` with these arguments and the token.
+    /// Returns a `nix` command with these arguments and the token.
     fn nix(&self, arguments: &[&str]) -> Command {
         let mut command = match &self.newer {
             Some(newer) => newer.command("nix", self.dir.path()),
@@ -78,9 +79,9 @@ impl Client {
         command
     }
 
-    /// `nix copy` of paths from the sample store.
+    /// Returns a `nix copy` command that pushes paths of the sample store.
     fn push(&self, to: &str, paths: &[String]) -> Command {
-        // A newer Nix must not change the database that all tests use.
+        // A newer Nix must not change the database of the sample store, which all tests share.
         let (from, features) = match self.newer {
             Some(_) => (
                 sample_store() + "&read-only=true",
@@ -94,7 +95,8 @@ impl Client {
         command
     }
 
-    /// `nix copy` of paths into the store of this client, which trusts one key.
+    /// Returns a `nix copy` command that copies paths into this client's store. It trusts only
+    /// `key`.
     fn pull(&self, from: &str, key: &str, paths: &[String]) -> Command {
         let mut command = self.nix(&["copy", "--from", from, "--to", &self.store()]);
         command
@@ -103,12 +105,12 @@ impl Client {
         command
     }
 
-    /// Asserts that the store has the closure of these paths of the sample, and nothing else.
-    /// `fields`: of the registration, which must be equal.
+    /// Asserts that the client's store has exactly the closure of these sample paths. `fields`:
+    /// fields of the registrations that must be equal.
     #[track_caller]
     fn assert_has(&self, key: &str, paths: &[String], fields: &[&str]) {
         let store = self.store();
-        // By the Nix of this machine.
+        // Verify with the Nix of this machine.
         let mut verify = nix("nix", self.dir.path());
         verify.args(["store", "verify", "--store", &store, "--all"]);
         output(verify.args(["--option", "trusted-public-keys", key]));
@@ -130,13 +132,13 @@ impl Client {
     }
 }
 
-/// The fields of a registration that a narinfo has, except `CA`.
+/// Fields of a registration that a narinfo also has, except `CA`.
 const FIELDS: [&str; 5] = ["path", "narHash", "narSize", "references", "deriver"];
 
-/// The fields of a registration that a narinfo has.
+/// Fields of a registration that a narinfo also has.
 const ALL_FIELDS: [&str; 6] = ["path", "narHash", "narSize", "references", "deriver", "ca"];
 
-/// The output of `nix path-info --json --recursive`, sorted by path.
+/// Returns the output of `nix path-info --json --recursive`, sorted by path.
 #[track_caller]
 fn infos(store: &str, paths: &[String]) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
@@ -189,13 +191,13 @@ fn paths() -> Vec<String> {
     NAMES.iter().map(|name| sample(name)).collect()
 }
 
-/// Number of PUT requests in the access log.
+/// Returns the number of PUT requests in the access log.
 fn put_count(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap();
     text.lines().filter(|line| line.contains("\"PUT ")).count()
 }
 
-/// Pushes a closure to a cache of its own, and copies it back: from the server, and from the
+/// Pushes a closure to a new cache. Copies it back twice: from the server, and from the storage
 /// directory without a server.
 #[track_caller]
 fn round_trip(compression: &str, below: &str, parameters: &str, paths: &[String]) {
@@ -303,7 +305,7 @@ fn br_round_trip() {
     round_trip("br", "/upload", "", &paths());
 }
 
-/// Substitution, listings, signatures and logs of uploaded paths.
+/// Substitution, listings, signatures and build logs work with uploaded paths.
 #[test]
 fn other_commands_work_with_uploaded_paths() {
     let site = Site::new();
@@ -315,7 +317,7 @@ fn other_commands_work_with_uploaded_paths() {
         std::slice::from_ref(&path),
     ));
 
-    // Substitution of a path by name.
+    // Substitute a path by its name.
     let store = client.store();
     let mut realise = nix("nix-store", client.dir.path());
     realise.args([
@@ -331,7 +333,7 @@ fn other_commands_work_with_uploaded_paths() {
     output(realise.args(["--option", "trusted-public-keys", &site.public_key]));
     client.assert_has(&site.public_key, std::slice::from_ref(&path), &ALL_FIELDS);
 
-    // The listing that the server made.
+    // The server's listing equals that of the original store.
     let list = |store: &str| {
         output(&mut client.nix(&["store", "ls", "--store", store, "--json", "-R", &path]))
     };
@@ -347,7 +349,7 @@ fn other_commands_work_with_uploaded_paths() {
     let file = fs::read_to_string(sample_root().join(&path[1..]).join("bin/run")).unwrap();
     assert_eq!(output(&mut client.nix(&cat)), file);
 
-    // A signature that is added later.
+    // Add a signature to an uploaded path.
     let (key_file, key) = key_pair(site.dir(), "reviewer-1");
     let mut sign = client.nix(&["store", "sign", "--store", &format!("{url}/upload")]);
     output(sign.arg("--key-file").arg(key_file).arg(&path));
@@ -371,7 +373,7 @@ fn other_commands_work_with_uploaded_paths() {
         ]));
     }
 
-    // Build logs.
+    // Push and read build logs.
     let logs = manifest()["logs"].clone();
     let logs = logs.as_array().unwrap().iter();
     for log in logs.filter(|log| ["bzip2", "plain"].contains(&log["kind"].as_str().unwrap())) {
@@ -422,7 +424,8 @@ fn a_second_push_sends_nothing() {
     }
     assert_eq!(site.files(), files);
     server.process.terminate();
-    // One file and one narinfo of each path, and nix-cache-info at most.
+    // The log has one PUT of a NAR file and one of a narinfo for each path, and at most one of
+    // nix-cache-info.
     let count = files
         .iter()
         .filter(|file| file.ends_with(".narinfo"))
@@ -434,7 +437,7 @@ fn a_second_push_sends_nothing() {
     );
 }
 
-/// Paths of the live store need not be pushed at the cache's URL, and are pushed below `/upload/`.
+/// Paths of the live store count as present at the cache's URL, but can be pushed below `/upload/`.
 #[test]
 fn paths_of_the_live_store_can_be_pushed_all_the_same() {
     let site = Site::new();
@@ -460,14 +463,14 @@ fn paths_of_the_live_store_can_be_pushed_all_the_same() {
         "{}",
         narinfo("/upload")
     );
-    // Narinfos of the live store have no CA by default, as those of nix-serve.
+    // By default, narinfos of the live store have no CA, as with nix-serve.
     for (below, fields) in [("", &FIELDS[..]), ("/upload", &ALL_FIELDS)] {
         let client = Client::new("");
         let from = format!("{}{below}", server.url());
         output(&mut client.pull(&from, &site.public_key, &paths()));
         client.assert_has(&site.public_key, &paths(), fields);
     }
-    // Uploaded paths survive the live store.
+    // Uploaded paths remain after the live store has lost them.
     drop(server);
     site.configure_empty("");
     let server = site.start();
@@ -509,8 +512,8 @@ fn caches_serve_the_compression_of_their_clients() {
         let url = format!("{}/{compression}/upload", server.url());
         for client in [Client::new(""), pusher] {
             let mut pull = client.pull(&url, &site.public_key, &path);
-            // What a client remembers from its push has no signature of the cache, and names the
-            // file that it sent.
+            // The client remembers the narinfo from its push, which has no signature of the cache
+            // and names the file that the client sent. Make it request the narinfo again.
             output(pull.arg("--refresh"));
             let mut infos = infos(&client.store(), &["--all".to_owned()]);
             infos.retain(|info| info["path"] == path[0]);
@@ -531,7 +534,7 @@ fn a_private_cache_is_read_with_a_token() {
     let reading = site.token(&["--rights", "read", "--name", "reader"]);
     let (pusher, reader) = (Client::new(&site.token(&[])), Client::new(&reading));
     let url = format!("{}?compression=zstd", server.url());
-    // A client of its own: it remembers for an hour that the path is absent.
+    // Use a new client: one that has seen the path absent remembers that for an hour.
     let error = fails(&mut Client::new(&reading).push(&url, &path));
     assert!(error.contains("403"), "{error}");
     fails(&mut Client::new("secret").push(&url, &path));

@@ -1,4 +1,5 @@
-//! Unused uploaded paths are deleted with their files; pinned ones and their closures stay.
+//! The collector deletes unused uploaded paths with their files. Pinned paths and their closures
+//! stay.
 
 mod support;
 mod support_uploads;
@@ -11,7 +12,7 @@ use support_uploads::{MadePath, Running, Site, hash, send};
 use testkit::nix::{hash_part, nix};
 use testkit::process::{fails, output};
 
-/// Runs `samovar gc` on the storage of the site, with a retention of 30 days.
+/// Runs `samovar gc` on the site's storage, with a retention of 30 days. Returns its output.
 fn gc(site: &Site, arguments: &[&str]) -> String {
     let mut command = samovar();
     command.args(["gc", "--uploads-retention", "30d", "--storage"]);
@@ -25,10 +26,10 @@ fn pin(site: &Site, arguments: &[&str]) -> Command {
     command
 }
 
-/// Makes everything in the storage older by a number of days.
+/// Subtracts a number of days from all times in the storage's database.
 fn age(site: &Site, days: u32) {
     let seconds = days * 86_400;
-    // The time of a condemnation that a killed collector has not confirmed yet.
+    // This value marks a condemnation that a killed collector has not confirmed yet.
     let unconfirmed = i64::MAX;
     let sql = format!(
         "pragma busy_timeout = 10000; begin immediate; \
@@ -45,8 +46,8 @@ fn age(site: &Site, days: u32) {
     output(Command::new("sqlite3").arg(database).arg(sql));
 }
 
-/// Condemns what is unused, and deletes it with its files. A day passes between the runs, so only
-/// what was used within 30 days, or is pinned, stays.
+/// Condemns and deletes all unused paths with their files. A day passes between the runs. Paths
+/// that are pinned or were used within 30 days stay.
 fn collect(site: &Site) {
     for _ in 0..3 {
         gc(site, &[]);
@@ -100,7 +101,7 @@ fn a_pinned_closure_stays_and_others_are_deleted_with_their_files() {
     let local = format!("local?root={}", dir.path().join("store").display());
     let mut pull = nix(&["copy", "--from", &server.url(), "--to", &local, &pinned]);
     output(pull.args(["--option", "trusted-public-keys", &site.public_key]));
-    // The client can push it again. Its file gets another name.
+    // The client can push the path again. Its file gets another name.
     output(&mut nix(&[
         "copy",
         "--refresh",
@@ -151,7 +152,7 @@ fn a_request_revives_a_condemned_path() {
     server.assert_serves(&used);
     server.assert_serves(&downloaded);
     server.assert_lacks(&unused);
-    // The path is published again, although the server still had it in memory.
+    // The path can be published again, although the server still has it in its index.
     server.publish(&token, &unused);
     let narinfo = server.get(&unused.target());
     assert_eq!(narinfo.status, 200);
@@ -172,7 +173,7 @@ fn a_file_without_a_path_is_deleted_after_a_day() {
     }
     age(&site, 1);
     assert!(gc(&site, &[]).contains("1 files condemned, 0 deleted"));
-    // A request of the client that sent it revives it.
+    // A request of the client that sent the file revives the file.
     assert_eq!(
         server.request("HEAD", &path.file_target(), &token).status,
         200
@@ -296,7 +297,7 @@ fn a_realisation_is_deleted_with_its_output_and_revives_it() {
     age(&site, 40);
     let summary = gc(&site, &[]);
     assert!(summary.starts_with("1 paths condemned"), "{summary}");
-    // The realisation names the path, so the path must stay.
+    // Serving the realisation is a use of the path, so it revives the path.
     assert_eq!(server.get(&target).status, 200);
     age(&site, 1);
     let summary = gc(&site, &[]);
@@ -306,7 +307,7 @@ fn a_realisation_is_deleted_with_its_output_and_revives_it() {
     assert_eq!(server.get(&path.target()).status, 404);
     assert_eq!(server.get(&target).status, 404);
     assert!(site.files().is_empty(), "{:?}", site.files());
-    // Both can be uploaded again.
+    // Both the path and the realisation can be uploaded again.
     assert_eq!(server.put(&token, &target, &document).status, 409);
     server.publish(&token, &path);
     assert_eq!(server.put(&token, &target, &document).status, 200);
@@ -393,12 +394,13 @@ fn a_collector_that_is_killed_loses_nothing() {
         command.arg(site.storage()).stdout(Stdio::null());
         let mut collector = command.spawn().expect("starts");
         while !effect() && collector.try_wait().expect("waits").is_none() {}
-        // The process may have ended already, with the same outcome as a kill after its last step.
+        // Ignore whether the process has already ended: the outcome is that of a kill after its
+        // last step.
         collector.kill().expect("is killed");
         collector.wait().expect("has ended");
         server.assert_serves(&lib);
         server.assert_serves(&app);
-        // Whatever is visible is complete.
+        // Every path that is still visible has its NAR.
         for path in &unused {
             let narinfo = sql(
                 &site,

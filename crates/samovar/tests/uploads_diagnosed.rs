@@ -1,4 +1,4 @@
-//! `samovar doctor` finds what is wrong with a storage, and names a fix for each problem.
+//! `samovar doctor` finds each fault of a storage, and names its fix.
 
 mod support;
 mod support_uploads;
@@ -13,8 +13,8 @@ use support::samovar;
 use support_uploads::{MadePath, Site};
 use testkit::process::output;
 
-/// Runs `samovar doctor` with the configuration of the site. Returns the findings about the
-/// storage, with `DIR` for the temporary directory.
+/// Runs `samovar doctor` with the site's configuration. Returns the findings about the storage, in
+/// which `DIR` replaces the path of the temporary directory.
 fn doctor(site: &Site) -> String {
     let mut command = samovar();
     command.args(["doctor", "--config"]).arg(site.config());
@@ -37,7 +37,7 @@ fn doctor(site: &Site) -> String {
     findings.replace(dir, "DIR")
 }
 
-/// Asserts that a finding of this severity has this text and this fix.
+/// Asserts that the findings include one with this severity, text and fix.
 #[track_caller]
 fn assert_finds(findings: &str, severity: &str, text: &str, fix: &str) {
     let mut lines = findings.lines().skip_while(|line| !line.contains(text));
@@ -54,7 +54,7 @@ fn sql(site: &Site, statement: &str) {
     output(Command::new("sqlite3").arg(database).arg(statement));
 }
 
-/// Makes a file that was changed two days ago.
+/// Creates a file whose modification time is two days ago.
 fn make_old(path: &Path) {
     let file = File::create(path).expect("makes a file");
     let two_days = Duration::from_secs(2 * 86_400);
@@ -167,7 +167,7 @@ fn a_damaged_or_newer_database_is_an_error() {
 #[test]
 fn a_storage_that_cannot_be_made_is_an_error() {
     let site = Site::new();
-    // A file in its place cannot be written to like a directory, not even by root.
+    // Put a file in the place of the directory. Not even root can write into it.
     fs::write(site.storage(), "").expect("writes");
     let findings = doctor(&site);
     assert_finds(

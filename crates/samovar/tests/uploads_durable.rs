@@ -1,5 +1,5 @@
-//! What a server has acknowledged survives crashes, failing disks and upgrades; what it has not is
-//! absent or whole.
+//! Acknowledged uploads survive crashes, failing disks and upgrades. Any other upload is either
+//! absent or complete.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,9 +26,9 @@ use testkit::eventually;
 use testkit::http1::{Connection, Response};
 use testkit::process::{Process, signal};
 
-/// Calls that change the storage, and the numbers of those at which the server is killed: during
-/// the start, the upload of files and narinfos, and commits. strace counts the calls of each
-/// thread, and an upload may use several threads, so uploads go on until the kill.
+/// System calls that change the storage, and the numbers of the calls at which the server is
+/// killed. They cover the start, the upload of files and narinfos, and commits. strace counts the
+/// calls of each thread, and an upload may use several threads, so uploads go on until the kill.
 const KILLS: [(&str, &[u32]); 4] = [
     ("fsync", &[1, 2, 3, 4, 5, 6, 7, 8]),
     ("renameat", &[1, 2, 3, 4]),
@@ -36,7 +36,7 @@ const KILLS: [(&str, &[u32]); 4] = [
     ("pwrite64", &[5, 12, 24, 33, 40, 47, 61, 72]),
 ];
 
-/// Calls for more kills, and the distances of their numbers.
+/// System calls for additional kills, and the step between the numbers of the calls.
 const MORE_KILLS: [(&str, u32); 5] = [
     ("fsync", 1),
     ("renameat", 1),
@@ -45,8 +45,8 @@ const MORE_KILLS: [(&str, u32); 5] = [
     ("fcntl", 7),
 ];
 
-/// Returns the calls at which the server is killed. The environment variable `SAMOVAR_KILLS` asks
-/// for more of them.
+/// Returns the system calls at which the server is killed. The environment variable `SAMOVAR_KILLS`
+/// sets a number of additional kills.
 fn kills() -> Vec<(&'static str, u32)> {
     let Ok(count) = std::env::var("SAMOVAR_KILLS") else {
         let all = KILLS.iter();
@@ -57,19 +57,19 @@ fn kills() -> Vec<(&'static str, u32)> {
     all.take(count.parse().unwrap()).collect()
 }
 
-/// Maximum number of uploads that a kill or an error is waited for. The server has few threads, so
-/// one of them makes the call long before.
+/// Maximum number of uploads until a kill or an error must have happened. The server has few
+/// threads, so one of them makes the call long before.
 const UPLOAD_COUNT_MAX: usize = 400;
 
-/// A server under strace, which fails or kills it at system calls. It has few threads: one worker
-/// slot in each lane.
+/// A server under strace, which makes a system call fail or kills the server at it. The server has
+/// few threads: one worker slot in each lane.
 struct Traced {
     strace: Process,
 }
 
 impl Traced {
-    /// `injection`: in the form of `strace -e inject=`. With a path, it applies to the calls that
-    /// have this path as an argument, else to all.
+    /// Starts the server. `injection`: in the syntax of `strace -e inject=`. `path`: limits the
+    /// injection to calls with this path as an argument.
     fn start(site: &Site, call: &str, injection: &str, path: Option<&Path>) -> Self {
         let mut command = bare("strace");
         command.args(["-f", "-qqq", "-o", "/dev/null"]);
@@ -84,7 +84,7 @@ impl Traced {
         Self { strace }
     }
 
-    /// Waits until the server is ready; `None` if it is killed before.
+    /// Waits until the server is ready. Returns `None` if it is killed before.
     fn address(&mut self) -> Option<SocketAddr> {
         address_of(&mut self.strace)
     }
@@ -102,14 +102,14 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // Without strace the server would go on.
+        // If only strace were killed, the server would go on.
         if self.strace.is_alive() {
             self.kill();
         }
     }
 }
 
-/// Whether strace works here. It must in CI.
+/// Returns whether strace works on this machine. In CI it must.
 fn can_trace() -> bool {
     let mut command = Command::new("strace");
     let status = command.args(["-qqq", "-o", "/dev/null", "true"]).status();
@@ -121,14 +121,14 @@ fn can_trace() -> bool {
     can
 }
 
-/// A path, and another one that refers to it.
+/// Returns two paths. The second refers to the first.
 fn pair(name: &str) -> [MadePath; 2] {
     let below = MadePath::new(&format!("{name}-below"));
     let above = MadePath::new(&format!("{name}-above")).referring_to(&below.store_path);
     [below, above]
 }
 
-/// A site with a token, whose server is not running.
+/// Returns a site and a token. The server is not running.
 fn site() -> (Site, String) {
     let site = Site::new();
     let server = site.start();
@@ -145,8 +145,8 @@ fn unfinished(site: &Site) -> usize {
         .count()
 }
 
-/// Uploads the file and the narinfo of a path; returns whether both were acknowledged. If not, the
-/// server has been killed.
+/// Uploads the NAR file and the narinfo of a path. Returns whether the server acknowledged both. If
+/// not, the server must have been killed.
 #[track_caller]
 fn publish_or_die(address: SocketAddr, token: &str, path: &MadePath) -> bool {
     let uploads = [
@@ -200,28 +200,28 @@ fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
         server.assert_serves(path);
     }
     for path in &others {
-        // Perhaps it was published, and the response was lost.
+        // Perhaps the path was published, and only the response was lost.
         match server.get(&path.target()).status {
             200 => server.assert_serves(path),
             _ => server.assert_lacks(path),
         }
     }
     assert_mirrors(&site, &acknowledged);
-    // The clients try again.
+    // The clients repeat their uploads.
     for path in &others {
         server.publish(&token, path);
         server.assert_serves(path);
     }
     assert_mirrors(&site, &others);
-    // Nothing but the files of paths takes up space.
+    // The storage has no files except those of paths.
     let stored = site.files().into_iter();
     let stored: BTreeSet<String> = stored.filter(|file| !file.ends_with(".narinfo")).collect();
     let urls = acknowledged.iter().chain(&others).map(MadePath::url);
     assert_eq!(stored, urls.collect());
 }
 
-/// A path that the database has, but whose response was lost in a crash, is not pushed again by any
-/// client: the narinfo in the directory must follow by itself.
+/// After a crash, no client repeats the push of a path that is in the database but whose response
+/// was lost. The server itself must therefore write the missing narinfo into the directory.
 #[test]
 fn the_directory_is_complete_after_a_crash() {
     if !can_trace() {
@@ -243,7 +243,7 @@ fn the_directory_is_complete_after_a_crash() {
     assert_mirrors(&site, &[path]);
 }
 
-/// Asserts that a response is a refusal for a reason of the server's, in one sentence.
+/// Asserts that a response refuses an upload because of a fault of the server, in one sentence.
 #[track_caller]
 fn assert_unavailable(response: &Response, statuses: &[u16]) {
     let text = response.text();
@@ -255,7 +255,7 @@ fn assert_unavailable(response: &Response, statuses: &[u16]) {
     assert!(text.len() > 10 && text.lines().count() == 1, "{text:?}");
 }
 
-/// Repeats an upload until it succeeds; returns the number of attempts that were refused.
+/// Repeats an upload until it succeeds. Returns the number of refused attempts.
 fn failures(address: SocketAddr, token: &str, target: &str, body: &[u8]) -> usize {
     let mut count = 0;
     loop {
@@ -269,7 +269,7 @@ fn failures(address: SocketAddr, token: &str, target: &str, body: &[u8]) -> usiz
     }
 }
 
-/// Failing calls are refusals; a second attempt succeeds, and nothing is lost.
+/// If a system call fails, the upload is refused. A second attempt succeeds, and nothing is lost.
 #[test]
 fn calls_that_fail_are_refused_and_can_be_repeated() {
     if !can_trace() {
@@ -310,7 +310,7 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
     }
 }
 
-/// A storage on a file system that is too small, for a server in its own mount namespace.
+/// The storage is on a file system that is too small. The server runs in its own mount namespace.
 #[test]
 fn a_full_disk_refuses_uploads_and_loses_nothing() {
     let (site, token) = site();
@@ -366,7 +366,7 @@ fn a_full_disk_refuses_uploads_and_loses_nothing() {
     for path in &acknowledged {
         server.assert_serves(path);
     }
-    // With space, the same server goes on.
+    // When space is free again, the same server accepts uploads.
     let freed = acknowledged.pop().unwrap();
     fs::remove_file(storage.join(freed.url())).unwrap();
     server.publish(&token, &refused);
@@ -376,7 +376,7 @@ fn a_full_disk_refuses_uploads_and_loses_nothing() {
     }
 }
 
-/// A server that is upgraded again and again; its PID file names the current process.
+/// A server that is upgraded repeatedly. Its PID file names the current process.
 struct Upgraded {
     first: Running,
     pid_file: PathBuf,
@@ -427,15 +427,15 @@ impl Drop for Upgraded {
     }
 }
 
-/// Clients push while the server is upgraded: no request fails, and from its acknowledgement on a
-/// path is found on every connection, whichever process answers.
+/// No request of a client fails while the server is upgraded. After its acknowledgement, a path is
+/// found over every connection, whichever process answers.
 #[test]
 fn an_upgrade_loses_no_upload() {
     let (site, token) = site();
     let mut upgraded = Upgraded::start(&site);
     let address = upgraded.first.address;
     let server = &Running {
-        // Only the address is used.
+        // Only the address of this value is used.
         process: Process::spawn(&mut Command::new("true")),
         address,
     };
@@ -476,8 +476,8 @@ fn an_upgrade_loses_no_upload() {
     assert_eq!(unfinished(&site), 0);
 }
 
-/// A process that still sends an answer after the upgrade knows the paths that its successor has
-/// published, or answers nothing more.
+/// After the upgrade, the old process either knows the paths that the new process has published, or
+/// closes its connections without an answer.
 #[test]
 fn the_old_process_denies_no_path_of_the_new_one() {
     let (site, token) = site();
@@ -486,7 +486,7 @@ fn the_old_process_denies_no_path_of_the_new_one() {
     upgraded.first.publish(&token, &big);
     let mut connection = Connection::connect(upgraded.first.address);
     connection.begin("GET", &big.file_target(), &[]);
-    // It never sends a request before the upgrade.
+    // This connection sends no request before the upgrade.
     let mut idle = Connection::connect(upgraded.first.address);
     upgraded.upgrade();
     let [below, above] = pair("new");

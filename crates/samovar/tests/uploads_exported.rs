@@ -1,4 +1,4 @@
-//! `samovar export` writes a directory that any Nix reads as a binary cache, without Samovar.
+//! `samovar export` writes a directory that any Nix can read as a binary cache, without Samovar.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn export(site: &Site, to: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Makes the closures of sample paths the uploaded paths of a site.
+/// Imports the closures of sample paths into the storage of a site.
 fn fill(site: &Site, paths: &[&str]) {
     let home = tempfile::tempdir().unwrap();
     let to = format!("file://{}?compression=xz", site.storage().display());
@@ -32,7 +32,8 @@ fn fill(site: &Site, paths: &[&str]) {
     output(samovar().args(["import", "--config"]).arg(site.config()));
 }
 
-/// Copies a path from a directory into a new store, which verifies contents and signatures.
+/// Returns a command that copies a path from a directory into a new store, and so verifies its
+/// contents and signatures.
 fn pull(site: &Site, from: &Path, path: &str) -> Command {
     let home = site
         .dir()
@@ -74,7 +75,7 @@ fn nix_reads_the_directory_without_a_server() {
             "{again}"
         );
         assert_eq!(files_below(&to), files);
-        // The storage directory itself has the same narinfos.
+        // The narinfos equal those in the storage directory.
         for file in files.iter().filter(|file| file.ends_with(".narinfo")) {
             let text = |directory: &Path| fs::read_to_string(directory.join(file)).unwrap();
             assert_eq!(text(&to), text(&site.storage()));

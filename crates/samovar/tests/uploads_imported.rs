@@ -1,4 +1,4 @@
-//! `samovar import` publishes what other caches have, after the checks of an upload.
+//! `samovar import` publishes the paths of other caches after the same checks as for an upload.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use testkit::eventually;
 use testkit::nix::{hash_part, nix};
 use testkit::process::{fails, output};
 
-/// `samovar import` with the configuration of the site.
+/// Returns a `samovar import` command with the site's configuration.
 fn import(site: &Site, arguments: &[&str]) -> Command {
     let mut command = samovar();
     command.args(["import", "--config"]).arg(site.config());
@@ -27,7 +27,7 @@ fn import(site: &Site, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs an import in which paths fail; returns its output.
+/// Runs an import in which some paths fail. Returns its output.
 #[track_caller]
 fn import_part(site: &Site, arguments: &[&str]) -> String {
     let output = import(site, arguments).output().unwrap();
@@ -36,7 +36,7 @@ fn import_part(site: &Site, arguments: &[&str]) -> String {
     text
 }
 
-/// Writes the closures of sample paths to a directory with `nix copy`.
+/// Writes the closures of sample paths to a file cache with `nix copy`.
 fn write_directory(to: &Path, compression: &str, paths: &[&str]) {
     let home = tempfile::tempdir().unwrap();
     let to = format!("file://{}?compression={compression}", to.display());
@@ -45,7 +45,7 @@ fn write_directory(to: &Path, compression: &str, paths: &[&str]) {
     output(copy.args(paths));
 }
 
-/// Copies paths from a cache into a new store, which verifies contents and signatures.
+/// Copies paths from a cache into a new store, which verifies their contents and signatures.
 #[track_caller]
 fn pull(site: &Site, from: &str, paths: &[&str]) {
     let home = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn pull(site: &Site, from: &str, paths: &[&str]) {
     }
 }
 
-/// Names and inode numbers of the NAR files in a directory.
+/// Returns the names and inode numbers of the NAR files in a directory.
 fn nars(directory: &Path) -> BTreeSet<(String, u64)> {
     let entries = fs::read_dir(directory.join("nar")).unwrap();
     let entries = entries.map(|entry| entry.unwrap());
@@ -82,7 +82,7 @@ fn inodes(directory: &Path) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Asserts that a check of the storage finds nothing.
+/// Asserts that `samovar fsck` finds no fault in the storage.
 #[track_caller]
 fn assert_clean(site: &Site) {
     let mut fsck = samovar();
@@ -102,7 +102,7 @@ fn a_directory_becomes_a_storage_without_copying() {
         let server = site.start();
         pull(&site, &server.url(), &paths);
         server.process.terminate();
-        // The narinfos in the directory are signed now.
+        // The narinfos in the directory now have the signatures of the cache.
         pull(
             &site,
             &format!("file://{}", site.storage().display()),
@@ -120,7 +120,7 @@ fn files_of_another_directory_are_copied_or_linked() {
         let (site, path) = (Site::new(), sample("self_reference"));
         let directory = site.dir().join("other");
         write_directory(&directory, "xz", &[&path]);
-        // Narinfos of some servers do not state the hash of the file.
+        // Remove the file hash from the narinfos: some servers do not state it.
         for entry in fs::read_dir(&directory).unwrap() {
             let file = entry.unwrap().path();
             if file.extension().is_some_and(|suffix| suffix == "narinfo") {
@@ -200,7 +200,7 @@ fn what_is_wrong_is_named_and_not_imported() {
         server.assert_lacks(path);
     }
     server.process.terminate();
-    // The next import does the rest.
+    // After the repair of the files, the next import publishes the remaining paths.
     write(&damaged, &damaged.file);
     write(&lost, &lost.file);
     let text = import_part(&site, &["--from", from]);
@@ -242,7 +242,7 @@ fn closures_are_imported_over_http() {
     let server = second.start();
     pull(&second, &server.url(), &[&path, &other]);
     assert_clean(&second);
-    // From the uploads of another server, which are compressed.
+    // Import from a running server, whose uploaded files are compressed.
     let third = Site::new();
     write_directory(&third.storage(), "xz", &[&path]);
     output(&mut import(&third, &[]));
@@ -259,7 +259,7 @@ fn a_lost_database_is_made_again() {
     let server = site.start();
     let token = site.token(&[]);
     let lib = MadePath::new("lib").compressed("zstd");
-    // Its second reference is in the Nix store of the server, which loses it later.
+    // The second reference is in the Nix store of the server, from which it is deleted later.
     let app = MadePath::new("app")
         .referring_to(&lib.store_path)
         .referring_to(&sample("built"));
@@ -309,7 +309,7 @@ fn a_lost_database_is_made_again() {
     assert_eq!(text.unwrap(), "2 paths imported, 0 known, 0 not imported\n");
     assert!(advice.unwrap().contains("make the tokens and pins again"));
     assert_eq!(site.files(), files);
-    // With a backup, the token and the pin are there again.
+    // With a backup, the rebuilt database has the token and the pin again.
     lose_database();
     fs::rename(&kept, site.storage().join(DATABASE)).unwrap();
     fs::create_dir(site.storage().join(".samovar/backup")).unwrap();
@@ -348,13 +348,13 @@ fn a_running_server_serves_imported_paths_after_a_reload() {
     server.process.signal("HUP");
     eventually("the path is served", || server.get(&target).status == 200);
     pull(&site, &server.url(), &[&path]);
-    // A push of the same path changes nothing.
+    // The storage is intact after the import beside a running server.
     assert_clean(&site);
 }
 
 #[test]
 fn references_come_from_the_next_source() {
-    // As in caches whose clients leave out what cache.nixos.org has.
+    // Some caches lack the paths of cache.nixos.org, because their clients do not push them.
     let (site, next) = (Site::new(), Site::new());
     let lib = MadePath::new("lib").compressed("zstd");
     let app = MadePath::new("app").referring_to(&lib.store_path);

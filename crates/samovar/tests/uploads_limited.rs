@@ -1,4 +1,4 @@
-//! Uploads of many or slow clients use bounded memory, and do not delay uploads with other tokens.
+//! Uploads of many or slow clients use bounded memory. They do not delay uploads with other tokens.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,11 +17,11 @@ use testkit::procfs;
 
 const MIB: u64 = 1 << 20;
 
-/// Maximum number of uploads of one token: in progress, and waiting.
+/// Maximum number of uploads of one token: `UPLOADS_MAX` in progress, `WAITING_MAX` waiting.
 const UPLOADS_MAX: usize = 64;
 const WAITING_MAX: usize = 128;
 
-/// Starts an upload of `len` bytes; `body` is its beginning.
+/// Starts the upload of a file of `len` bytes, but sends only `body`, its beginning.
 fn start(
     address: SocketAddr,
     token: &str,
@@ -39,21 +39,21 @@ fn start(
     connection
 }
 
-/// Returns the beginning of a zstd file with the largest window, whose content is the beginning of
-/// a NAR of zeros and `len` bytes long.
+/// Returns the beginning of a zstd file with the largest window. Its content has `len` bytes and is
+/// the beginning of a NAR of zeros.
 fn zstd_with_large_window(len: u64) -> Vec<u8> {
     const BLOCK_LEN: u32 = 128 << 10;
     let block = |kind: u32, len: u32| (kind << 1 | len << 3).to_le_bytes()[..3].to_vec();
     let mut nar = nar_of_file(b"");
-    // Up to the length of the contents.
+    // Keep the NAR up to the field with the length of the contents.
     nar.truncate(nar.len() - 24);
     nar.extend((1_u64 << 32).to_le_bytes());
-    // A skippable frame, which keeps the content below 1,000 times the file.
+    // Add a skippable frame, which keeps the content below 1,000 times the length of the file.
     let padding = len / 500;
     let mut file = 0x184d_2a50_u32.to_le_bytes().to_vec();
     file.extend(u32::try_from(padding).unwrap().to_le_bytes());
     file.resize(file.len() + usize::try_from(padding).unwrap(), 0);
-    // Magic number, no optional fields, and a window of 2^(10 + 17) bytes.
+    // Frame header: magic number, no optional fields, and a window of 2^(10 + 17) bytes.
     file.extend(b"\x28\xb5\x2f\xfd\x00\x88");
     file.extend(block(0, u32::try_from(nar.len()).unwrap()));
     file.extend(nar);
@@ -83,12 +83,12 @@ fn many_uploads_with_the_largest_window_use_bounded_memory() {
     eventually("two uploads have filled their windows", || {
         memory("VmRSS") > idle + 200 * MIB
     });
-    // Uploads without a window need no memory of the budget.
+    // Uncompressed uploads have no window, so they need no memory of the budget.
     let other = site.token(&["--name", "other"]);
     server.publish(&other, &MadePath::new("uncompressed"));
     assert!(uploads.iter_mut().all(Connection::is_quiet));
     drop(uploads);
-    // This one is served after all that have waited before it.
+    // This upload is served after all that were waiting before it.
     server.publish(&other, &MadePath::new("compressed").compressed("zstd"));
     let peak = memory("VmHWM");
     assert!(peak < idle + 320 * MIB, "{} MiB", peak / MIB);
@@ -133,7 +133,7 @@ fn slow_uploads_with_one_token_do_not_delay_other_tokens() {
         assert_eq!(response.status, [503, 422][at % 2], "{}", response.text());
         assert!(response.text().contains("too many uploads"));
     }
-    // A free slot goes to the next upload with this token.
+    // The next upload with this token gets a free slot.
     drop(uploads);
     server.publish(&token, &path);
 }
@@ -161,7 +161,7 @@ fn an_upload_waits_while_another_process_writes_to_the_database() {
     assert_eq!(locked, "locked\n");
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| {
-            // A client that would hang after a 503.
+            // Nix before 2.33 would hang after a 503.
             let fields =
                 format!("Authorization: Bearer {token}\r\nUser-Agent: curl/7.88.1 Nix/2.8.0\r\n");
             send(
@@ -172,7 +172,7 @@ fn an_upload_waits_while_another_process_writes_to_the_database() {
                 &path.file,
             )
         });
-        // The file is stored before the database knows it.
+        // The database has no row for the file yet.
         eventually("the file is stored", || site.files().contains(&path.url()));
         assert_eq!(server.get(&path.file_target()).status, 404);
         drop(statements);

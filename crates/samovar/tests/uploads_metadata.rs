@@ -1,5 +1,5 @@
-//! Metadata is accepted with a `Content-Encoding` and stored without it; build logs of up to 64 MiB
-//! are stored.
+//! Metadata may be uploaded with a `Content-Encoding` and is stored without it. Build logs may have
+//! up to 64 MiB.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use support_uploads::{MadePath, Running, Site, send};
 use testkit::http1::Response;
 
-/// Compresses with a program.
+/// Compresses `content` with this program.
 fn compress(program: &str, content: &[u8]) -> Vec<u8> {
     let mut child = Command::new(program)
         .arg("-c")
@@ -29,7 +29,7 @@ fn compress(program: &str, content: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Uploads metadata with a `Content-Encoding`.
+/// Uploads metadata with this `Content-Encoding`.
 fn put_encoded(
     server: &Running,
     token: &str,
@@ -106,7 +106,7 @@ fn the_limits_count_decoded_bytes() {
     assert_status(&put(&path.target(), &padded(1 << 20)), 200, "");
     server.assert_serves(&path);
 
-    // Build logs: the limit, and a bomb of 4 GiB.
+    // Build logs: one byte more than the limit, and a bomb that expands to 4 GiB.
     let log = format!("/log/{}", &path.store_path[11..]);
     let text = vec![b'x'; (64 << 20) + 1];
     let too_long = compress("zstd", &text);

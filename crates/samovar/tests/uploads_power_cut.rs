@@ -1,5 +1,5 @@
-//! What a server has acknowledged survives power cuts, whatever part of the unsynced data they
-//! keep; everything else is absent or whole.
+//! Acknowledged uploads survive power cuts, whatever part of the unsynced data the disk keeps. Any
+//! other upload is either absent or complete.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,8 @@ use support_uploads::{MadePath, Running, Site, address_of, assert_mirrors, try_u
 use support_volatile::{Kept, Mounted, VolatileDisk};
 use testkit::process::Process;
 
-/// What cuts keep: nothing, names without contents, contents without names, parts.
+/// Shares of unsynced data that power cuts keep: nothing, names without contents, contents without
+/// names, or parts of both.
 const KEPT: [Kept; 5] = [
     Kept::percent(0, 0),
     Kept::percent(0, 100),
@@ -23,19 +24,21 @@ const KEPT: [Kept; 5] = [
     Kept::percent(90, 90),
 ];
 
-/// Calls that change or sync something, from one cut to the next one's. An upload makes some fifty.
+/// Number of calls that change or sync something between one power cut and the next. An upload
+/// makes about fifty.
 const DISTANCE: u64 = 37;
 
-/// Maximum number of such calls before a cut.
+/// Maximum number of such calls before a power cut.
 const CALL_COUNT_MAX: u64 = 400;
 
-/// Returns the number of cuts, which the environment variable `SAMOVAR_POWER_CUTS` can raise.
+/// Returns the number of power cuts. The environment variable `SAMOVAR_POWER_CUTS` can raise it.
 fn cut_count() -> u64 {
     let number = std::env::var("SAMOVAR_POWER_CUTS").ok();
     number.map_or(20, |text| text.parse().unwrap())
 }
 
-/// Makes a site whose storage directory is to be made on a new disk; `None` without FUSE.
+/// Creates a site whose storage directory will be on a new volatile disk. Returns `None` without
+/// FUSE.
 fn site(seed: u64) -> Option<(Site, VolatileDisk, Mounted)> {
     let dir = tempfile::tempdir().unwrap();
     let disk = VolatileDisk::new(seed);
@@ -50,17 +53,17 @@ fn mount(site: &Site, disk: &VolatileDisk) -> Mounted {
     disk.mount(site.storage().parent().unwrap()).unwrap()
 }
 
-/// What a client knows of its uploads of one path.
+/// The uploads of a client, by what the server has acknowledged.
 #[derive(Default)]
 struct Uploads {
     acknowledged: Vec<MadePath>,
-    /// Only their files were acknowledged.
+    /// Paths whose files were acknowledged, but not their narinfos.
     loose: Vec<MadePath>,
     others: Vec<MadePath>,
 }
 
 impl Uploads {
-    /// Uploads a path to a server whose disk may lose power.
+    /// Uploads a path to a server whose disk may lose power at any time.
     fn try_publish(&mut self, server: &Running, token: &str, path: MadePath) {
         let narinfo = path.narinfo();
         let bodies = [
@@ -81,13 +84,13 @@ impl Uploads {
         }
     }
 
-    /// Checks all paths after a power cut. The clients try again.
+    /// Checks all paths after a power cut. Repeats the uploads that were not acknowledged.
     fn check(&self, server: &Running, token: &str) {
         for path in &self.acknowledged {
             server.assert_serves(path);
         }
         for path in self.loose.iter().chain(&self.others) {
-            // Perhaps it was published, and the response was lost.
+            // Perhaps the path was published, and only the response was lost.
             match server.get(&path.target()).status {
                 200 => server.assert_serves(path),
                 _ => server.assert_lacks(path),
@@ -160,7 +163,7 @@ fn acknowledged_uploads_survive_power_cuts() {
     drop(mounted);
 }
 
-/// A server whose power is cut while it makes its storage starts afterwards.
+/// A server can start after a power cut that happened while it created its storage.
 #[test]
 fn a_new_storage_survives_power_cuts() {
     for (cut, kept) in (0..cut_count()).zip(KEPT.iter().cycle()) {
@@ -178,7 +181,7 @@ fn a_new_storage_survives_power_cuts() {
         server.publish(&token, &path);
         let log = format!("/log/{}.drv", &path.store_path[11..]);
         assert_eq!(server.put(&token, &log, b"text").status, 200);
-        // The first acknowledged upload makes all directories durable.
+        // The first acknowledged upload makes the names of all directories durable.
         disk.cut(Kept::percent(0, 0));
         drop((server, mounted));
         let mounted = mount(&site, &disk);

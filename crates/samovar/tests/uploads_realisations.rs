@@ -1,4 +1,4 @@
-//! Realisations of content-addressed derivations are uploaded and served in both forms.
+//! Realisations of content-addressed derivations can be uploaded and served in both forms of Nix.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,12 +19,12 @@ fn id(output: &str) -> String {
     format!("sha256:{}!{output}", "1".repeat(64))
 }
 
-/// A signature with this key name.
+/// Returns a signature, which is invalid, with this key name.
 fn signature(key: &str) -> String {
     format!("{key}:{}==", "A".repeat(86))
 }
 
-/// The document of Nix up to 2.34.
+/// Returns the realisation of an output as a document of Nix up to 2.34.
 fn document(output: &str, path: &MadePath, keys: &[&str]) -> String {
     let signatures: Vec<String> = keys.iter().map(|key| signature(key)).collect();
     json!({
@@ -87,7 +87,7 @@ fn both_forms_are_served_at_their_urls_with_all_signatures() {
     let encoded = by_hash.replace('!', "%21");
     assert_eq!(server.get(&encoded).text(), server.get(&by_hash).text());
 
-    // Signatures are added; another output does not replace the first.
+    // New signatures are added, but another output path does not replace the first.
     let put = server.put(&token, &encoded, document("out", &path, &["other-1"]));
     assert_eq!(put.status, 200, "{}", put.text());
     let names = ["builder-1", "cache-1", "other-1"];
@@ -96,7 +96,7 @@ fn both_forms_are_served_at_their_urls_with_all_signatures() {
     assert!(put.text().contains("stays"), "{}", put.text());
     assert_eq!(key_names(&server, &by_hash), names);
 
-    // A file that is missing in the directory is written at the next start.
+    // The next start writes a file that the directory lacks.
     server.process.terminate();
     let mirrored = site.storage().join(&by_hash[1..]);
     fs::remove_file(&mirrored).unwrap();
@@ -127,7 +127,7 @@ fn malformed_and_large_realisations_are_refused() {
     assert_eq!(server.get(&target("out")).status, 404);
     put("out", &padded(64 << 10), 200, "kept");
 
-    // With the one above, 64 outputs of a derivation.
+    // Together with the realisation above, these are 64 outputs of one derivation.
     for number in 1..64 {
         let output = format!("o{number}");
         put(&output, &document(&output, &path, &[]), 200, "kept");
@@ -139,7 +139,7 @@ fn malformed_and_large_realisations_are_refused() {
     assert_eq!(text.status, 422, "the limit is that of one derivation");
 }
 
-/// A `nix` command with an empty store and the feature that it needs.
+/// Returns a Nix command that supports content-addressed derivations.
 fn ca_nix(program: &str, home: &Path) -> Command {
     let mut command = nix(program, home);
     command.env(

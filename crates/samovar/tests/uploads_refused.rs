@@ -1,5 +1,5 @@
-//! An upload that breaks a rule is refused with a sentence that says why, and leaves nothing
-//! behind.
+//! An upload that breaks a rule is refused with a sentence that states the reason, and leaves no
+//! file behind.
 
 mod support;
 mod support_uploads;
@@ -15,7 +15,8 @@ use testkit::http1::{Connection, Response};
 /// A hash part that no path has.
 const OTHER: &str = "00000000000000000000000000000000";
 
-/// Asserts the status of a refusal, and that its text is one line that contains all of `parts`.
+/// Asserts that a response is a refusal with this status. Its text must be one line that contains
+/// all of `parts`.
 #[track_caller]
 fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
     let text = response.text();
@@ -27,7 +28,7 @@ fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
     }
 }
 
-/// A running site, with a token that may push.
+/// Starts the server of a new site. Returns both with a token that may push.
 fn site() -> (Site, Running, String) {
     let site = Site::new();
     let server = site.start();
@@ -92,7 +93,7 @@ fn uploading_needs_a_token_with_the_right_to_push() {
     }
     server.assert_lacks(&path);
     assert_eq!(site.files(), BTreeSet::new());
-    // As the password of any login, as stock clients send it.
+    // Stock clients send the token as the password of a login.
     let fields = format!("Authorization: Basic {}\r\n", basic(&token));
     for (target, body) in &bodies[..2] {
         let response = send(server.address, "PUT", target, &fields, body);
@@ -152,7 +153,7 @@ fn a_narinfo_must_agree_with_the_uploaded_file() {
     let text = path.narinfo_with("StorePath", &format!("/nix/store/{OTHER}-path"));
     let response = server.put(&token, &path.target(), text);
     assert_refused(&response, 422, &["StorePath", OTHER, path.hash_part()]);
-    // Values that no narinfo may have.
+    // A narinfo with one of these values is refused.
     for (field, found) in [
         ("StorePath", "/nix/store/x"),
         (
@@ -239,14 +240,14 @@ fn a_missing_reference_is_named() {
         200
     );
     let response = server.put(&token, &above.target(), above.narinfo());
-    // The base name is enough to find it.
+    // The text names at least the base name of the missing reference.
     assert_refused(
         &response,
         409,
         &[&below.store_path[11..], "above", "--refresh"],
     );
     server.assert_lacks(&above);
-    // The same hash part is not the same path.
+    // A path with the same hash part but another name is not the reference.
     let twin = format!("/nix/store/{}-other", below.hash_part());
     server.publish(&token, &below);
     let wrong = MadePath::new("wrong").referring_to(&twin);
@@ -261,7 +262,7 @@ fn a_missing_reference_is_named() {
     server.assert_serves(&above);
 }
 
-/// References may be in the live Nix store, but only in full.
+/// The live Nix store may contain a reference, but its name must match, too.
 #[test]
 fn a_reference_may_be_in_the_live_store() {
     let (site, _, _) = site();
@@ -283,7 +284,7 @@ fn a_reference_may_be_in_the_live_store() {
     assert_refused(&response, 409, &[&sample("not_valid")[11..], "--refresh"]);
 }
 
-/// Bodies that are not what their name says; none leaves a file.
+/// A body that is not a NAR in the compression of its name is refused, and leaves no file behind.
 #[test]
 fn a_body_must_be_one_whole_nar() {
     let (site, server, token) = site();
@@ -317,7 +318,7 @@ fn a_body_must_be_one_whole_nar() {
         for at in [0, len / 3, len / 2, len - 2] {
             let mut corrupt = path.file.clone();
             corrupt[at] ^= 0x55;
-            // Of an uncompressed NAR, all but the framing is content.
+            // In an uncompressed NAR, a changed byte of the content only makes another valid NAR.
             if compression != "none" || at == 0 || at == len - 2 {
                 put(suffix, &corrupt);
             }
@@ -343,7 +344,7 @@ fn a_body_must_be_one_whole_nar() {
     let mut executable = nar_of_file(b"x");
     executable.truncate(executable.len() - 8);
     put("", &executable);
-    // A whole NAR under another name.
+    // Upload a complete NAR under the name of another file.
     let target = format!("/nar/{}.nar", hash(b"other"));
     let response = server.put(&token, &target, &path.nar);
     assert_refused(&response, 422, &[&hash(b"other"), &hash(&path.nar)]);
@@ -352,7 +353,7 @@ fn a_body_must_be_one_whole_nar() {
     server.publish(&token, &path);
 }
 
-/// A client that leaves in the middle of a body leaves nothing behind.
+/// If a client disconnects in the middle of a body, the server keeps nothing of it.
 #[test]
 fn a_body_that_never_ends_is_not_kept() {
     let (site, server, token) = site();
@@ -397,7 +398,7 @@ fn a_narinfo_has_at_most_one_mebibyte() {
     server.assert_serves(&path);
 }
 
-/// Knowing a hash gives nobody a file that another client has sent.
+/// A client cannot get a file of another client by knowing its hash.
 #[test]
 fn a_file_of_another_token_is_invisible() {
     let (site, server, token) = site();
@@ -426,10 +427,10 @@ fn a_file_of_another_token_is_invisible() {
     assert_eq!(link(&path), link(&absent));
     assert_eq!(link(&path).0, 409);
     server.assert_lacks(&path);
-    // The same file is taken from the other client, too, and then it may use it.
+    // After the other client has uploaded the same file, it may use the file, too.
     server.publish(&other, &path);
     server.assert_serves(&path);
-    // A published file may be used by everyone who may read it.
+    // Every client that may read a published file may use it for other paths.
     let mut third = MadePath::new("third")
         .containing(b"path")
         .compressed("zstd");
@@ -440,8 +441,8 @@ fn a_file_of_another_token_is_invisible() {
     server.assert_serves(&third);
 }
 
-/// The same NAR in another compression is another file, which its sender alone sees. The narinfo of
-/// a published path stays.
+/// The same NAR in another compression is another file, which only its sender can use. The narinfo
+/// of the published path does not change.
 #[test]
 fn a_file_has_the_hash_of_its_name() {
     let (site, server, token) = site();
@@ -467,7 +468,7 @@ fn a_file_has_the_hash_of_its_name() {
     assert!(site.files().is_superset(&files));
 }
 
-/// Of two builds of a path, the first one stays.
+/// If two builds of a path are uploaded, the first one stays.
 #[test]
 fn a_published_path_never_changes() {
     let (site, server, token) = site();
@@ -479,7 +480,7 @@ fn a_published_path_never_changes() {
         let twin = path.clone().containing(b"another build");
         let file = server.put(token, &twin.file_target(), &twin.file);
         assert_eq!(file.status, 200, "{}", file.text());
-        // Success, as nothing that the client can do is wrong.
+        // The second upload succeeds, because the client cannot do anything about the difference.
         let response = server.put(token, &twin.target(), twin.narinfo());
         assert_eq!(response.status, 200, "{}", response.text());
         assert!(response.text().contains("stays"), "{}", response.text());

@@ -1,5 +1,5 @@
-//! `samovar fsck` finds what is missing or damaged, beside a running server, and the next push of a
-//! stock client mends it.
+//! `samovar fsck` finds missing and damaged files while the server runs. The next push of a stock
+//! client replaces them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use support_uploads::{MadePath, Running, Site, hash};
 use testkit::nix::{hash_part, nix};
 use testkit::process::output;
 
-/// Runs `samovar fsck` with the configuration of the site; returns its exit code and its lines.
+/// Runs `samovar fsck` with the site's configuration. Returns its exit code and its lines.
 fn fsck(site: &Site, arguments: &[&str]) -> (i32, Vec<String>) {
     let mut command = samovar();
     command.args(["fsck", "--config"]).arg(site.config());
@@ -27,7 +27,7 @@ fn fsck(site: &Site, arguments: &[&str]) -> (i32, Vec<String>) {
     (code, text.lines().map(str::to_owned).collect())
 }
 
-/// Asserts that a check finds nothing.
+/// Asserts that `samovar fsck` finds no fault.
 #[track_caller]
 fn assert_clean(site: &Site) {
     let (code, lines) = fsck(site, &["--deep"]);
@@ -38,7 +38,7 @@ fn assert_clean(site: &Site) {
     );
 }
 
-/// Asserts that a check finds exactly this, and returns the line.
+/// Asserts that `samovar fsck` finds exactly one fault, of this kind and subject. Returns its line.
 #[track_caller]
 fn finds(site: &Site, arguments: &[&str], kind: &str, subject: &str) -> String {
     let (code, lines) = fsck(site, arguments);
@@ -48,7 +48,7 @@ fn finds(site: &Site, arguments: &[&str], kind: &str, subject: &str) -> String {
     lines[0].clone()
 }
 
-/// The file of an uploaded store path.
+/// Returns the NAR file of an uploaded store path in the storage directory.
 fn file_of(site: &Site, server: &Running, path: &str) -> PathBuf {
     let narinfo = server.get(&format!("/{}.narinfo", hash_part(path)));
     assert_eq!(narinfo.status, 200, "{path}");
@@ -57,7 +57,7 @@ fn file_of(site: &Site, server: &Running, path: &str) -> PathBuf {
     site.storage().join(url.unwrap())
 }
 
-/// `nix copy` of a path by a machine that remembers nothing.
+/// Pushes a path with `nix copy` from a machine that remembers no earlier push.
 fn push(server: &Running, token: &str, compression: &str, path: &str) {
     let dir = tempfile::tempdir().unwrap();
     let login = format!("machine 127.0.0.1 login a password {token}\n");
@@ -68,7 +68,7 @@ fn push(server: &Running, token: &str, compression: &str, path: &str) {
     output(copy.args(["--option", "netrc-file"]).arg(netrc));
 }
 
-/// `nix copy` of a path from a cache, which verifies its contents and signatures.
+/// Copies a path from a cache with `nix copy`, which verifies its contents and signatures.
 fn pull(site: &Site, from: &str, path: &str) {
     let dir = tempfile::tempdir().unwrap();
     let to = format!("local?root={}", dir.path().join("store").display());
@@ -90,7 +90,8 @@ fn sql(site: &Site, statement: &str) {
     output(sqlite.arg(statement));
 }
 
-/// Damages the file of a path, and asserts that the check finds it and that a push mends it.
+/// Damages the file of a path. Asserts that `samovar fsck` finds the damage and that a push repairs
+/// it.
 #[track_caller]
 fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &str) {
     let site = Site::new();
@@ -109,7 +110,7 @@ fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &s
         line.contains("; recorded as lost, push the paths again; affects "),
         "{line}"
     );
-    // Clients see that the path is absent, over HTTP and in the directory.
+    // Clients see that the path is absent, both over HTTP and in the directory.
     assert_eq!(server.get(&target).status, 404);
     assert!(!site.storage().join(&target[1..]).exists());
     let line = finds(&site, &repairing, kind, &path[11..]);
@@ -239,7 +240,7 @@ fn orphans_are_deleted_and_their_names_are_not_used_again() {
     assert_clean(&site);
     age(&orphan, 2);
     finds(&site, &["--repair"], "orphan", &path.url());
-    // The narinfo of a path that was not imported yet.
+    // The directory has the narinfo of a path that is not imported yet.
     let narinfo = site.storage().join(&path.target()[1..]);
     fs::write(&narinfo, path.narinfo()).unwrap();
     let (_, lines) = fsck(&site, &["--delete-orphans"]);
@@ -295,7 +296,7 @@ fn faults_of_the_database_are_found() {
         lines[0].starts_with("database ") && lines[0].contains(": app "),
         "{lines:?}"
     );
-    // The narinfo in the directory still has the reference that the database has lost.
+    // The narinfo in the directory still has the reference that the database lacks.
     assert!(lines[1].starts_with("narinfo "), "{lines:?}");
     assert_eq!(fs::read_to_string(&narinfo).unwrap(), before);
 }
@@ -334,7 +335,7 @@ fn a_check_during_uploads_loses_nothing() {
         });
         while !uploads.is_finished() {
             let (_, lines) = fsck(&site, &["--deep", "--repair", "--delete-orphans"]);
-            // A narinfo is written a moment after its row.
+            // During the check, the server writes a narinfo a moment after its row.
             let is_expected = |line: &String| line.starts_with("narinfo ");
             let last = lines.len() - 1;
             assert!(lines[..last].iter().all(is_expected), "{lines:?}");

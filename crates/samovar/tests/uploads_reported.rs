@@ -1,4 +1,4 @@
-//! Metrics, status and alerts report what happens to uploads, the state of the storage, and the
+//! Metrics, status and alerts report uploads, the state of the storage, and the runs of the
 //! collector.
 
 mod support;
@@ -18,7 +18,7 @@ use testkit::eventually;
 use testkit::http1::exchange;
 use testkit::process::output;
 
-/// A server with a storage, and the address of its metrics.
+/// A server with a storage, and the address of its admin listener.
 struct Watched {
     server: Running,
     admin: SocketAddr,
@@ -61,7 +61,7 @@ impl Watched {
         output(samovar().args(["status", &admin]))
     }
 
-    /// Waits until a sample has this value. Totals of the storage are some seconds old.
+    /// Waits until a sample has this value. The totals of the storage are read every few seconds.
     fn await_sample(&self, sample: &str, value: f64) {
         eventually(&format!("{sample} is {value}"), || {
             self.samples().get(sample) == Some(&value)
@@ -87,7 +87,7 @@ fn uploads_are_counted_by_kind_result_and_reason() {
     let watched = Watched::start(&site);
     let (server, token) = (&watched.server, site.token(&[]));
     server.publish(&token, &first);
-    // Refused: no token, above the quota, and a narinfo whose NAR was not sent.
+    // Three refusals: no token, above the quota, and a narinfo whose NAR was not sent.
     let send = |token: &str, target: &str, body: &[u8]| server.put(token, target, body).status;
     assert_eq!(send("", &first.file_target(), &first.file), 401);
     assert_eq!(send(&token, &second.file_target(), &second.file), 413);
@@ -191,7 +191,7 @@ fn the_collector_and_lost_nars_are_reported() {
     let mut pin = samovar();
     pin.args(["pin", "add", "main", &kept.store_path, "--storage"]);
     output(pin.arg(site.storage()));
-    // The collector of another process counts as well.
+    // Runs of the collector in another process count as well.
     output(samovar().args(["gc", "--storage"]).arg(site.storage()));
     watched.await_sample("samovar_storage_lost_nars", 1.0);
     watched.await_sample("samovar_storage_pins", 1.0);
@@ -205,7 +205,8 @@ fn the_collector_and_lost_nars_are_reported() {
     assert_eq!(json["storage"]["totals"]["lost_count"], 1);
 }
 
-/// A server without a storage has none of these metrics; `samovar status` says nothing about it.
+/// Without a storage, a server has none of these metrics, and `samovar status` does not mention
+/// uploads.
 #[test]
 fn a_server_without_a_storage_reports_none() {
     let site = Site::new();
@@ -276,7 +277,7 @@ fn alerts_and_dashboard_use_existing_metrics() {
     let on_board = metrics_in(&board);
     let rules = rules.lines().filter(|line| !line.contains("- name:"));
     let asked: BTreeSet<String> = rules.flat_map(metrics_in).chain(on_board.clone()).collect();
-    // The server has made no run of its own yet.
+    // This metric exists only after the server's first run of the collector.
     let later = "samovar_collector_last_duration_seconds";
     let missing: Vec<_> = asked
         .difference(&there)
@@ -289,7 +290,7 @@ fn alerts_and_dashboard_use_existing_metrics() {
     assert!(shown_nowhere.is_empty(), "on no panel: {shown_nowhere:?}");
 }
 
-/// Finds the names of metrics in a text.
+/// Returns the names of the metrics in a text.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     let words = text.split(is_other);

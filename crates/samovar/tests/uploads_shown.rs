@@ -1,4 +1,4 @@
-//! The web interface shows uploads, pins and quota, to clients that may read the cache, and its
+//! The web interface shows uploads, pins and the quota to clients that may read the cache. Its
 //! pages are accessible.
 
 #[path = "../../nix-serve/tests/support_browser/mod.rs"]
@@ -14,7 +14,7 @@ use support_browser::{Browser, LOOKS};
 use support_uploads::{MadePath, Running, Site};
 use testkit::process::output;
 
-/// A server with three uploaded paths, of which `app` refers to `lib` and is pinned.
+/// A server with three uploaded paths. `app` refers to `lib` and is pinned.
 struct Scene {
     server: Running,
     lib: MadePath,
@@ -127,7 +127,8 @@ fn a_private_cache_shows_nothing_to_others() {
     }
 }
 
-/// Viewing a page is no use of a path: only downloads keep it.
+/// Viewing the page of a path does not count as a use. Only a download protects the path from the
+/// collector.
 #[test]
 fn a_page_does_not_keep_a_path() {
     let site = Site::new();

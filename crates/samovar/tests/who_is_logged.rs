@@ -1,4 +1,4 @@
-//! The access log contains the name of the authenticated client, its address and the store path.
+//! The access log states the name of the authenticated client, its address and the store path.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
 
-/// A server with an access log. Each request uses a new connection.
+/// A server with an access log. Each request is sent over a new connection.
 struct Logged {
     _server: Server,
     address: String,
@@ -33,7 +33,7 @@ impl Logged {
         }
     }
 
-    /// Sends a GET request; returns the status and the log line.
+    /// Sends a GET request. Returns the status of the response and the line in the access log.
     fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
         let status = status(&self.address, target, fields);
         let mut line = None;
@@ -73,7 +73,7 @@ fn the_authenticated_user_is_logged() {
         (bearer(&token), 200, Some("ci")),
         (bearer("nonsense"), 401, None),
         (String::new(), 401, None),
-        // A worker verifies the first password; later the result is in memory.
+        // A worker verifies the first password. Later, its result is in memory.
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOnk="), 401, None),

@@ -1,5 +1,5 @@
-//! A body is accepted only if it is complete, and the returned hashes are right; any other body is
-//! refused with the reason.
+//! A body is accepted only if it is complete and valid, and the returned hashes are correct. Any
+//! other body is refused with the reason.
 
 mod failures;
 mod formats;
@@ -27,7 +27,7 @@ const COMPRESSIONS: [Compression; 8] = [
     Compression::Zstd,
 ];
 
-/// Makes a NAR of one file.
+/// Returns the NAR of one file.
 fn file_nar(contents: &[u8]) -> Vec<u8> {
     let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
     encoder.begin(&mut nar).unwrap();
@@ -39,7 +39,7 @@ fn file_nar(contents: &[u8]) -> Vec<u8> {
     nar
 }
 
-/// Makes a NAR of a directory with one file for each of `contents`, and a symbolic link.
+/// Returns the NAR of a directory with one file for each of `contents`, and a symbolic link.
 fn directory_nar(contents: &[&[u8]]) -> Vec<u8> {
     let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
     encoder.begin(&mut nar).unwrap();
@@ -61,18 +61,18 @@ fn directory_nar(contents: &[&[u8]]) -> Vec<u8> {
     nar
 }
 
-/// Makes a NAR of about 900 bytes.
+/// Returns a NAR of about 900 bytes.
 fn small_nar() -> Vec<u8> {
     directory_nar(&[b"contents of a file", b"#!/bin/sh\nexit 0\n"])
 }
 
-/// Makes a NAR of several pieces: text, noise and zeros.
+/// Returns a NAR that is read in several pieces. It contains text, noise and zeros.
 fn large_nar() -> Vec<u8> {
     let text = "It is a truth universally acknowledged. ".repeat(9_001);
     directory_nar(&[text.as_bytes(), b"", &noise(150_001), &[0; 300_000]])
 }
 
-/// Returns bytes that cannot be compressed.
+/// Returns `len` bytes that cannot be compressed.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -134,7 +134,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Returns the file name that matches a body.
+/// Returns the file name that states the hash and the compression of a body.
 fn name_of(compression: Compression, body: &[u8]) -> FileName {
     let suffix = match compression {
         Compression::None => ".nar",
@@ -151,7 +151,7 @@ fn name_of(compression: Compression, body: &[u8]) -> FileName {
     FileName::parse(format!("{hash}{suffix}").as_bytes()).unwrap()
 }
 
-/// Verifies a body within the default limits.
+/// Verifies a body with the default limits.
 fn verify_within_defaults(
     source: &mut dyn Read,
     name: &FileName,
@@ -206,7 +206,8 @@ fn listing_of(mut nar: &[u8]) -> String {
     listing.finish().unwrap()
 }
 
-/// A reader that returns at most `lens` bytes per call, cycling through that list.
+/// A reader that returns at most `lens` bytes per call. It uses the numbers in `lens` in turn,
+/// repeatedly.
 struct ShortReads<'a> {
     bytes: &'a [u8],
     lens: Vec<usize>,

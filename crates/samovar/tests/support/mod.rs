@@ -19,7 +19,7 @@ pub(crate) use testkit::nix::{hash_part as hash, manifest, sample, sample_root};
 pub(crate) use testkit::process::Process as Server;
 use testkit::process::without_variables;
 
-/// Returns a command that does not inherit settings from the environment of the tests.
+/// Returns a command without the settings for Nix and Samovar from the environment of the tests.
 pub(crate) fn bare(program: &str) -> Command {
     without_variables(program, &["NIX_", "SAMOVAR_", "XDG_"])
 }
@@ -28,7 +28,7 @@ pub(crate) fn samovar() -> Command {
     bare(env!("CARGO_BIN_EXE_samovar"))
 }
 
-/// Returns one of Nix's programs. It requires no signatures, and ignores this machine's settings.
+/// Returns a command of Nix that requires no signatures and ignores this machine's settings.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
     let mut command = testkit::nix::nix(program, home);
     command.env(
@@ -39,7 +39,8 @@ pub(crate) fn nix(program: &str, home: &Path) -> Command {
     command
 }
 
-/// Lets a new client realise a path from these substituters, with this netrc file.
+/// Runs a new client that substitutes a path from these substituters. `netrc`: text of its netrc
+/// file.
 pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -66,7 +67,7 @@ pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Creates a line of a users file.
+/// Returns a line of a users file for this user and password.
 pub(crate) fn user(name: &str, password: &str) -> String {
     let mut command = samovar();
     command.args(["password", name]).stdin(Stdio::piped());
@@ -77,7 +78,7 @@ pub(crate) fn user(name: &str, password: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Creates a token; returns its line of a tokens file, and the token.
+/// Creates a token. Returns its line of a tokens file, and the token itself.
 pub(crate) fn token(name: &str) -> (String, String) {
     let output = samovar().args(["token", name]).output().unwrap();
     let token = String::from_utf8(output.stderr).unwrap();
@@ -85,7 +86,7 @@ pub(crate) fn token(name: &str) -> (String, String) {
     (line, token.trim().to_owned())
 }
 
-/// Sends a GET request on a new connection; returns the response, starting with its status.
+/// Sends a GET request on a new connection. Returns the response as text, from its status on.
 pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     let mut connection = Connection::connect(address);
     let host = "Host: a\r\nConnection: close\r\n";
@@ -95,12 +96,12 @@ pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     format!("{head}{}", response.text())
 }
 
-/// Sends a GET request; returns the status of the response.
+/// Sends a GET request on a new connection. Returns the status of the response.
 pub(crate) fn status(address: &str, target: &str, fields: &str) -> u16 {
     ask(address, target, fields)[..3].parse().unwrap()
 }
 
-/// Starts a server with this configuration; returns it with its address.
+/// Starts a server with this configuration. Returns the server and its address.
 pub(crate) fn serve(file: &File) -> (Server, String) {
     let server = file.serve();
     let address = server.wait_for_address().to_string();
@@ -127,7 +128,7 @@ impl File {
         fs::write(&self.path, head + text).unwrap();
     }
 
-    /// Starts a server with this configuration; it may not listen yet.
+    /// Starts a server with this configuration, without waiting until it listens.
     pub(crate) fn serve(&self) -> Server {
         Server::spawn(samovar().args(["serve", "--config"]).arg(&self.path))
     }

@@ -1,4 +1,4 @@
-//! A client of the push protocol, whose requests tests can change.
+//! A client of the push protocol. Tests can change each of its requests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -11,12 +11,12 @@ use testkit::http1::Response;
 
 use crate::support_uploads::{MadePath, Running, hash};
 
-/// A push that was opened.
+/// A client with a token that pushes to one cache of a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Push<'a> {
     pub(crate) server: &'a Running,
     pub(crate) token: &'a str,
-    /// URL of the cache, relative to the server: empty, or such as `/name`.
+    /// Path of the cache's URL: empty, or such as `/name`.
     pub(crate) cache: &'a str,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Push<'a> {
         self.server.send(method, &target, self.token, body)
     }
 
-    /// Opens a push for these paths. Returns its identifier, and what is needed of each.
+    /// Opens a push for these paths. Returns its identifier, and the server's answer for each path.
     #[track_caller]
     pub(crate) fn open(&self, paths: &[&MadePath]) -> (String, Vec<String>) {
         let lines: String = paths.iter().map(|path| open_line(path)).collect();
@@ -58,7 +58,7 @@ impl<'a> Push<'a> {
         (id.to_owned(), words.collect())
     }
 
-    /// Uploads a pack of these files. Returns the lines of the response, without the last.
+    /// Uploads a pack of these paths' files. Returns the lines of the response, without the last.
     #[track_caller]
     pub(crate) fn pack(&self, id: &str, paths: &[&MadePath]) -> Vec<String> {
         let response = self.send("PUT", &format!("{id}/pack"), pack(paths));
@@ -66,7 +66,7 @@ impl<'a> Push<'a> {
         lines_of(&response)
     }
 
-    /// Uploads part `number` of a NAR file.
+    /// Uploads part `number` of a NAR file. Returns the response.
     pub(crate) fn part(&self, id: &str, nar: &str, number: usize, part: &[u8]) -> Response {
         let sha256 = hex(&Sha256::digest(part));
         let target = format!("{id}/part/{nar}/{number}?sha256={sha256}");
@@ -96,7 +96,7 @@ impl<'a> Push<'a> {
         self.send("POST", &format!("{id}/publish"), narinfo_records(&narinfos))
     }
 
-    /// Publishes these paths; this must succeed.
+    /// Publishes these paths. Asserts that this succeeds.
     #[track_caller]
     pub(crate) fn published(&self, id: &str, paths: &[&MadePath]) {
         let response = self.publish(id, paths);
@@ -107,7 +107,7 @@ impl<'a> Push<'a> {
 }
 
 impl Running {
-    /// Sends a request with a token and a body.
+    /// Sends a request with this token and body.
     pub(crate) fn send(
         &self,
         method: &str,
@@ -123,7 +123,7 @@ impl Running {
     }
 }
 
-/// Returns the lines of a text, whose last line must begin with `end`, without that.
+/// Returns the lines of a response without the last one, which must begin with `end`.
 #[track_caller]
 pub(crate) fn lines_of(response: &Response) -> Vec<String> {
     let text = response.text();
@@ -133,13 +133,13 @@ pub(crate) fn lines_of(response: &Response) -> Vec<String> {
     lines
 }
 
-/// The line of a path in the body of `open`.
+/// Returns the line for a path in the body of `open`.
 pub(crate) fn open_line(path: &MadePath) -> String {
     let (hash_part, size) = (path.hash_part(), path.nar.len());
     format!("{hash_part} {} {size}\n", hash(&path.nar))
 }
 
-/// A pack of the files of these paths.
+/// Returns a pack with the files of these paths.
 pub(crate) fn pack(paths: &[&MadePath]) -> Vec<u8> {
     let records: Vec<_> = paths
         .iter()
@@ -148,7 +148,7 @@ pub(crate) fn pack(paths: &[&MadePath]) -> Vec<u8> {
     pack_of(&records)
 }
 
-/// A pack of NAR hashes, compressions and files.
+/// Returns a pack of records. Each consists of a NAR hash, a compression and a file.
 pub(crate) fn pack_of(records: &[(String, &str, &[u8])]) -> Vec<u8> {
     let mut body = Vec::new();
     for (nar_hash, compression, file) in records {
@@ -159,7 +159,7 @@ pub(crate) fn pack_of(records: &[(String, &str, &[u8])]) -> Vec<u8> {
     body
 }
 
-/// The body of `publish` with these narinfos.
+/// Returns a body of `publish` with these narinfos.
 pub(crate) fn narinfo_records(narinfos: &[String]) -> String {
     let records = narinfos
         .iter()

@@ -1,4 +1,4 @@
-//! `samovar push` with a token, and paths that are copied back and compared.
+//! Runs `samovar push`, and compares the pushed paths with copies from the cache.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -20,14 +20,14 @@ use testkit::random::SplitMix64;
 
 use crate::support::{samovar, secret_file};
 
-/// A machine that pushes paths of a store, with a token.
+/// A client that pushes paths of one store with a token.
 pub(crate) struct Pusher {
     home: tempfile::TempDir,
     store: String,
 }
 
 impl Pusher {
-    /// `store`: URI of the store.
+    /// Creates a client for the store with this URI.
     pub(crate) fn new(store: &str, token: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         secret_file(home.path(), "token", &format!("{token}\n"));
@@ -41,7 +41,7 @@ impl Pusher {
         self.home.path()
     }
 
-    /// `samovar push` without a token.
+    /// Returns a `samovar push` command without a token.
     pub(crate) fn without_token(&self, url: &str) -> Command {
         let mut command = samovar();
         command
@@ -51,7 +51,7 @@ impl Pusher {
         command
     }
 
-    /// `samovar push` with the token.
+    /// Returns a `samovar push` command with the token.
     pub(crate) fn push(&self, url: &str, arguments: &[&str]) -> Command {
         let mut command = self.without_token(url);
         command.arg("--token-file").arg(self.home().join("token"));
@@ -59,21 +59,22 @@ impl Pusher {
         command
     }
 
-    /// Pushes, which must succeed; returns the JSON document.
+    /// Runs `samovar push`, which must succeed. Returns its JSON report.
     #[track_caller]
     pub(crate) fn report(&self, url: &str, arguments: &[&str]) -> Value {
-        // Before the arguments, which may end in a command.
+        // Put `--json` before the arguments, because these may end in a command to run.
         let mut command = self.push(url, &["--json"]);
         serde_json::from_str(&output(command.args(arguments))).unwrap()
     }
 }
 
-/// Number of paths in one list of a report.
+/// Returns the number of paths in this list of a report.
 pub(crate) fn count(report: &Value, list: &str) -> usize {
     report[list].as_array().unwrap().len()
 }
 
-/// The output of a command that must exit with this code; standard output and error together.
+/// Runs a command that must exit with this code. Returns its standard output and standard error as
+/// one text.
 #[track_caller]
 pub(crate) fn exits_with(command: &mut Command, code: i32) -> String {
     let output = finish(command);
@@ -82,9 +83,9 @@ pub(crate) fn exits_with(command: &mut Command, code: i32) -> String {
     text
 }
 
-/// Copies paths with plain Nix from a cache into a new store, and compares the NARs of their
-/// closures with those in the original store, whose root is given. `key`: public key that must
-/// have signed the paths; empty for a cache that does not sign.
+/// Copies paths with plain Nix from a cache into a new store. Compares the NARs of their closures
+/// with those in the store below the root `original`. `key`: public key that must have signed the
+/// paths, or empty for a cache that does not sign.
 #[track_caller]
 pub(crate) fn assert_copies_back(from: &str, key: &str, original: &Path, paths: &[String]) {
     let copy = OwnStore::new();
@@ -106,7 +107,7 @@ pub(crate) fn assert_copies_back(from: &str, key: &str, original: &Path, paths: 
     }
 }
 
-/// The paths of closures in the store below a root.
+/// Returns the closures of these paths in the store below `root`.
 #[track_caller]
 pub(crate) fn closure(root: &Path, paths: &[String]) -> BTreeSet<String> {
     let home = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ pub(crate) fn closure(root: &Path, paths: &[String]) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Bytes that cannot be compressed, different for each seed.
+/// Returns `len` bytes that cannot be compressed and that depend on `seed`.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     SplitMix64::new(seed).bytes(len)
 }
@@ -125,7 +126,7 @@ pub(crate) fn words(paths: &[String]) -> Vec<&str> {
     paths.iter().map(String::as_str).collect()
 }
 
-/// Overwrites a file of a store.
+/// Overwrites a read-only file of a store.
 pub(crate) fn overwrite(file: &Path, content: &[u8]) {
     let mut permissions = fs::metadata(file).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);

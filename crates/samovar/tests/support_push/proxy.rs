@@ -1,23 +1,23 @@
-//! An HTTP proxy that logs, refuses and holds requests.
+//! An HTTP proxy that records, refuses and holds requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// What the proxy does with a request.
+/// The proxy's reaction to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Forward,
-    /// Responds with this status.
+    /// Responds with this status, without forwarding the request.
     Refuse(u16),
-    /// Keeps the request until [`Proxy::resume`], then closes the connection.
+    /// Holds the request until [`Proxy::resume`], then closes its connection.
     Hold,
 }
 
-/// A request with a response.
+/// A forwarded or refused request with the status of its response.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
-    /// Method and target.
+    /// Method and target of the request.
     pub(crate) line: String,
     pub(crate) body_len: usize,
     pub(crate) status: u16,
@@ -27,20 +27,20 @@ type Rule = Box<dyn Fn(&str) -> Action + Send + Sync>;
 
 struct State {
     server: SocketAddr,
-    /// `None` once all requests are forwarded.
+    /// Decides about each request. `None` after [`Proxy::resume`]: all requests are forwarded.
     rule: Option<Arc<Rule>>,
     exchanges: Vec<Exchange>,
     held_count: usize,
 }
 
-/// A proxy in front of one server. Each connection has one request.
+/// A proxy in front of one server. Each connection carries one request.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
 impl Proxy {
-    /// `rule`: gets the method and the target of a request.
+    /// Starts a proxy. `rule` gets the method and the target of each request.
     pub(crate) fn start(
         server: SocketAddr,
         rule: impl Fn(&str) -> Action + Send + Sync + 'static,
@@ -71,12 +71,12 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Number of requests that are held.
+    /// Returns the number of requests that are being held.
     pub(crate) fn held_count(&self) -> usize {
         self.shared.0.lock().unwrap().held_count
     }
 
-    /// Closes the held connections, and forwards all later requests to this server.
+    /// Closes the held connections, and forwards all later requests to `server`.
     pub(crate) fn resume(&self, server: SocketAddr) {
         let (state, changed) = &*self.shared;
         let mut state = state.lock().unwrap();
@@ -85,7 +85,7 @@ impl Proxy {
         changed.notify_all();
     }
 
-    /// Returns the exchanges whose line contains `part`.
+    /// Returns the exchanges whose method and target contain `part`.
     pub(crate) fn exchanges(&self, part: &str) -> Vec<Exchange> {
         let state = self.shared.0.lock().unwrap();
         let found = state.exchanges.iter().filter(|one| one.line.contains(part));
@@ -93,7 +93,7 @@ impl Proxy {
     }
 }
 
-/// Starts a proxy before which a server does not know the push protocol.
+/// Starts a proxy that makes a server appear not to support the push protocol.
 pub(crate) fn without_protocol(server: SocketAddr) -> Proxy {
     Proxy::start(server, |line| match line.contains("/upload/push/") {
         true => Action::Refuse(404),
@@ -101,11 +101,11 @@ pub(crate) fn without_protocol(server: SocketAddr) -> Proxy {
     })
 }
 
-/// Serves one request; ends if a connection is closed.
+/// Serves the one request of a connection. Returns `None` if a connection is closed early.
 fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
     let (state, changed) = shared;
-    // The rule of the time of the connection: a request of a client that was killed before
-    // `resume` must not be forwarded after it.
+    // Use the rule of the time at which the client connected: a request that a client sent before
+    // it was killed must not be forwarded after `resume`.
     let rule = state.lock().unwrap().rule.clone();
     let mut reader = BufReader::new(&client);
     let mut head = String::new();

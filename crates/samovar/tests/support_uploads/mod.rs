@@ -1,4 +1,4 @@
-//! A cache that takes uploads, its tokens, clients, and paths made for raw uploads.
+//! Servers that accept uploads, their tokens, and generated paths to upload.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -26,8 +26,8 @@ use testkit::process::{Process, output};
 
 use crate::support::samovar;
 
-/// Directories of a server that takes uploads, and its signing key. The server is started and
-/// stopped by the tests.
+/// The directories, configuration and signing key of a server that accepts uploads. Tests start and
+/// stop the server.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     storage: PathBuf,
@@ -36,14 +36,14 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes a site whose live Nix store is empty.
+    /// Creates a site with an empty live Nix store.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let storage = dir.path().join("storage");
         Self::with_storage(dir, storage)
     }
 
-    /// Makes a site with this storage directory, which may be missing.
+    /// Creates a site with this storage directory, which need not exist.
     pub(crate) fn with_storage(dir: tempfile::TempDir, storage: PathBuf) -> Self {
         let live = OwnStore::new();
         let site = Self {
@@ -56,12 +56,12 @@ impl Site {
         site
     }
 
-    /// Writes the configuration with an empty live store, and more options.
+    /// Writes a configuration with the site's own, empty live store. `more`: more options.
     pub(crate) fn configure_empty(&self, more: &str) {
         self.configure(&local(self.live.root()), more);
     }
 
-    /// Writes the configuration: the URI of the live store, and more options.
+    /// Writes a configuration with the live store at this URI. `more`: more options.
     pub(crate) fn configure(&self, live_store: &str, more: &str) {
         let text = format!(
             "store = {live_store:?}\nstorage = {:?}\nlisten = \"127.0.0.1:0\"\n\
@@ -76,18 +76,18 @@ impl Site {
         self.dir.path().join("samovar.toml")
     }
 
-    /// The arguments of `samovar` that start the server.
+    /// Returns the arguments of `samovar` that start the server.
     pub(crate) fn arguments(&self) -> [String; 3] {
         let config = self.config().to_str().unwrap().to_owned();
         ["serve".to_owned(), "--config".to_owned(), config]
     }
 
-    /// A directory for files of the test.
+    /// Returns the site's temporary directory, in which tests may create files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The storage directory.
+    /// Returns the storage directory.
     pub(crate) fn storage(&self) -> PathBuf {
         self.storage.clone()
     }
@@ -97,7 +97,7 @@ impl Site {
         Running::of(samovar().args(self.arguments()))
     }
 
-    /// Runs `samovar token create` with these arguments; returns the token.
+    /// Runs `samovar token create` with these arguments. Returns the token.
     pub(crate) fn token(&self, arguments: &[&str]) -> String {
         let mut command = samovar();
         command
@@ -116,7 +116,7 @@ impl Site {
         output(command.arg(self.storage()));
     }
 
-    /// Adds a token that expired long ago; returns it.
+    /// Adds a token that has expired. Returns it.
     pub(crate) fn expired_token(&self) -> &'static str {
         let token = "smv1_expired";
         let database = Sqlite::open(&self.storage().join(DATABASE)).unwrap();
@@ -134,13 +134,15 @@ impl Site {
         token
     }
 
-    /// Files of the storage that uploads made, relative to it; without the database.
+    /// Returns the uploaded files in the storage, without the database. Names are relative to the
+    /// storage.
     pub(crate) fn files(&self) -> BTreeSet<String> {
         files_below(&self.storage())
     }
 }
 
-/// Files below a storage directory that uploads made, relative to it; without the database.
+/// Returns the uploaded files in a storage directory, without the database. Names are relative to
+/// it.
 pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     let mut pending = vec![storage.to_owned()];
@@ -165,7 +167,7 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
     files
 }
 
-/// A server that takes uploads.
+/// A running server that accepts uploads.
 pub(crate) struct Running {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
@@ -181,7 +183,7 @@ impl Running {
         format!("http://{}", self.address)
     }
 
-    /// Sends a request with a token; an empty one is not sent.
+    /// Sends a request without a body. An empty `token` is not sent.
     pub(crate) fn request(&self, method: &str, target: &str, token: &str) -> Response {
         send(self.address, method, target, &bearer(token), b"")
     }
@@ -194,7 +196,7 @@ impl Running {
         upload(self.address, token, target, body)
     }
 
-    /// Uploads the file and the narinfo of a path; both must succeed.
+    /// Uploads the NAR file and the narinfo of a path. Asserts that both succeed.
     #[track_caller]
     pub(crate) fn publish(&self, token: &str, path: &MadePath) {
         let file = self.put(token, &path.file_target(), &path.file);
@@ -203,7 +205,7 @@ impl Running {
         assert_eq!(narinfo.status, 200, "{}", narinfo.text());
     }
 
-    /// Asserts that the path is served, with the bytes that were uploaded.
+    /// Asserts that the server serves the path with the uploaded bytes.
     #[track_caller]
     pub(crate) fn assert_serves(&self, path: &MadePath) {
         let narinfo = self.get(&path.target());
@@ -222,7 +224,7 @@ impl Running {
         assert!(file.body == path.file, "{}", path.store_path);
     }
 
-    /// Asserts that neither the path nor its file can be seen without a token.
+    /// Asserts that clients without a token can see neither the path nor its file.
     #[track_caller]
     pub(crate) fn assert_lacks(&self, path: &MadePath) {
         for below in ["", "/upload"] {
@@ -252,6 +254,7 @@ pub(crate) fn upload(
 }
 
 /// Uploads to a server that may be killed at any time, even before it accepts the connection.
+/// Returns an error if no complete response arrives.
 pub(crate) fn try_upload(
     address: SocketAddr,
     token: &str,
@@ -269,7 +272,7 @@ pub(crate) fn try_upload(
     response.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Waits until the server is ready; returns `None` if it ends before.
+/// Waits until the server is ready. Returns `None` if it ends before.
 pub(crate) fn address_of(server: &mut Process) -> Option<SocketAddr> {
     let mut is_ready = false;
     eventually("the server starts or ends", || {
@@ -279,12 +282,12 @@ pub(crate) fn address_of(server: &mut Process) -> Option<SocketAddr> {
     is_ready.then(|| server.wait_for_address())
 }
 
-/// Asserts that a directory is a plain binary cache with all of these paths.
+/// Asserts that the storage directory is a plain binary cache with all of these paths.
 #[track_caller]
 pub(crate) fn assert_mirrors(site: &Site, paths: &[MadePath]) {
     for path in paths {
         for file in [&path.target()[1..], &path.url()] {
-            // After a crash, a server writes narinfos that are missing while it serves already.
+            // After a crash, the server writes missing narinfos while it already serves.
             eventually(&format!("{file} of {}", path.store_path), || {
                 let metadata = fs::metadata(site.storage().join(file));
                 metadata.is_ok_and(|metadata| metadata.len() > 0)
@@ -317,20 +320,21 @@ pub(crate) fn send(
     exchange(address, request)
 }
 
-/// A store path for raw uploads.
+/// A generated store path, which tests upload by single requests.
 #[derive(Debug, Clone)]
 pub(crate) struct MadePath {
     pub(crate) store_path: String,
-    /// Store paths.
+    /// Store paths to which this path refers.
     pub(crate) references: Vec<String>,
     pub(crate) nar: Vec<u8>,
-    /// The NAR, compressed.
+    /// The NAR file: the NAR in `compression`.
     pub(crate) file: Vec<u8>,
     pub(crate) compression: &'static str,
 }
 
 impl MadePath {
-    /// A path whose name, hash part and content follow from `seed`, with an uncompressed file.
+    /// Creates a path whose name, hash part and contents depend on `seed`. Its file is
+    /// uncompressed.
     pub(crate) fn new(seed: &str) -> Self {
         let digest = Sha256::digest(seed.as_bytes());
         let nar = nar_of_file(seed.as_bytes());
@@ -343,20 +347,20 @@ impl MadePath {
         }
     }
 
-    /// The same path with another content.
+    /// Returns the same path with other contents.
     pub(crate) fn containing(mut self, content: &[u8]) -> Self {
         self.nar = nar_of_file(content);
         self.file = self.nar.clone();
         self
     }
 
-    /// The same path with a reference.
+    /// Returns the same path with one more reference.
     pub(crate) fn referring_to(mut self, path: &str) -> Self {
         self.references.push(path.to_owned());
         self
     }
 
-    /// The same path, its file compressed by one of these programs: gzip, xz, zstd.
+    /// Returns the same path with its file compressed by one of the programs gzip, xz and zstd.
     pub(crate) fn compressed(mut self, program: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nar");
@@ -384,7 +388,7 @@ impl MadePath {
         format!("/{}", self.url())
     }
 
-    /// `URL` in the narinfo.
+    /// Returns the `URL` of the narinfo.
     pub(crate) fn url(&self) -> String {
         let suffix = match self.compression {
             "xz" => ".xz",
@@ -411,7 +415,7 @@ impl MadePath {
         )
     }
 
-    /// The narinfo with another value in one field.
+    /// Returns the narinfo with another value in one field.
     pub(crate) fn narinfo_with(&self, field: &str, value: &str) -> String {
         let with = |line: &str| match line.split_once(": ") {
             Some((name, _)) if name == field => format!("{field}: {value}\n"),
@@ -421,17 +425,17 @@ impl MadePath {
     }
 }
 
-/// SHA-256 in Nix's base-32.
+/// Returns the SHA-256 of `bytes` in Nix's base-32.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     nixbase32::encode(&Sha256::digest(bytes))
 }
 
-/// The NAR of a regular file.
+/// Returns the NAR of a regular file with this content.
 pub(crate) fn nar_of_file(content: &[u8]) -> Vec<u8> {
     Node::<Vec<u8>>::file(content).nar()
 }
 
-/// The NAR of a directory with one empty file of this name.
+/// Returns the NAR of a directory with one empty file of this name.
 pub(crate) fn nar_of_entry(name: &[u8]) -> Vec<u8> {
     Node::<Vec<u8>>::dir([(name, Node::file(""))]).nar()
 }

@@ -1,9 +1,9 @@
-//! A disk that loses power on demand: a FUSE file system in memory that knows what was synced.
+//! A disk that loses power on demand: a FUSE file system in memory that records what was synced.
 //!
-//! After a power cut, POSIX promises only this: the content of a file up to its last `fsync`, and
-//! the names in a directory up to the last `fsync` of the directory. Each later write and each
-//! later change of a name survives or is lost on its own, except that a rename does not lose both
-//! names. So a cut keeps any subset of them.
+//! After a power cut, POSIX guarantees only the content of a file up to its last `fsync`, and the
+//! names in a directory up to the last `fsync` of the directory. Each later write and each later
+//! change of a name survives or is lost on its own, except that a rename does not lose both names.
+//! A simulated power cut therefore keeps any subset of them.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -23,20 +23,20 @@ use fuser::{
     WriteFlags,
 };
 
-/// Lifetime of attributes and names in the kernel's cache. Nothing changes them but the kernel.
+/// Lifetime of attributes and names in the kernel's cache. Only the kernel changes them.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A write that is longer may be kept in part.
+/// A power cut may keep a part of any write that is longer than this, in bytes.
 const PAGE_LEN: usize = 4096;
 
 const ROOT: u64 = 1;
 
-/// Shares of the changes since the last `fsync` that a power cut keeps.
+/// Percentages of the changes since the last `fsync` that a power cut keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kept {
-    /// Of writes, in percent.
+    /// Percentage of writes that are kept.
     writes: u64,
-    /// Of changes of names, in percent.
+    /// Percentage of changes of names that are kept.
     names: u64,
 }
 
@@ -46,7 +46,7 @@ impl Kept {
     }
 }
 
-/// The disk. It can be mounted again and again.
+/// A disk that can be mounted repeatedly, each time with the state after the last power cut.
 pub(crate) struct VolatileDisk(Arc<Mutex<State>>);
 
 /// A mounted disk. Dropping it unmounts the disk.
@@ -57,11 +57,11 @@ struct Disk(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     nodes: BTreeMap<u64, Node>,
-    /// Number of calls that have changed or synced something.
+    /// Number of calls so far that change or sync something.
     call_count: u64,
-    /// The power is cut when `call_count` reaches this number.
+    /// Number of calls after which the power is cut, and the percentages of changes that are kept.
     cut_at: Option<(u64, Kept)>,
-    /// State after the power cut. Until the disk is mounted again, all calls fail.
+    /// State after the power cut. While it is set, all calls fail until the disk is mounted again.
     after_cut: Option<BTreeMap<u64, Node>>,
     next_change: u64,
     random: u64,
@@ -74,7 +74,7 @@ struct Node {
     data: Vec<u8>,
     synced_data: Vec<u8>,
     writes: Vec<Change>,
-    /// Inode numbers by name.
+    /// Inode number of each name in a directory.
     names: BTreeMap<OsString, u64>,
     synced_names: BTreeMap<OsString, u64>,
     renames: Vec<NameChange>,
@@ -92,9 +92,9 @@ enum Change {
 struct NameChange {
     id: u64,
     name: OsString,
-    /// `None` removes the name.
+    /// The new inode of the name. `None`: the name is removed.
     inode: Option<u64>,
-    /// The change is kept only if this one is kept: the other half of a rename.
+    /// The other half of a rename: this change is kept only if that one is kept.
     needs: Option<u64>,
 }
 
@@ -162,7 +162,7 @@ impl Node {
 }
 
 impl VolatileDisk {
-    /// Makes an empty disk. `seed`: chooses what a cut keeps.
+    /// Creates an empty disk. `seed` determines the changes that power cuts keep.
     pub(crate) fn new(seed: u64) -> Self {
         let root = Node {
             is_dir: true,
@@ -176,7 +176,7 @@ impl VolatileDisk {
         })))
     }
 
-    /// Mounts the disk in the state that a power cut has left. Prints a message and returns `None`
+    /// Mounts the disk in the state after the last power cut. Prints a message and returns `None`
     /// if FUSE is missing or mounting is not permitted.
     pub(crate) fn mount(&self, at: &Path) -> Option<Mounted> {
         let mut state = self.state();
@@ -188,7 +188,7 @@ impl VolatileDisk {
         match fuser::spawn_mount(Disk(Arc::clone(&self.0)), at, &Config::default()) {
             Ok(session) => Some(Mounted(Some(session))),
             Err(error) => {
-                // In CI everything is installed, so a skipped test would be an error.
+                // CI has FUSE, so a skipped test is an error there.
                 assert!(std::env::var_os("CI").is_none(), "no FUSE: {error}");
                 println!("NOT TESTED: power cuts. There is no FUSE here: {error}");
                 None
@@ -196,13 +196,13 @@ impl VolatileDisk {
         }
     }
 
-    /// Cuts the power before the next call but `count` that changes or syncs something.
+    /// Cuts the power at the call that follows `count` more calls that change or sync something.
     pub(crate) fn cut_after(&self, count: u64, kept: Kept) {
         let mut state = self.state();
         state.cut_at = Some((state.call_count + count, kept));
     }
 
-    /// Cuts the power now, unless it is cut already.
+    /// Cuts the power now, unless it has already been cut.
     pub(crate) fn cut(&self, kept: Kept) {
         let mut state = self.state();
         if state.after_cut.is_none() {
@@ -228,7 +228,7 @@ impl Drop for Mounted {
 }
 
 impl State {
-    /// Chooses one of a hundred.
+    /// Returns true with a probability of `percent`.
     fn is_kept(&mut self, percent: u64) -> bool {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -260,7 +260,7 @@ impl State {
         self.after_cut = Some(nodes);
     }
 
-    /// Counts a call that changes or syncs something.
+    /// Counts a call that changes or syncs something. Cuts the power if its number is reached.
     fn count(&mut self) -> Result<(), Errno> {
         self.call_count += 1;
         if let Some((at, kept)) = self.cut_at
@@ -289,7 +289,7 @@ impl State {
         Ok(self.node(INodeNo(inode))?.attributes(inode))
     }
 
-    /// Changes a name; returns the identifier of the change.
+    /// Changes a name. Returns the identifier of the change.
     fn set_name(
         &mut self,
         parent: INodeNo,
@@ -540,7 +540,7 @@ impl Filesystem for Disk {
         }
     }
 
-    /// Called by `close`.
+    /// The kernel calls this at `close`, which syncs nothing.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }

@@ -38,8 +38,8 @@ fn truncation_of_a_large_body_is_refused() {
     }
 }
 
-/// The name is that of the undamaged body. If a decompressor ignores the damage, the hash reveals
-/// it.
+/// The file name states the hash of the undamaged body. The hash detects damage that a decompressor
+/// ignores.
 #[test]
 fn every_flipped_byte_is_refused() {
     let nar = small_nar();
@@ -60,8 +60,8 @@ fn every_flipped_byte_is_refused() {
     }
 }
 
-/// The name is that of the damaged body, so only the formats can detect the damage. There must be
-/// no panic and no endless loop, and an accepted body must have the original content.
+/// The file name states the hash of the damaged body, so only the format can detect the damage.
+/// There must be no panic and no endless loop, and an accepted body must have the original content.
 #[test]
 fn flipped_bytes_that_are_accepted_change_nothing() {
     let nar = small_nar();
@@ -71,7 +71,7 @@ fn flipped_bytes_that_are_accepted_change_nothing() {
             for flip in [0x01, 0x10, 0x80, 0xff] {
                 body[at] ^= flip;
                 if let Ok(verified) = run(compression, &body) {
-                    // Formats without a checksum may decode to another NAR.
+                    // Formats without a mandatory checksum may decode to another NAR.
                     let has_checksum = !matches!(
                         compression,
                         Compression::None | Compression::Brotli | Compression::Zstd
@@ -148,7 +148,7 @@ fn another_hash_than_the_name_states_is_refused() {
     assert!(sentence.contains(&nixbase32::encode(&found)), "{sentence}");
 }
 
-/// An error type of its own, such as a server has for clients that disconnect.
+/// An error type other than `io::Error`, as a server has for clients that disconnect.
 #[derive(Debug, thiserror::Error)]
 #[error("client went away after {0} bytes")]
 struct WentAway(usize);
@@ -205,7 +205,7 @@ fn errors_of_the_source_are_passed_through() {
     }
 }
 
-/// A writer that accepts some bytes and then fails.
+/// A writer that accepts `left` bytes and then fails.
 struct Full {
     left: usize,
     kind: io::ErrorKind,

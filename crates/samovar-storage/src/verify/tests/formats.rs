@@ -1,4 +1,4 @@
-//! Each format is decoded, as the encoders of Rust crates write it.
+//! Each format is decoded correctly from the output of Rust encoders.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn every_compression_round_trips() {
     }
 }
 
-/// Nix uploads gzip under the plain suffix `.nar`.
+/// Nix uploads gzip under the plain suffix `.nar`, and it must be detected there.
 #[test]
 fn gzip_is_detected_under_the_plain_suffix() {
     let nar = large_nar();
@@ -99,8 +99,8 @@ fn one_byte_a_read_changes_nothing() {
     }
 }
 
-/// Several streams of the same format in a row are one upload, because clients decode them so. LZ4
-/// and Brotli uploads must have a single stream.
+/// Several streams of the same format in a row are accepted, because clients decode them. LZ4 and
+/// Brotli uploads must have a single stream.
 #[test]
 fn concatenated_streams_are_decoded() {
     let nar = large_nar();

@@ -1,4 +1,4 @@
-//! Each limit accepts its own value and refuses the next one.
+//! Each limit accepts a value equal to it and refuses the next larger one.
 
 use super::*;
 use crate::verify::listing::Builder;
@@ -21,7 +21,7 @@ fn nar_size_is_limited() {
     }
 }
 
-/// A reader that counts the bytes that are read.
+/// A reader that counts the bytes that it returns.
 struct Counted<'a>(&'a [u8], usize);
 
 impl Read for Counted<'_> {
@@ -197,8 +197,8 @@ fn xz_dictionary_is_limited() {
 fn lzip_dictionary_is_limited() {
     let nar = small_nar();
     let plain = compress(Compression::Lzip, &nar);
-    // Byte 5 contains the power of two, and the sixteenths to subtract. The next size after 64 MiB
-    // is 72 MiB.
+    // Byte 5 of the header contains the power of two, and the number of sixteenths to subtract from
+    // it. The next larger size after 64 MiB is 72 MiB.
     for (limit, at_limit, past) in [(1 << 20, 20, 21 | 7 << 5), (64 << 20, 26, 27 | 7 << 5)] {
         let limits = Limits {
             lzma_dictionary_max: limit,
@@ -232,7 +232,8 @@ fn brotli_large_window_is_refused() {
     ));
 }
 
-/// Bytes that decompress to nothing would be stored, but no other limit counts them.
+/// A body of bytes that decompress to nothing is refused, because no other limit counts these
+/// bytes.
 #[test]
 fn a_body_that_is_much_longer_than_its_nar_is_refused() {
     let nar = small_nar();

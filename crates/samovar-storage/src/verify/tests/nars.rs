@@ -4,7 +4,7 @@ use samovar_nix::nar::{DecodeErrorKind, NameError};
 
 use super::*;
 
-/// Frames strings as a NAR does.
+/// Encodes strings as in a NAR: length, bytes, padding.
 fn strings(strings: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for string in strings {
@@ -15,7 +15,7 @@ fn strings(strings: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Makes a NAR of a directory with an empty file of each name.
+/// Returns the NAR of a directory that has an empty file of each name.
 fn names(names: &[&[u8]]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = vec![b"nix-archive-1", b"(", b"type", b"directory"];
     for name in names {
@@ -69,7 +69,8 @@ fn lengths_near_the_greatest_number_are_refused() {
         let mut wrong = nar.clone();
         wrong[at..at + 8].copy_from_slice(&len.to_le_bytes());
         check_refused(&wrong, Some(DecodeErrorKind::TooLong));
-        // Each earlier group of eight bytes, the lengths of all other strings included.
+        // Replace each earlier group of eight bytes, which includes the lengths of all other
+        // strings.
         for at in (0..at).step_by(8) {
             let mut wrong = nar.clone();
             wrong[at..at + 8].copy_from_slice(&len.to_le_bytes());

@@ -1,12 +1,12 @@
-//! The installed compression programs agree with this server; they use the same libraries as
-//! clients.
+//! The installed compression programs accept the same files as this server. They use the same
+//! libraries as clients.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Runs a program as a filter. Returns whether it succeeded, and its output; `None` if the program
-/// is not installed.
+/// Runs a program as a filter. Returns whether it succeeded, and its output. Returns `None` if the
+/// program is not installed.
 pub(super) fn run_program(
     program: &str,
     arguments: &[&str],
@@ -73,7 +73,7 @@ fn output_of_programs_is_accepted() {
     }
 }
 
-/// Clients send no xz filters, and decoders do not agree about them.
+/// Xz filters are refused: clients send none, and decoders treat them differently.
 #[test]
 fn xz_filters_are_refused() {
     let nar = large_nar();
@@ -86,8 +86,8 @@ fn xz_filters_are_refused() {
     }
 }
 
-/// If a file is accepted here and fails at clients, the path is unusable for all clients of the
-/// cache.
+/// A changed file that the server accepts must also be accepted by the programs. Otherwise the path
+/// would be unusable for all clients of the cache.
 #[test]
 fn changed_files_that_are_accepted_are_accepted_by_programs() {
     let nar = small_nar();

@@ -1,9 +1,9 @@
-//! Xz files with right checksums and wrong sizes are refused, although the decoder accepts them.
+//! Xz files with correct checksums but wrong sizes are refused, although the decoder accepts them.
 
 use super::programs::run_program;
 use super::*;
 
-/// The fault in a file.
+/// The fault that a generated xz file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -68,7 +68,7 @@ fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Makes an xz file of two uncompressed blocks with two chunks each.
+/// Returns an xz file of two uncompressed blocks with two chunks each, and with this fault.
 fn xz(content: &[u8], fault: Fault) -> Vec<u8> {
     let mut file = b"\xfd7zXZ\0".to_vec();
     let flags = [0, 1];
