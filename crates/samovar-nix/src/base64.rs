@@ -21,7 +21,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Base64Error {
-    /// A character outside the alphabet.
+    /// The text has a character outside the alphabet.
     #[error("not a base-64 character")]
     Character,
     /// The text decodes to fewer or more bytes than expected.

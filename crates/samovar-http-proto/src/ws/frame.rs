@@ -58,7 +58,7 @@ impl OpCode {
 /// The header of a client's frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// FIN: last frame of its message.
+    /// Whether this is the last frame of its message (FIN).
     pub is_final: bool,
     /// The frame's opcode.
     pub op_code: OpCode,

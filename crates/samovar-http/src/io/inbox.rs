@@ -19,8 +19,8 @@ pub(crate) enum Verdict {
     Answered,
     /// The socket buffer is full.
     Blocked,
-    /// The application has not provided the response, or the rest of it. It will wake the
-    /// connection.
+    /// The application has not provided the response, or the rest of it; it will wake the
+    /// connection once it has.
     Waiting,
     /// The TLS handshake has made progress.
     Handshake(Handshake),

@@ -8,11 +8,11 @@ use super::ws_conn::SocketConn;
 /// A connection in a slot of the slab, by protocol.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// HTTP/1. Moves to workers and back.
+    /// An HTTP/1 connection, which moves to workers and back.
     Http1(Box<Conn>),
-    /// A WebSocket. Stays with the thread.
+    /// A WebSocket, which stays with the thread.
     Ws(Box<SocketConn>),
-    /// HTTP/2. Stays with the thread.
+    /// An HTTP/2 connection, which stays with the thread.
     H2(Box<H2Conn>),
 }
 

@@ -134,7 +134,8 @@ fn instead_of_ok(mut response: Response, status: Status) -> Response {
     response
 }
 
-/// RFC 9110, 15.5.6: "The origin server MUST generate an Allow header field in a 405 response".
+/// Adds `Allow` to a 405 response without it. RFC 9110, 15.5.6: "The origin server MUST generate an
+/// Allow header field in a 405 response".
 fn with_allow(response: Response, allow: &str) -> Response {
     if response.status == Status::METHOD_NOT_ALLOWED && !response.has_header("Allow") {
         response.header("Allow", allow)

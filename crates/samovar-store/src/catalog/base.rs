@@ -100,7 +100,8 @@ impl Reader {
         }
     }
 
-    /// Reads all hash parts in the current transaction. Returns `None` if there are too many.
+    /// Reads all hash parts in the current transaction. Returns `None` if there are more than a
+    /// caller should wait for.
     pub(super) fn read_small(
         &self,
         history: History,
@@ -126,7 +127,7 @@ impl Reader {
     ) -> Result<Option<Base>, StoreError> {
         let connection = session.connection()?;
         let history = retry_busy(|| History::of(database, session, &connection))?;
-        // Read before the paths, so that rows added later count as new.
+        // Read the newest rows before the paths, so that rows added later count as new.
         let (tail, last_id) = retry_busy(|| self.tail(&connection))?;
         let mut keys = Vec::new();
         let mut place = Some(first());

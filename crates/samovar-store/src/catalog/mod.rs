@@ -72,7 +72,7 @@ const WAIT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Catalog {
     shared: Arc<Shared>,
-    /// Dropping it stops the watching thread.
+    /// A thread that watches the database file; dropping this value stops the thread.
     _keeper: Keeper,
 }
 

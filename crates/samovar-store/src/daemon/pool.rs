@@ -145,14 +145,14 @@ impl Daemon {
 
     fn query_realisation(&self, id: &RealisationId) -> Result<RealisationAnswer, StoreError> {
         for _ in 0..2 {
-            // Use a new connection: an idle one may be closed for other reasons.
+            // Use a new connection: the daemon may have closed an idle one for other reasons.
             let mut connection = self.connect()?;
             match connection.realisation(self.store_dir(), id) {
                 Ok(document) => {
                     self.put_back(connection);
                     return Ok(RealisationAnswer::Answer(document));
                 }
-                // Sent by newer daemons without the experimental feature.
+                // Newer daemons without the experimental feature send an error.
                 Err(StoreError::Refused) => return Ok(RealisationAnswer::Answer(None)),
                 Err(StoreError::Protocol(Irregularity::EndedEarly)) => {}
                 Err(error) => return Err(error),

@@ -31,7 +31,7 @@ pub(super) struct CircuitBreaker {
     /// Start times by query number. Numbers ascend, so the first entry is the oldest query.
     running: BTreeMap<u64, Instant>,
     next_number: u64,
-    /// Until this time queries fail at once, because the database was locked. `None` if the last
+    /// Time until which queries fail at once, because the database was locked. `None` if the last
     /// query got the lock.
     busy_until: Option<Instant>,
     /// Number of the query that probes the lock.
@@ -65,7 +65,7 @@ impl CircuitBreaker {
         let began = self.running.remove(&number);
         let is_busy = error == Some(StoreError::Busy);
         if is_busy && began <= self.passed_at {
-            // Another query has taken the lock since this one began.
+            // Another query has taken the lock since this one began, so this timeout is outdated.
             return;
         }
         self.busy_until = is_busy.then(|| now + BUSY_LIFE);

@@ -214,13 +214,14 @@ impl Database {
                 && session.schema_file == FileState::of(&self.schema_path).ok())
         {
             // Record the file's state before the session is retired, while its change counter can
-            // still be read: by the counter, the history tells commits from an overwrite. An error
-            // means that the file is gone.
+            // still be read: the counter shows whether commits or an overwrite have changed the
+            // file. An error means that the file is gone.
             let _number = self.history(session);
             self.retire(session);
-            // Open at once. Old connections are useless and keep the WAL index of an overwritten
-            // file alive, for writers too. And once no process has the database open, the next
-            // writer to exit removes the WAL, which a user without write permission cannot create.
+            // Open the new file at once, for two reasons. The old connections are useless, and they
+            // keep the WAL index of an overwritten file alive, for writers too. And once no process
+            // has the database open, the next writer to exit removes the WAL, which a user without
+            // write permission cannot create.
             let _reported_by_next_query = self.open_into(&mut slot);
         }
     }

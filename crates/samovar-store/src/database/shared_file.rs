@@ -88,8 +88,9 @@ impl SharedFile {
 impl Drop for SharedFile {
     fn drop(&mut self) {
         let mut files = FILES.locked();
-        // Drop this reference first, so that the table holds the last one and closes it under its
-        // lock: then no thread can open the file between the decision and the close.
+        // Drop this reference first: the last reference is then in the table of files, which closes
+        // the file under the table's lock. So no thread can open the file between the decision to
+        // close it and the close.
         self.file = None;
         if let Some(entry) = files.get_mut(&self.key) {
             entry.user_count -= 1;

@@ -86,7 +86,7 @@ impl Conf {
                 }
                 (Some(name), Some("=")) => {
                     let value = words.collect::<Vec<_>>().join(" ");
-                    // `extra-` settings add up.
+                    // The value of an `extra-` setting is added to the earlier values.
                     match self.values.get_mut(name) {
                         Some(before) if name.starts_with("extra-") => {
                             before.push(' ');

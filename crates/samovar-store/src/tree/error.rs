@@ -63,7 +63,8 @@ impl From<Errno> for TreeError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::STALE => Self::Vanished,
-            // The directory entry had another type: the file is now a link, or no directory.
+            // The file was replaced after its directory entry was read: it is now a link, or no
+            // longer a directory.
             Errno::LOOP | Errno::NOTDIR | Errno::INVAL => Self::Changed,
             // A socket, or a device without a driver, cannot be opened.
             Errno::NXIO | Errno::NODEV => Self::UnsupportedType,

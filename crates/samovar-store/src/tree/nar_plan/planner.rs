@@ -48,7 +48,7 @@ impl Planner {
             name: Vec::new(),
             record_count: 0,
             file_count: 0,
-            // Positions are stored in 32 bits.
+            // Positions are stored in 32 bits, so a plan is limited to 1 GiB.
             memory_len_max: memory_len_max.min(1 << 30),
             reservation: Reservation::empty(&PLANS_LEN),
         })
