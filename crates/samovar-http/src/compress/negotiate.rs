@@ -66,8 +66,8 @@ pub(crate) fn negotiate(
     };
     let compressed = match response.body.in_memory() {
         Some(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, bytes),
-        // In HTTP/1.0 such a body ends with the connection, so the client could not detect
-        // truncation.
+        // In HTTP/1.0, a body of unknown length ends with the connection, so the client could not
+        // detect truncation.
         _ if version == Version::Http10 => None,
         _ => streamed(streams, coding, &mut response.body),
     };

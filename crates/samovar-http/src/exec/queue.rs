@@ -232,7 +232,7 @@ impl Queue {
             if is_surplus || is_over {
                 state.thread_count -= 1;
                 if is_over {
-                    // Wake sleeping threads, which can end too.
+                    // Wake the sleeping threads, so that they can end, too.
                     Self::wake_all(state);
                 }
                 return None;
@@ -288,8 +288,8 @@ impl Queue {
         }
         let idle = state.idle.pop();
         let running_count = state.thread_count - state.waiting_count;
-        // If no thread is idle and the maximum number is running, one of those will check the queue
-        // soon.
+        // If no thread is idle and the maximum number is running, one of the running threads will
+        // check the queue soon.
         state.is_waking = idle.is_some() || running_count < self.threads_max;
         let is_waking = state.is_waking;
         drop(state);

@@ -205,7 +205,7 @@ impl<S: Service> IoThread<S> {
     fn evict_http1(&mut self, mut conn: Box<Conn>) {
         let is_at_rest = |conn: &Conn| wait_of(conn, u64::MAX) == Wait::AtRest;
         if is_at_rest(&conn) && conn.stage() == Stage::Receiving {
-            // A request may have arrived whose event has not been handled yet.
+            // Read before closing: a request may have arrived whose event has not been handled yet.
             conn.readable = true;
             let next = self.cx.go_on(&mut conn);
             if !matches!(next, Next::Wait) || !is_at_rest(&conn) {

@@ -131,7 +131,8 @@ impl Conn {
             answer: Answer::new(Lane::Prompt, false, now),
             session: None,
             handshake: None,
-            // Registration with epoll causes an event if the socket is already readable.
+            // No read is needed yet: registration with epoll causes an event if the socket is
+            // already readable.
             readable: false,
             peer_ended: false,
             has_partial_head: false,

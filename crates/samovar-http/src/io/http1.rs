@@ -61,7 +61,8 @@ impl<S: Service> Context<S> {
 
     /// Handles events while the response waits for the application.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        // `edges` alone are not enough: the client may have disconnected before the wait started.
+        // Check the socket as well as `edges`: the client may have disconnected before the wait
+        // started.
         if edges.hung_up || conn.is_at_end() {
             return self.fail(conn, End::Left);
         }

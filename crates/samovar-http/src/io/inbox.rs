@@ -83,8 +83,8 @@ impl Mail {
                             && !conn.readable
                             && conn.upgrade.is_none()
                     }
-                    // Only a deferred response can wait: a body that waits may already have called
-                    // the waker.
+                    // Only the return with a deferred response can wait: a body that waits may
+                    // already have called the waker.
                     Verdict::Waiting => {
                         conn.later.is_some()
                             && !conn.peer_ended
@@ -134,8 +134,8 @@ impl Inbox {
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
             // A sender adds its message first and wakes the thread afterwards, so the thread may
-            // have taken the message before the wake-up arrives. Reset the wake-up in any case: if
-            // it stayed set, it would end every future wait.
+            // have taken the message before the wake-up arrives. Set the flag in any case, so that
+            // the wake-up is reset: a wake-up that stays set would end every future wait.
             mail.is_woken = true;
             self.take(mail, messages);
         }

@@ -209,8 +209,8 @@ impl<S: Service> Context<S> {
         let transport = conn.socket.outbound().end();
         self.deliver_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
-            // A client that is still connected must see by a reset that this is not a regular
-            // close.
+            // Reset the connection, so that a client that is still connected does not take this for
+            // a regular close.
             transport.reset_on_close();
         }
         Stay::Close

@@ -45,7 +45,7 @@ impl Captures {
     }
 
     fn push(&mut self, span: Span) {
-        // A pattern has at most `WILDCARD_COUNT_MAX` wildcards.
+        // A pattern has at most `WILDCARD_COUNT_MAX` wildcards, so the slot exists.
         if let Some(place) = self.spans.get_mut(self.count) {
             *place = span;
             self.count += 1;

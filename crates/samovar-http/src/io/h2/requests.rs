@@ -134,8 +134,8 @@ impl<S: Service> Context<S> {
         inflow: Option<Arc<Inflow>>,
         expects_continue: bool,
     ) {
-        // Handlers of ended streams count: a client that resets its requests must not get more
-        // running handlers than a client that waits.
+        // Handlers of ended streams count towards the limit: a client that resets its requests must
+        // not get more running handlers than a client that waits.
         let handlers_max = self.shared.limits.streams_max as usize;
         if conn.handler_count >= handlers_max {
             conn.session.reset(stream, ErrorCode::REFUSED_STREAM);
