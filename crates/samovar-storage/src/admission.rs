@@ -91,11 +91,11 @@ impl Admission {
 /// Number of uploads in progress and waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Uploads in progress.
+    /// Number of uploads in progress.
     pub(crate) running: u64,
     /// Maximum number of uploads in progress.
     pub(crate) running_max: u64,
-    /// Uploads that wait for a slot or for memory.
+    /// Number of uploads that wait for a slot or for memory.
     pub(crate) waiting: u64,
 }
 

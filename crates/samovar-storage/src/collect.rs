@@ -89,7 +89,7 @@ impl Default for Rules {
 /// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Days since the last use for which a path is kept; `None`: for ever.
+    /// Number of days after its last use for which a path is kept. `None`: it is kept forever.
     pub days: Option<u32>,
     /// Maximum total length of the cache's files, in bytes. If it is exceeded, the paths that were
     /// not used for the longest time are deleted. `None`: no limit.
@@ -200,7 +200,7 @@ impl<'a> Collector<'a> {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`] for the lock.
+    /// [`StorageError::File`] if the lock file cannot be created or locked.
     pub fn start(
         root: &Path,
         metadata: &'a dyn Metadata,

@@ -10,14 +10,14 @@ pub enum StorageError {
     /// An operation on a file of the storage directory failed.
     #[error("{action} {path}: {error}")]
     File {
-        /// The failed operation: "cannot write".
+        /// The failed operation, such as "cannot write".
         action: &'static str,
         /// Path of the file, relative to the storage directory.
         path: String,
         /// Cause of the failure.
         error: io::Error,
     },
-    /// The database returned this error.
+    /// SQLite returned an error. Contains its message.
     #[error("database: {0}")]
     Database(String),
     /// Other writers of the database, in this process or in another, did not end in time.
@@ -45,7 +45,7 @@ pub enum StorageError {
          the database has {database}; if the right database is lost, run samovar import --rebuild"
     )]
     StoreId {
-        /// The identifier in the directory.
+        /// The identifier in the storage directory.
         directory: String,
         /// The identifier in the database.
         database: String,
@@ -59,9 +59,9 @@ pub enum StorageError {
     /// The store directory of the storage's paths differs from the one that the server serves.
     #[error("storage has paths of the store directory {stored}, the server serves {served}")]
     StoreDir {
-        /// The store directory of the storage.
+        /// The store directory of the storage's paths.
         stored: String,
-        /// The store directory of the server.
+        /// The store directory that the server serves.
         served: String,
     },
 }
@@ -112,10 +112,10 @@ pub enum PutError {
     /// The body could not be received; contains the unchanged error of its reader.
     #[error("receiving the body: {0}")]
     Source(io::Error),
-    /// The NAR file is refused.
+    /// The NAR file is refused, for this reason.
     #[error(transparent)]
     File(Box<verify::Refusal>),
-    /// The narinfo is refused.
+    /// The narinfo, log or realisation is refused, for this reason.
     #[error(transparent)]
     Narinfo(Box<crate::publish::Refusal>),
     /// The body is not valid in its `Content-Encoding`.
@@ -124,9 +124,9 @@ pub enum PutError {
          again, or without narinfo-compression, ls-compression and log-compression"
     )]
     Encoding {
-        /// Name of the encoding.
+        /// Name of the `Content-Encoding`.
         encoding: &'static str,
-        /// The fault of the body.
+        /// The reason why the body cannot be decoded.
         reason: String,
     },
     /// Too many uploads are in progress.

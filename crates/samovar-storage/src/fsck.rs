@@ -47,7 +47,7 @@ pub struct Options {
     pub delete_orphans: bool,
 }
 
-/// The kind of a finding.
+/// The kind of a fault that a check finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The object of a NAR is missing.
@@ -71,7 +71,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of the kind.
+    /// Returns the name of the kind, as `samovar fsck` prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Kind {
 /// A fault of the storage. `Display` prints it in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The kind.
+    /// The kind of the fault.
     pub kind: Kind,
     /// Key of the object, or the name of the database.
     pub object: String,

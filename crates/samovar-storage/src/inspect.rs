@@ -36,7 +36,7 @@ pub struct Inspection {
     pub is_check_complete: bool,
     /// Whether the directory has the same identifier as the database, or none yet.
     pub has_own_database: bool,
-    /// All tokens.
+    /// All tokens in the database, also revoked and expired ones.
     pub tokens: Vec<Token>,
     /// Time of the newest path, in seconds since 1970. `None`: there are no paths.
     pub newest_at: Option<i64>,

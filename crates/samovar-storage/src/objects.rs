@@ -31,28 +31,28 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError>;
 
     /// Opens an object for reading. Returns `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
 
     /// Returns the state of an object, or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError>;
 
     /// Removes an object. It is no error if the object does not exist.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn remove(&self, key: &str) -> Result<(), StorageError>;
 
     /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
@@ -60,7 +60,7 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`], and those of `visit`.
+    /// [`StorageError::File`] if the directory cannot be listed, and any error of `visit`.
     fn list(
         &self,
         prefix: &str,
@@ -72,7 +72,7 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
 
     /// Makes the keys of [placed](NewObject::place) objects durable: after that, they survive a
@@ -80,7 +80,7 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError>;
 
     /// Removes unpublished objects, except the parts of pushes. Meanwhile no process may write an
@@ -88,14 +88,14 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn remove_unfinished(&self) -> Result<(), StorageError>;
 
     /// Returns the free space and size of the disk, or `None` if its limit is unknown.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn space(&self) -> Result<Option<Space>, StorageError>;
 
     /// Writes a small object that can be rebuilt from the database. The write is atomic but not
@@ -103,23 +103,23 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
 }
 
-/// Space of a disk, in bytes.
+/// Free space and size of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Space that an unprivileged process can still use.
     pub free: u64,
-    /// Size of the file system.
+    /// Size of the whole file system.
     pub total: u64,
 }
 
 /// The state of an object. Replacing the object changes its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectState {
-    /// Length, in bytes.
+    /// Length of the object, in bytes.
     pub len: u64,
     /// Time of the last change, in seconds since 1970.
     pub modified_at: i64,
@@ -134,14 +134,14 @@ pub trait NewObject: Write + Send {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn place(self: Box<Self>, key: &str) -> Result<(), StorageError>;
 
     /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError>;
 }
 
@@ -156,7 +156,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`].
+    /// [`StorageError::File`] if an operation on the file system fails.
     pub fn open(root: &Path) -> Result<Self, StorageError> {
         for dir in [TMP, "nar", "log", "realisations", "build-trace-v2"] {
             create_directory(&root.join(dir))

@@ -34,13 +34,13 @@ pub enum Refusal {
     /// The text is not a valid narinfo.
     #[error("the narinfo is malformed, {0}")]
     Malformed(NarInfoError),
-    /// The text is longer than [`NARINFO_LEN_MAX`].
+    /// The narinfo is longer than [`NARINFO_LEN_MAX`].
     #[error("the narinfo has more than {NARINFO_LEN_MAX} bytes")]
     TooLong,
     /// The narinfo describes a path other than the one in its URL.
     #[error("StorePath is {found}, but the URL is that of the hash part {expected}")]
     OtherPath {
-        /// Hash part in the URL.
+        /// Hash part that the URL names.
         expected: HashPart,
         /// Store path in the narinfo.
         found: StorePath,
@@ -57,24 +57,24 @@ pub enum Refusal {
     /// A field differs from the value computed from the uploaded file.
     #[error("{field} is {found}, but the uploaded file has {measured}")]
     Differs {
-        /// Name of the field.
+        /// Name of the narinfo field.
         field: &'static str,
-        /// Value in the narinfo.
+        /// Value that the narinfo states.
         found: String,
-        /// Value computed from the file.
+        /// Value computed from the uploaded file.
         measured: String,
     },
     /// A field has more values than allowed.
     #[error("{field} has {found} entries, the limit is {limit}")]
     TooMany {
-        /// Name of the field.
+        /// Name of the narinfo field.
         field: &'static str,
-        /// Number of values found.
+        /// Number of values in the narinfo.
         found: usize,
-        /// Maximum number of values.
+        /// Maximum number of values that the field may have.
         limit: usize,
     },
-    /// The name of a key in a signature is too long.
+    /// The key name in a signature is longer than 256 bytes. Contains its length.
     #[error("a Sig has a key name of {0} bytes, the limit is {KEY_NAME_LEN_MAX}")]
     KeyName(usize),
     /// The store path computed from `CA` is not `StorePath`.
@@ -88,7 +88,7 @@ pub enum Refusal {
     MissingReference {
         /// The missing reference.
         reference: StorePath,
-        /// The path that refers to it.
+        /// The path to which the missing reference belongs.
         path: StorePath,
     },
     /// A build log is longer than the limit, which is given in bytes.
@@ -97,7 +97,7 @@ pub enum Refusal {
     /// The text is not a valid realisation.
     #[error("the realisation is malformed: {0}")]
     Realisation(String),
-    /// The text is longer than [`REALISATION_LEN_MAX`].
+    /// The realisation is longer than [`REALISATION_LEN_MAX`].
     #[error("the realisation has more than {REALISATION_LEN_MAX} bytes")]
     RealisationTooLong,
     /// The derivation already has 64 realisations, the maximum.
@@ -130,7 +130,7 @@ pub enum Refusal {
     TooManyLoose {
         /// Total length of these files, including the refused one, in bytes.
         used: u64,
-        /// Maximum total length, in bytes.
+        /// Maximum total length of such files, in bytes.
         limit: u64,
     },
     /// The token was revoked or has expired.

@@ -98,7 +98,7 @@ impl fmt::Display for Rights {
 /// A token's row in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Number of the row.
+    /// Row number of the token.
     pub id: i64,
     /// Name that the operator gave the token, such as the person or machine that uses it.
     pub name: String,

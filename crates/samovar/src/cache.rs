@@ -98,7 +98,7 @@ impl Cache {
         }
     }
 
-    /// Returns the HTTP client.
+    /// Returns the HTTP client for the cache's URL.
     pub(crate) fn http(&self) -> &Http {
         &self.http
     }

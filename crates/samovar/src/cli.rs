@@ -1,4 +1,4 @@
-//! Defines the command line.
+//! Defines the command line of `samovar` with all its commands.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `samovar closure` and `samovar query`.
+//! Runs the commands `samovar closure` and `samovar query`.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

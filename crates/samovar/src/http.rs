@@ -1,4 +1,4 @@
-//! Sends HTTP requests and retries them.
+//! Sends HTTP requests, and repeats those that fail temporarily.
 
 use std::fs::File;
 use std::io::{Read, Seek as _};
@@ -76,7 +76,7 @@ impl Payload<'_> {
     }
 }
 
-/// A client of one server.
+/// An HTTP client for the URLs of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
     agent: Agent,

@@ -60,7 +60,7 @@ pub use remote::without_logins;
 /// A failed command.
 #[derive(Debug)]
 pub struct Failure {
-    /// The message, in one line.
+    /// The error, whose message has one line.
     pub error: anyhow::Error,
     /// The exit code of the process after this failure.
     pub code: ExitCode,

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 pub(crate) enum Outcome {
     /// All paths are available or intact.
     Complete,
-    /// A path is missing, damaged or untrusted.
+    /// At least one path is missing, damaged or untrusted.
     Incomplete,
     /// A path could not be verified, and none is damaged.
     Unchecked,
 }
 
 impl Outcome {
-    /// Returns the exit code.
+    /// Returns the exit code of the process for this outcome.
     pub(crate) fn code(self) -> ExitCode {
         match self {
             Self::Complete => ExitCode::SUCCESS,

@@ -28,7 +28,7 @@ pub enum Record {
     Failed(HashPart),
 }
 
-/// Why a response is rejected.
+/// The reason why a response to a bulk query is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
@@ -46,7 +46,7 @@ pub enum RecordsError {
     Cut(#[from] io::Error),
 }
 
-/// Reads the records of a response.
+/// Reads the records of a response to a bulk query.
 #[derive(Debug)]
 pub struct Records<R> {
     reader: R,

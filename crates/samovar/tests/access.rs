@@ -67,7 +67,7 @@ fn password_guessing_does_not_affect_known_clients() {
          [access]\nusers-file = {users:?}\ntrusted-proxies = [\"127.0.0.1\"]\n"
     ));
     let (_server, address) = serve(&file);
-    // The login is ada:secret.
+    // The base-64 text encodes the login ada:secret.
     let known = "Authorization: Basic YWRhOnNlY3JldA==\r\nX-Forwarded-For: 192.0.2.1\r\n";
     let path = format!("/{}.narinfo", hash(&sample("fixed")));
     assert_eq!(status(&address, &path, known), 200);

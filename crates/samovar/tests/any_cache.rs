@@ -61,7 +61,7 @@ impl Files {
                     break;
                 }
             }
-            // The body consists of whole lines.
+            // Skip the request body, which consists of complete lines.
             while len > 0 {
                 len -= lines.next().unwrap().unwrap().len() + 1;
             }

@@ -67,7 +67,7 @@ fn the_authenticated_user_is_logged() {
     let file = File::new("");
     let (access, token) = credentials(file.path.parent().unwrap());
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
-    // The logins are ada:x and ada:y.
+    // The base-64 texts encode the logins ada:x and ada:y.
     let basic = |text: &str| format!("Authorization: Basic {text}\r\n");
     let asked = [
         (bearer(&token), 200, Some("ci")),

@@ -136,7 +136,7 @@ pub trait Rows {
 /// A NAR in a list of all NARs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedNar {
-    /// The NAR.
+    /// The NAR and its file.
     pub nar: StoredNar,
     /// Whether the NAR's object is known to be missing or damaged.
     pub is_lost: bool,
@@ -145,13 +145,13 @@ pub struct ListedNar {
 /// A path in a list of all paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPath {
-    /// Number of the row.
+    /// Row number of the path.
     pub id: i64,
     /// Identifier of the path's cache.
     pub cache: CacheId,
     /// Name of the path's cache.
     pub cache_name: String,
-    /// The store path.
+    /// The store path that the row describes.
     pub path: StorePath,
     /// Whether the path's NAR is lost.
     pub is_lost: bool,
@@ -160,10 +160,10 @@ pub struct ListedPath {
 /// A row of the table of caches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRow {
-    /// Number of the row.
+    /// Row number, which identifies the cache.
     pub id: CacheId,
     /// Name of the cache.
     pub name: String,
-    /// The store directory of its paths.
+    /// The store directory of the cache's paths.
     pub store_dir: StoreDir,
 }

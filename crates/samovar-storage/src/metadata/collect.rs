@@ -33,7 +33,7 @@ pub struct Graph {
 /// A path of a [`Graph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphPath {
-    /// Number of the row.
+    /// Row number of the path.
     pub id: i64,
     /// Index into [`Graph::caches`].
     pub cache: u32,
@@ -74,14 +74,14 @@ pub struct Pin {
     pub expires_at: Option<i64>,
 }
 
-/// A pin to add.
+/// A pin to add to a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPin {
     /// Name of the cache.
     pub cache: String,
     /// Name of the pin.
     pub name: String,
-    /// Hash part of the path.
+    /// Hash part of the path to pin.
     pub hash_part: HashPart,
     /// Number of generations to keep, including the new one. `None`: all are kept.
     pub keep: Option<u32>,

@@ -30,7 +30,7 @@ pub use sqlite::Sqlite;
 pub(crate) use sqlite::{SCHEMA, all_tokens};
 pub use totals::{CacheTotals, Totals};
 
-/// Seconds of a day.
+/// Length of a day, in seconds.
 pub const DAY: i64 = 86_400;
 
 /// Function that returns the present time, in seconds since 1970.
@@ -121,7 +121,7 @@ pub struct NewPath {
 /// A reference of a path to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReference {
-    /// The path that is referenced.
+    /// The path to which the new path refers.
     pub path: StorePath,
     /// Whether the live Nix store contains the referenced path. Then the cache need not contain it.
     pub is_elsewhere: bool,
@@ -509,12 +509,12 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
 /// The properties of a token to add.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// See [`Token::name`].
+    /// Name for operators: see [`Token::name`].
     pub name: String,
-    /// See [`Token::cache`].
+    /// Name of the only cache for which the token is valid: see [`Token::cache`].
     pub cache: Option<String>,
-    /// See [`Token::rights`].
+    /// Rights that the token gives: see [`Token::rights`].
     pub rights: Rights,
-    /// See [`Token::expires_at`].
+    /// Time of expiry in seconds since 1970: see [`Token::expires_at`].
     pub expires_at: Option<i64>,
 }

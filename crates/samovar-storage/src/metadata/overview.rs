@@ -37,7 +37,7 @@ pub trait Overview {
 /// A path that was published recently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentPath {
-    /// The store path.
+    /// The store path that was published.
     pub path: StorePath,
     /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
@@ -52,7 +52,7 @@ pub struct RecentPath {
 /// The details of an uploaded path for the web interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
-    /// The path.
+    /// The path with its NAR, references and signatures.
     pub path: StoredPath,
     /// Name of the token that uploaded the path, if it is known.
     pub token: Option<String>,
@@ -67,10 +67,10 @@ pub struct Details {
     pub closure: Option<ClosureSize>,
 }
 
-/// The size of a closure.
+/// The number of paths in a closure and their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosureSize {
-    /// Number of paths.
+    /// Number of paths in the closure.
     pub path_count: u64,
     /// Total length of the NARs of these paths, in bytes.
     pub nar_size: u64,

@@ -1,6 +1,6 @@
 //! Totals of a storage for metrics.
 
-/// Totals of the database.
+/// Numbers and sizes of all NARs, paths and pins in the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Totals of each cache, sorted by name.
@@ -17,9 +17,9 @@ pub struct Totals {
     pub loose_bytes: u64,
     /// Number of NARs whose file is missing or damaged.
     pub lost_count: u64,
-    /// Number of paths that are condemned.
+    /// Number of condemned paths, which will be deleted unless they are used.
     pub condemned_count: u64,
-    /// Number of pins; each generation counts.
+    /// Number of pins. Each generation of a pin counts.
     pub pin_count: u64,
     /// Time at which the last complete run of a collector ended, in any process, in seconds since
     /// 1970. `None`: there was none.
@@ -31,7 +31,7 @@ pub struct Totals {
 pub struct CacheTotals {
     /// Name of the cache.
     pub name: String,
-    /// Number of paths.
+    /// Number of paths in the cache.
     pub path_count: u64,
     /// Total length of the files that the cache's paths use, in bytes. A file counts once.
     pub file_bytes: u64,

@@ -92,17 +92,17 @@ pub enum PushError {
     /// A narinfo is refused.
     #[error("narinfo {number}{}: {refusal}", of_path(path.as_ref()))]
     Narinfo {
-        /// Number of the record, from 1.
+        /// Number of the narinfo's record in the body, from 1.
         number: usize,
         /// The store path, unless it could not be parsed.
         path: Option<StorePath>,
-        /// The reason.
+        /// The reason why the narinfo is refused.
         refusal: Box<crate::publish::Refusal>,
     },
     /// These references or NARs are missing. The list is not empty.
     #[error("references or NARs are missing")]
     Missing(Vec<Missing>),
-    /// Receiving, verifying or storing failed.
+    /// Receiving, verifying or storing the body failed.
     #[error(transparent)]
     Put(#[from] PutError),
 }
@@ -141,7 +141,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// [`PushError::TooManyPushes`], others.
+    /// [`PushError::TooManyPushes`] if the token has too many pushes. Other errors.
     pub fn open_push(
         &self,
         token: &Token,
@@ -182,7 +182,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// [`PushError::NoPush`], others.
+    /// [`PushError::NoPush`] if the cache and the token have no such push. Other errors.
     pub fn push<'a>(&'a self, token: &'a Token, id: PushId) -> Result<Push<'a>, PushError> {
         let metadata = &self.storage.metadata;
         match metadata.touch_push(&id.to_string(), self.id, token.id, &LIMITS)? {

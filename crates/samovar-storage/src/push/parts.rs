@@ -128,7 +128,7 @@ pub enum PartError {
     /// A part with this number but another length is already stored.
     #[error("part {number} has {len} bytes, but was uploaded with {stored_len} bytes before")]
     Replaced {
-        /// Number of the part.
+        /// Number of both parts.
         number: u32,
         /// Length of the refused part, in bytes.
         len: u64,
@@ -174,7 +174,7 @@ impl Push<'_> {
     ///
     /// # Errors
     ///
-    /// [`PushError::Part`], others.
+    /// [`PushError::Part`] if the part is refused. Other errors.
     pub fn put_part(
         &self,
         nar_hash: NarHash,

@@ -65,7 +65,7 @@ pub enum WireError {
         number: usize,
         /// Length that the line before the record states, in bytes.
         len: u64,
-        /// Maximum length, in bytes.
+        /// Maximum length of a record, in bytes.
         limit: u64,
     },
     /// There are more lines or records than allowed.
@@ -104,7 +104,7 @@ impl From<WireError> for io::Error {
 /// A path that a client wants to push: a line of the body of `open`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenLine {
-    /// Hash part of the path.
+    /// Hash part of the path to push.
     pub hash_part: HashPart,
     /// SHA-256 of the path's NAR.
     pub nar_hash: NarHash,
@@ -116,7 +116,7 @@ pub struct OpenLine {
 ///
 /// # Errors
 ///
-/// Errors of the source, [`WireError::OpenLine`], [`WireError::TooMany`].
+/// An error of the source, or one that contains [`WireError::OpenLine`] or [`WireError::TooMany`].
 pub fn read_open(mut source: impl BufRead, count_max: usize) -> io::Result<Vec<OpenLine>> {
     let mut lines = Vec::new();
     let mut line = Vec::new();
@@ -164,7 +164,7 @@ pub trait RecordLine: Copy {
 pub struct PackLine {
     /// SHA-256 of the NAR.
     pub nar_hash: NarHash,
-    /// Compression of the record.
+    /// Compression of the record's bytes.
     pub compression: Compression,
     /// Length of the compressed NAR after the line, in bytes.
     pub len: u64,
@@ -249,7 +249,7 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
     ///
     /// # Errors
     ///
-    /// Errors of the source, and [`WireError`].
+    /// An error of the source, or one that contains a [`WireError`].
     pub fn next_record(&mut self) -> io::Result<Option<L>> {
         io::copy(self, &mut io::sink())?;
         if self.is_ended {

@@ -63,7 +63,7 @@ impl<'a> Content<'a> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Ratio`].
+    /// [`Refusal::Ratio`] if the NAR is too long.
     pub(super) fn check_ratio(&self, received: u64) -> Result<(), Refusal> {
         let ratio = self.limits.ratio_max;
         if self.len > self.limits.ratio_free_len && self.len > received.saturating_mul(ratio) {

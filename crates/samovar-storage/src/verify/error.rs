@@ -34,7 +34,7 @@ pub enum Refusal {
     /// The body ends before the compressed stream does.
     #[error("the {format} stream is cut short after {file_size} bytes; upload the file again")]
     Truncated {
-        /// Name of the compression.
+        /// Name of the compression format.
         format: &'static str,
         /// Length of the body, in bytes.
         file_size: u64,
@@ -45,7 +45,7 @@ pub enum Refusal {
          the suffix of the file name states its compression"
     )]
     Corrupt {
-        /// Name of the compression.
+        /// Name of the compression format.
         format: &'static str,
         /// Message of the decompressor.
         reason: String,
@@ -56,13 +56,13 @@ pub enum Refusal {
     /// Bytes follow the end of the compressed stream.
     #[error("bytes follow the end of the {format} stream; upload the stream alone")]
     BytesAfterStream {
-        /// Name of the compression.
+        /// Name of the compression format.
         format: &'static str,
     },
     /// Bytes follow the end of the NAR.
     #[error("bytes follow the end of the NAR at byte {nar_size}; upload the NAR alone")]
     BytesAfterNar {
-        /// Length of the NAR, in bytes.
+        /// Length of the NAR in the body, in bytes.
         nar_size: u64,
     },
     /// The SHA-256 of the body is not the one in its file name.
@@ -80,9 +80,9 @@ pub enum Refusal {
     /// The SHA-256 of the NAR is not the stated one.
     #[error("the NAR has the hash {found}, not {stated} as stated; dump the path again")]
     NarHash {
-        /// Stated hash.
+        /// The hash that the client states.
         stated: NarHash,
-        /// Hash of the content.
+        /// The hash of the uploaded NAR.
         found: NarHash,
     },
     /// The NAR is longer than [`Limits::nar_size_max`](super::Limits::nar_size_max).
@@ -118,7 +118,7 @@ pub enum Refusal {
          window"
     )]
     Window {
-        /// Name of the compression.
+        /// Name of the compression format.
         format: &'static str,
         /// The limit, in bytes.
         limit: u64,
@@ -126,7 +126,7 @@ pub enum Refusal {
     /// The server cannot decode this compression.
     #[error("the body is compressed with {format}, which this server cannot decode; use zstd")]
     UnsupportedCompression {
-        /// Name of the compression.
+        /// Name of the compression format.
         format: &'static str,
     },
 }

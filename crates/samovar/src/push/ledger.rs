@@ -19,7 +19,7 @@ pub(super) enum Lack {
 enum State {
     /// The cache had the path before the push.
     Present,
-    /// The cache lacks the NAR.
+    /// The cache lacks the NAR, which is to be sent.
     Waiting,
     /// The cache has the NAR but not the narinfo.
     Stored,

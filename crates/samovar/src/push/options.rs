@@ -29,7 +29,7 @@ pub(super) enum Source {
     Watch,
 }
 
-/// The parsed command line.
+/// The parsed command line of `samovar push`.
 #[derive(Debug)]
 pub(super) struct Options {
     /// The URL of the cache, without `/upload`.

@@ -1,4 +1,4 @@
-//! The output of `samovar push`.
+//! Prints the result of `samovar push` as text or JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;

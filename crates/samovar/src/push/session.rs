@@ -261,7 +261,7 @@ impl Shared<'_> {
     fn find_unfinished(&self, nars: &[usize]) -> anyhow::Result<()> {
         for &nar in nars {
             let info = self.info(nar)?;
-            // Large NARs come first.
+            // Large NARs come first in `nars`, so no others follow.
             if info.nar_size <= SMALL_LEN_MAX {
                 break;
             }

@@ -57,7 +57,8 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// [`StorageError::Database`], [`StorageError::SchemaTooNew`].
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
     pub fn open(path: &Path) -> Result<Self, StorageError> {
         Self::with_clock(path, token::now)
     }
@@ -66,7 +67,8 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// [`StorageError::Database`], [`StorageError::SchemaTooNew`].
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
     pub fn with_clock(path: &Path, clock: Clock) -> Result<Self, StorageError> {
         let mut writer = connect(path)?;
         schema::migrate(&mut writer)?;

@@ -60,7 +60,7 @@ impl<'a> Decompressor<'a> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::UnsupportedCompression`].
+    /// [`Refusal::UnsupportedCompression`] if there is no decoder for the compression.
     pub(super) fn new(
         input: Input<'a>,
         compression: Compression,
