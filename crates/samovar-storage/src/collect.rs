@@ -3,37 +3,37 @@
 //! # Kept paths
 //!
 //! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used within
-//! the retention time of its cache, which is unlimited by default. Its closure is kept with it. A
-//! request for the narinfo or the NAR is a use, and so is another upload. See [`Retention`] for
-//! caches of limited size. A NAR is kept if a path uses it, or if a client has sent it within the
-//! last day. Build logs are never deleted.
+//! the retention time of its cache, which is unlimited by default. The closure of a kept path is
+//! kept, too. Uses of a path are requests for its narinfo or NAR, and further uploads of it. For
+//! caches of limited size see [`Retention`]. A NAR is kept if a path uses it, or if a client has
+//! sent it within the last day. Build logs are never deleted.
 //!
 //! # Steps
 //!
-//! A run consists of small steps ([`Collector::step`]). After each of them it may end, or the
-//! process may be killed; the next run continues.
+//! A run consists of small steps ([`Collector::step`]). The run may end, or the process may be
+//! killed, after each step: the next run continues the work.
 //!
 //! 1. *Mark.* Read all paths, and decide which of them to keep.
-//! 2. *Condemn* the others, and *confirm* that: the time of a condemnation is set after its commit.
-//!    Revive paths that were condemned and are kept now.
+//! 2. *Condemn* the other paths. After the commit, *confirm* the condemnations, which sets their
+//!    time. Revive paths that were condemned earlier but are kept now.
 //! 3. *Delete* paths that have been condemned for [`Rules::hold`], referrers first. A path stays if
-//!    another path or a pin needs it; the next mark revives it.
-//! 4. Condemn, and later delete, NARs in the same way. The transaction that deletes a NAR also
+//!    another path or a pin needs it, and the next run revives it.
+//! 4. Condemn NARs, and delete them later, in the same way. The transaction that deletes a NAR also
 //!    records the key of its object as garbage.
 //! 5. *Remove* the objects whose keys are garbage.
-//! 6. *Free* those keys [`Rules::key_rest`] later.
+//! 6. *Free* these keys [`Rules::key_rest`] later, so that new objects can use them.
 //!
-//! # Promises
+//! # Invariants
 //!
-//! * **A path exists only with its references, and with its NAR**: foreign keys.
-//! * **A visible path has an object.** An object is removed only if its key is garbage. The key
-//!   gets there in the transaction that deletes the last row with it, and no new object gets a key
-//!   that is garbage. So a removal that is late removes nothing that is in use.
-//! * **An answer holds.** A path or file that a look-up returned exists for [`Rules::hold`] from
-//!   then on: a look-up that finds it condemned revives it in the database before it returns it. A
-//!   look-up that began before the condemnation was confirmed is older than the time from which
-//!   `hold` is counted.
-//! * **One collector at a time**, of all processes: it has a lock on a file.
+//! * **A path exists only with its references and its NAR.** Foreign keys enforce this.
+//! * **A visible path has an object.** An object is removed only if its key is garbage. A key
+//!   becomes garbage in the transaction that deletes the last row with it, and no new object gets a
+//!   key that is garbage. A delayed removal therefore never removes an object that is in use.
+//! * **A look-up stays valid.** A path or file that a look-up has returned exists for
+//!   [`Rules::hold`] after that. A look-up that finds it condemned revives it in the database
+//!   first. A look-up that began before the condemnation was confirmed is older than the time from
+//!   which `hold` is counted.
+//! * **One collector runs at a time**, among all processes: it holds a lock on a file.
 
 use std::fmt;
 use std::fs::{File, TryLockError};

@@ -1,4 +1,4 @@
-//! Storage of uploaded paths: verified files in a directory, metadata in SQLite.
+//! Stores uploaded paths: verified NAR files in a directory, and metadata in SQLite.
 //!
 //! # Theory of operation
 //!
@@ -7,15 +7,16 @@
 //! disk. The second contains the narinfo: [`StoredCache::put_narinfo`] compares it with the
 //! verified file and publishes the path in one transaction.
 //!
-//! * **Only verified data is visible.** A NAR gets a row only after it was decoded and hashed.
+//! * **Only verified data is visible.** A NAR gets a row in the database only after it was decoded
+//!   and hashed.
 //! * **Acknowledged uploads are durable.** The file is synced before its row is committed, and the
 //!   commit is synced before the client gets its response.
-//! * **A path is published only with its references.** References are rows with a foreign key;
-//!   paths of the live Nix store count as present.
+//! * **A path is published only if its references exist.** References are rows with a foreign key.
+//!   Paths of the live Nix store count as existing.
 //! * **The directory is a plain binary cache** that any Nix can read as `file://`.
-//! * **A client cannot use a file by knowing its hash.** Its token must have uploaded the file, or
-//!   must be able to read it in the same cache.
-//! * **The collector deletes only what nobody needs**: see [`collect`].
+//! * **A client cannot use a file only because it knows the hash.** The client's token must have
+//!   uploaded the file, or must be able to read it in the same cache.
+//! * **The collector deletes only paths that are not kept**: see [`collect`].
 //!
 //! The traits [`Objects`](objects::Objects) and [`Metadata`](metadata::Metadata) separate these
 //! rules from the file system and from SQLite.

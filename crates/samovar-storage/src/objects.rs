@@ -1,7 +1,7 @@
 //! [`Objects`]: the interface to stored files. [`Directory`] stores them in a directory.
 //!
-//! A key is a relative path such as `nar/<hash>.nar.zst`. This crate makes keys from parsed values
-//! only, never from a client's text.
+//! The key of an object is a relative path such as `nar/<hash>.nar.zst`. This crate makes keys from
+//! parsed values only, never from unchecked text of a client.
 //!
 //! # Durability
 //!

@@ -1,11 +1,11 @@
 //! The command line `samovar`. It queries Nix binary caches for paths and for the download size of
-//! closures, verifies stores, diagnoses set-ups, and runs the server with a configuration file
-//! (`samovar serve`).
+//! closures, pushes paths to caches, verifies stores, diagnoses set-ups, manages the storage of
+//! uploaded paths, and runs the server with a configuration file (`samovar serve`).
 //!
-//! [`run`] runs a command line, which [`cli::command`] defines, also for help, man pages and
-//! completions. `Cache` is a client of a binary cache: it uses bulk queries where the server
-//! supports them (`docs/bulk-queries.md`), else requests single narinfos over many connections.
-//! [`Records`] parses the response to a bulk query, strictly.
+//! [`cli::command`] defines the command line, also for help, man pages and completions. [`run`] runs
+//! it. `Cache` is a client of a binary cache. It uses bulk queries (`docs/bulk-queries.md`) if the
+//! server supports them, else it requests single narinfos over many connections. [`Records`] parses
+//! the response to a bulk query, strictly.
 //!
 //! # Out of scope
 //!

@@ -1,8 +1,11 @@
 //! The program `samovar`.
 //!
-//! Exit codes: 0, all paths are available or intact, or the server was stopped; 1, a path is
-//! missing or damaged, or the server could not start; 2, the command line or the configuration is
-//! invalid, or a path cannot be verified; 3, a cache or a store is unavailable.
+//! | exit code | meaning |
+//! | --- | --- |
+//! | 0 | all paths are available or intact, or the server was stopped |
+//! | 1 | a path is missing or damaged, or the server could not start |
+//! | 2 | the command line or configuration is invalid, or a path cannot be verified |
+//! | 3 | a cache or a store is unavailable |
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! Uploads: PUT requests from stock Nix clients, and responses about uploaded paths.
+//! Receives uploads, and answers requests for uploaded paths.
 //!
 //! # URLs
 //!
 //! Every URL of a cache also exists below `upload/`, where only uploaded paths exist. A client that
-//! pushes there learns which paths it has to send. Below the cache's own URL it would also see the
-//! paths of the live Nix store, and skip them, so that uploaded paths could depend on them.
+//! pushes to `upload/` therefore sends all paths that were not uploaded yet. At the cache's own URL
+//! it would also find the paths of the live Nix store and skip them, so that uploaded paths could
+//! refer to paths of that store.
 //!
 //! | PUT | action |
 //! | --- | --- |
@@ -25,8 +26,7 @@
 //! # Errors
 //!
 //! A refusal has a 4xx status and one sentence as its body. Nix before 2.33 sends an empty body
-//! when it repeats a PUT; so that it does not repeat it, it gets 422 where other clients get 503 or
-//! 507.
+//! when it repeats a PUT. To prevent that, it gets 422 where other clients get 503 or 507.
 
 mod body;
 mod push;

@@ -1,7 +1,8 @@
 //! [`Metadata`]: the interface to the database of a storage. [`Sqlite`] implements it.
 //!
-//! The database decides what exists. A path is visible once its row is committed. That happens only
-//! after its file is durable and if all its references have rows, which a foreign key enforces.
+//! The database alone decides which paths exist. A path is visible once its row is committed. The
+//! row is committed only after the path's NAR file is durable, and only if all references of the
+//! path have rows, which a foreign key enforces.
 
 mod check;
 mod collect;

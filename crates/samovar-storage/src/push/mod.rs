@@ -1,19 +1,20 @@
-//! Bulk uploads: the push protocol, version 1 (`docs/push-protocol.md`).
+//! Receives bulk uploads by version 1 of the push protocol (`docs/push-protocol.md`).
 //!
 //! # Theory of operation
 //!
 //! A client opens a push ([`StoredCache::open_push`]) with the list of its paths, and learns which
-//! of them are needed. It sends small NARs in packs ([`Push::put_pack`]), and large ones in parts
-//! ([`Push::put_part`], [`Push::join`]). Both end in the same verification and the same rows as the
-//! upload of a stock client: a NAR that only the token may use. Then it publishes paths
-//! ([`Push::publish`]), in one transaction for each request.
+//! of them it must send. It sends small NARs in packs ([`Push::put_pack`]), and large ones in parts
+//! ([`Push::put_part`], [`Push::join`]). As with the upload of a stock client, the server verifies
+//! each NAR and records it for the client's token, and no other token may use it yet. Then the
+//! client publishes paths ([`Push::publish`]), in one transaction for each request.
 //!
-//! The only state of a push is its row, and files for parts in `.samovar/tmp/`, whose names contain
-//! all that is known about them ([`PartKey`]). So a push survives a restart. A push expires a day
-//! after its last request; [`Storage::sweep_pushes`] removes it and its parts.
+//! The state of a push consists of a row in the database and of files for parts in `.samovar/tmp/`.
+//! The name of such a file contains all that the server knows about the part ([`PartKey`]), so a
+//! push survives a restart. A push expires a day after its last request. Then
+//! [`Storage::sweep_pushes`] removes it and its parts.
 //!
-//! The name of a pushed file is the hash that the server measures. Two clients may compress the
-//! same NAR differently, so its NAR hash identifies no file.
+//! A pushed file is named after the file hash that the server computes. Its NAR hash would not
+//! identify the file, because two clients may compress the same NAR differently.
 
 pub(crate) mod joins;
 mod pack;

@@ -1,22 +1,22 @@
 //! Reads NARs from the store and compresses them with zstd, on several threads and in bounded
-//! memory. The NAR hash is checked, because a cache may not check it.
+//! memory. Compares each NAR with its registered hash, because some caches do not check it.
 //!
 //! # Theory of operation
 //!
-//! One thread goes through the NARs in order and makes jobs: a list of small NARs, or 4 MiB of a
-//! large one. A large NAR becomes one zstd frame for each 4 MiB, so all workers can compress the
-//! same NAR. The calling thread gets the results in the order of the jobs. The frames do not depend
-//! on the number of workers: with the same level and version of zstd, a NAR always becomes the same
-//! file, so an interrupted upload can be continued.
+//! One thread reads the NARs in order and makes jobs. A job is a list of small NARs, or 4 MiB of a
+//! large NAR. Each 4 MiB of a large NAR become one zstd frame, so all workers can compress the same
+//! NAR. The calling thread receives the results in the order of the jobs. The frames do not depend
+//! on the number of workers. With the same level and version of zstd, a NAR therefore always
+//! becomes the same file, and an interrupted upload can be continued.
 //!
-//! A job needs a buffer. There are two more buffers than workers. A buffer returns after its result
-//! was consumed, so a slow consumer stops the reading.
+//! Each job needs a buffer, and there are two more buffers than workers. A buffer is free again
+//! after the consumer has used the job's results. A slow consumer therefore stops the reading.
 //!
 //! # Limits
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
-//! | memory | 8 MiB for each worker, and 16 MiB | a piece, before and after compression |
+//! | memory | 8 MiB for each worker, and 16 MiB | 4 MiB of a NAR before compression, and the frame after it |
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};

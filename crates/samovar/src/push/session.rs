@@ -8,15 +8,15 @@
 //!                             joiners ──────┘
 //! ```
 //!
-//! The [`Assembler`] collects small NARs in a pack and the frames of a large NAR in a part, up to
-//! 16 MiB, and hands the full buffer to the next free sender. The sender that gets the response to
-//! the last part of a NAR has the parts joined. The publisher publishes paths as soon as there are
-//! more of them than one request may have, and the rest at the end.
+//! The [`Assembler`] collects small NARs in packs, and the frames of a large NAR in parts, of up to
+//! 16 MiB each. It hands each full buffer to the next free sender. After the last part of a NAR was
+//! sent, a joiner requests that the server join the parts. The publisher publishes paths as soon as
+//! more of them are ready than one request may have, and the rest at the end.
 //!
 //! # Failures
 //!
-//! A NAR that cannot be read or that the server refuses fails its path, and the paths that refer to
-//! it. The others are pushed. Any other failure ends the push.
+//! If a NAR cannot be read, or if the server refuses it, its path fails, and so do the paths that
+//! refer to this path. All other paths are pushed. Any other failure ends the push.
 //!
 //! # Limits
 //!

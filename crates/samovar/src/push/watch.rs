@@ -1,12 +1,12 @@
 //! `samovar push --watch`: pushes paths as soon as they are registered in the local store.
 //!
-//! Nix's database gives each registration a number, which is higher than all numbers of earlier
-//! commits and never used again. So the paths with a higher number than the last one seen are
-//! exactly the new ones, and they are complete. SQLite compares its data version before each query,
-//! so a query without a result reads no page of the database.
+//! Nix's database gives each registration a number that is higher than all numbers of earlier
+//! commits and is never used again. The paths whose number is higher than the last one seen are
+//! therefore exactly the new paths, and they are complete. SQLite compares its data version before
+//! each query, so a query reads no page of the database if nothing has changed.
 //!
-//! The last number whose paths were pushed or refused is stored in the cache directory of the user.
-//! After a restart, the paths that were registered meanwhile are pushed.
+//! The cache directory of the user stores the highest number whose paths were pushed or refused.
+//! After a restart, the command therefore also pushes the paths that were registered meanwhile.
 
 use std::fs;
 use std::io::Write;
