@@ -102,7 +102,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// Any [`PutError`]; then nothing is kept.
+    /// Any [`PutError`]. Nothing of the file is kept then.
     pub fn adopt_nar(&self, token: &Token, name: &FileName, file: &Path) -> Result<(), PutError> {
         let storage = &*self.storage;
         let shown = || file.display().to_string();

@@ -15,7 +15,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// Any [`PutError`]; then nothing is recorded.
+    /// Any [`PutError`]. Nothing is recorded then.
     pub fn put_realisation(&self, token: &Token, new: &NewRealisation) -> Result<bool, PutError> {
         let metadata = &self.storage.metadata;
         Err(match metadata.record_realisation(self.id, token.id, new)? {

@@ -198,7 +198,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// Any [`PutError`]; then nothing is kept.
+    /// Any [`PutError`]. Nothing of the upload is kept then.
     pub fn put_nar(
         &self,
         token: &Token,
@@ -282,7 +282,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// Any [`PutError`]; then nothing is published.
+    /// Any [`PutError`]. Nothing is published then.
     pub fn put_narinfo(
         &self,
         token: &Token,
@@ -400,7 +400,7 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// Any [`PutError`]; then nothing is kept.
+    /// Any [`PutError`]. Nothing of the upload is kept then.
     pub fn put_log(
         &self,
         token: &Token,

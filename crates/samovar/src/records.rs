@@ -76,8 +76,8 @@ impl<R: BufRead> Records<R> {
         })
     }
 
-    /// Reads the next record; returns `None` after the last one. Only then is the response
-    /// complete.
+    /// Reads the next record. Returns `None` after the last record: only then has the whole
+    /// response arrived.
     ///
     /// # Errors
     ///

@@ -44,7 +44,7 @@ pub struct CacheId(pub(crate) i64);
 /// A verified NAR and its file, which is stored once for all paths and caches that use the NAR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredNar {
-    /// Number of the row.
+    /// Row number of the NAR.
     pub id: i64,
     /// SHA-256 of the NAR.
     pub nar_hash: NarHash,
@@ -74,7 +74,7 @@ pub struct NewNar {
 /// A path that was uploaded and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPath {
-    /// Number of the row.
+    /// Row number of the path.
     pub id: i64,
     /// Day of the last recorded use, in days since 1970.
     pub used_on: i64,
@@ -214,9 +214,9 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Returns the NAR whose file has this hash. Returns `None` if it is lost, or unless a path of
-    /// the cache uses it or `token` has uploaded it. Revives the NAR and the paths of the cache
-    /// that use it, if they are condemned.
+    /// Returns the NAR whose file has this hash, if a path of the cache uses it or `token` has
+    /// uploaded it. Returns `None` otherwise, and if the NAR is lost. Revives the NAR and the paths
+    /// of the cache that use it, if they are condemned.
     ///
     /// # Errors
     ///
@@ -277,7 +277,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]; then nothing was published.
+    /// Any [`StorageError`]. Nothing is published then.
     fn publish(
         &self,
         batch: &[&[NewPath]],
@@ -408,7 +408,7 @@ pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sy
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]; then no path was deleted.
+    /// Any [`StorageError`]. No path is deleted then.
     fn delete_paths(
         &self,
         ids: &[i64],

@@ -13,7 +13,7 @@ pub enum Need {
     Nothing,
     /// Only the narinfo: this NAR is stored, and the client may use it.
     Narinfo(StoredNar),
-    /// The NAR and the narinfo.
+    /// Both the NAR and the narinfo.
     All,
 }
 
@@ -44,8 +44,8 @@ pub trait PushMetadata {
         lines: &[OpenLine],
     ) -> Result<Vec<Need>, StorageError>;
 
-    /// Returns the stored NAR with this hash. Returns `None` if it is lost, or unless a path of the
-    /// cache uses it or `token` has uploaded it. The collector may delete it until
+    /// Returns the stored NAR with this hash if a path of the cache uses it or `token` has uploaded
+    /// it. Returns `None` otherwise, and if the NAR is lost. The collector may delete the NAR until
     /// [`hold_nars`](Self::hold_nars) is called.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ pub enum Answer {
     Have,
     /// Only the narinfo: the server has the NAR.
     Link,
-    /// The NAR and the narinfo.
+    /// Both the NAR and the narinfo.
     Need,
 }
 

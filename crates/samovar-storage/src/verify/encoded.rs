@@ -82,7 +82,7 @@ struct Decoded<'a> {
     piece: Vec<u8>,
     /// Index in `piece` of the first unread byte.
     start: usize,
-    /// Number of bytes of the content so far.
+    /// Number of decompressed bytes so far.
     len: u64,
 }
 

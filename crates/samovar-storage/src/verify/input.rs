@@ -119,7 +119,7 @@ impl<'a> Input<'a> {
         self.hasher = None;
     }
 
-    /// Returns the SHA-256 of the received bytes; `None` after
+    /// Returns the SHA-256 of the received bytes, or `None` after
     /// [`without_hash`](Self::without_hash).
     pub(super) fn into_digest(self) -> Option<[u8; 32]> {
         self.hasher.map(|hasher| hasher.finalize().into())

@@ -10,7 +10,7 @@ pub trait Memory {
     ///
     /// # Errors
     ///
-    /// [`MemoryError`]; then the reserved memory is unchanged.
+    /// [`MemoryError`]. The reserved memory is unchanged then.
     fn reserve(&mut self, len: u64) -> Result<(), MemoryError>;
 }
 

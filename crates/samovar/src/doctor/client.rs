@@ -31,7 +31,7 @@ impl Client {
         Some(Self(Conf::read(path)))
     }
 
-    /// Checks the settings for the cache at `url`, which may contain a login; it is never printed.
+    /// Checks the settings for the cache at `url`. A login in the URL is never printed.
     pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
         let url = &*without_login(url);
         if self.0.flag("substitute") == Some(false) {
@@ -119,8 +119,8 @@ fn is_same(entry: &str, url: &str) -> bool {
     without_login(entry) == url
 }
 
-/// Returns `url` without login and without trailing slashes, for comparing and printing. The login
-/// of a text that is not an HTTP URL is not recognised.
+/// Returns `url` without its login and trailing slashes, for comparing and printing. Does not
+/// recognise a login in a text that is not an HTTP URL.
 fn without_login(url: &str) -> String {
     match Remote::parse(url) {
         Ok(remote) => remote.url().to_owned(),

@@ -132,7 +132,7 @@ pub(super) struct Part {
     /// Number of the part within its NAR, from 1.
     pub(super) number: u64,
     pub(super) bytes: Vec<u8>,
-    /// Length of the part of the NAR, in bytes.
+    /// NAR bytes, before compression, that this part adds to the progress.
     pub(super) content_len: u64,
 }
 
@@ -261,7 +261,7 @@ impl Shared<'_> {
     fn find_unfinished(&self, nars: &[usize]) -> anyhow::Result<()> {
         for &nar in nars {
             let info = self.info(nar)?;
-            // Large NARs come first in `nars`, so no others follow.
+            // Large NARs come first in `nars`, so all NARs from here on are small.
             if info.nar_size <= SMALL_LEN_MAX {
                 break;
             }
