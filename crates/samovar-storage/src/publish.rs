@@ -23,7 +23,7 @@ pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
 /// Maximum length of a realisation, in bytes.
 pub const REALISATION_LEN_MAX: usize = 64 << 10;
 
-/// Longest name of a key in a signature, in bytes.
+/// Maximum length of the key name in a signature, in bytes.
 const KEY_NAME_LEN_MAX: usize = 256;
 
 /// Reason why an upload of metadata is refused. The text names the field, the value found, and the

@@ -2,10 +2,10 @@
 //! closures, pushes paths to caches, verifies stores, diagnoses set-ups, manages the storage of
 //! uploaded paths, and runs the server with a configuration file (`samovar serve`).
 //!
-//! [`cli::command`] defines the command line, also for help, man pages and completions. [`run`] runs
-//! it. `Cache` is a client of a binary cache. It uses bulk queries (`docs/bulk-queries.md`) if the
-//! server supports them, else it requests single narinfos over many connections. [`Records`] parses
-//! the response to a bulk query, strictly.
+//! [`cli::command`] defines the command line, also for help, man pages and completions. [`run`]
+//! runs a command line. `Cache` is a client of a binary cache. It uses bulk queries
+//! (`docs/bulk-queries.md`) if the server supports them, else it requests single narinfos over many
+//! connections. [`Records`] parses the response to a bulk query, strictly.
 //!
 //! # Out of scope
 //!

@@ -16,7 +16,7 @@
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
-//! | memory | 8 MiB for each worker, and 16 MiB | 4 MiB of a NAR before compression, and the frame after it |
+//! | memory | 8 MiB for each worker, and 16 MiB | 4 MiB of a NAR, and its frame |
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
