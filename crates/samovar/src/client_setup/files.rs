@@ -60,11 +60,12 @@ impl Change {
         Ok(())
     }
 
-    /// Carries out the change: replaces the file by a new one with the same owner and permissions.
+    /// Carries out the change: deletes the file, or replaces it by a new one with the same owner and
+    /// permissions.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// The file cannot be written or deleted.
     pub(super) fn make(&self) -> anyhow::Result<()> {
         let path = &self.path;
         let failed = || format!("cannot change {path:?}");
