@@ -55,6 +55,23 @@ fn paths_of_the_hook_are_pushed_and_removed_from_the_spool() {
 }
 
 #[test]
+fn a_spool_file_that_cannot_be_understood_is_kept() {
+    let site = Site::new();
+    let server = site.start();
+    let store = OwnStore::new();
+    let path = store.add_file("output", b"text");
+    let spool = tempfile::tempdir().unwrap();
+    fs::write(spool.path().join("1.paths"), format!("{path}\nnonsense \n")).unwrap();
+    fs::write(spool.path().join("2.paths"), [0xff, b'\n']).unwrap();
+    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
+    pusher.report(&server.url(), &["--spool", spool.path().to_str().unwrap()]);
+    assert!(is_served(&server, &path), "the readable lines are pushed");
+    for name in ["1.paths", "2.paths"] {
+        assert!(spool.path().join("failed").join(name).exists(), "{name}");
+    }
+}
+
+#[test]
 fn the_hook_refuses_what_it_cannot_store() {
     let dir = tempfile::tempdir().unwrap();
     let text = fails(&mut hook(&dir.path().join("absent"), "/nix/store/a"));

@@ -2,8 +2,8 @@
 //!
 //! A file is removed only after its paths are in the cache. While the cache is unavailable, the
 //! push is repeated after pauses. After ten attempts the command fails, and the files stay for the
-//! next run. A file with a path that the cache refuses is moved into the folder `failed`, so that
-//! it does not block the others.
+//! next run. A file with a path that the cache refuses, or with a line that is no path, is moved
+//! into the folder `failed`, so that it does not block the others.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,6 +28,8 @@ const FILE_COUNT_MAX: usize = 1000;
 struct Build {
     file: PathBuf,
     paths: Vec<StorePath>,
+    /// Whether each line of the file is a path.
+    is_readable: bool,
 }
 
 /// Pushes the paths of all files in the spool directory until it is empty.
@@ -61,7 +63,8 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
         for build in &builds {
             let dir_of_store = pusher.store.store_dir();
             let is_failed = |path: &StorePath| failed.contains(&*path.full(dir_of_store));
-            remove(dir, build, build.paths.iter().any(is_failed))?;
+            let is_failed = !build.is_readable || build.paths.iter().any(is_failed);
+            remove(dir, build, is_failed)?;
         }
         match &mut all {
             Some(all) => all.add(report),
@@ -72,19 +75,28 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
 
 /// Reads a spool file. Returns `None` if another process has removed it.
 fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
+    let text = match fs::read(&file) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {file:?}")),
     };
-    let mut paths = Vec::new();
+    let (mut paths, mut is_readable) = (Vec::new(), true);
     for line in text.lines() {
         match StorePath::parse(pusher.store.store_dir(), line) {
             Ok(path) => paths.push(path),
-            Err(error) => eprint(&format!("{file:?} has {line:?}, which is no path: {error}")),
+            Err(error) => {
+                is_readable = false;
+                eprint(&format!(
+                    "{file:?} has {line:?}, which is no path: {error}; the file is moved into {FAILED}"
+                ));
+            }
         }
     }
-    Ok(Some(Build { file, paths }))
+    Ok(Some(Build {
+        file,
+        paths,
+        is_readable,
+    }))
 }
 
 /// Removes a spool file, or moves it into the folder `failed` if `is_failed`.
