@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use samovar::run;
 
 fn main() -> ExitCode {
-    let mut out = BufWriter::new(io::stdout().lock());
+    // Not locked: the access log of the server may go to standard output, too.
+    let mut out = BufWriter::new(io::stdout());
     let ended = run(std::env::args_os(), &mut out);
     let flushed = out.flush();
     match ended {

@@ -96,7 +96,10 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
 }
 
 pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
-    let exists = directory.join(DATABASE).exists();
+    let exists = directory.join(DATABASE).try_exists();
+    let exists = exists.with_context(|| {
+        format!("cannot read the storage {directory:?}: run this command as the user of the server")
+    })?;
     ensure!(
         may_create || exists,
         "{directory:?} is not a storage: name the directory of samovar serve --storage"
@@ -201,12 +204,17 @@ pub(crate) fn date(seconds: i64) -> String {
     )
 }
 
-/// Parses the lifetime of a token, such as `30d`. Returns it in seconds.
+/// Parses the lifetime of a token, such as `30d`. Returns it in seconds. A number without a unit is
+/// refused: it could be meant as days or as seconds.
 pub(crate) fn lifetime(text: &str) -> Result<i64, String> {
+    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
     config::time(text)
+        .filter(|_| has_unit)
         .and_then(|time| i64::try_from(time.as_secs()).ok())
         .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| format!("{text:?} is not a time of at least a second, such as 12h or 90d"))
+        .ok_or_else(|| {
+            format!("{text:?} is not a time of at least a second with its unit, such as 12h or 90d")
+        })
 }
 
 #[cfg(test)]
@@ -219,7 +227,7 @@ mod tests {
         assert_eq!(lifetime("1d"), Ok(86_400));
         assert_eq!(lifetime("52w"), Ok(31_449_600));
         assert_eq!(lifetime("10 min"), Ok(600));
-        for wrong in ["", "d", "0d", "999ms", "-1d", "1.5d", "d1", "1ä"] {
+        for wrong in ["", "d", "0d", "999ms", "-1d", "1.5d", "d1", "1ä", "90"] {
             assert!(lifetime(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
+use support::{File, Server, hash, samovar, sample, secret_file, serve, status, token, user};
 
 /// A server with an access log. Each request is sent over a new connection.
 struct Logged {
@@ -95,6 +95,23 @@ fn the_authenticated_user_is_logged() {
         let expected = format!("127.0.0.1 - {} [", name.unwrap_or("-"));
         assert!(line.starts_with(&expected), "{line}");
     }
+}
+
+/// Also while the command that runs the server has standard output.
+#[test]
+fn the_access_log_may_go_to_standard_output() {
+    let file = File::new("admin.listen = []\nlog.access = \"-\"\n");
+    let log = file.path.with_file_name("access.log");
+    let mut command = samovar();
+    command.args(["serve", "--config"]).arg(&file.path);
+    let server = Server::spawn(command.stdout(fs::File::create(&log).unwrap()));
+    let address = server.wait_for_address().to_string();
+    assert_eq!(status(&address, "/nix-cache-info", ""), 200);
+    testkit::eventually("the request is logged", || {
+        fs::read_to_string(&log)
+            .unwrap()
+            .contains("GET /nix-cache-info")
+    });
 }
 
 #[test]
