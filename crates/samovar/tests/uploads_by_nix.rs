@@ -79,8 +79,8 @@ impl Client {
         command
     }
 
-    /// Returns a `nix copy` command that pushes paths of the sample store. A newer Nix would change the database that all
-    /// tests use, so it copies from a store of its own with the same paths.
+    /// Returns a `nix copy` command that pushes paths of the sample store. A newer Nix would change
+    /// the database that all tests use, so it pushes from a store of its own with the same paths.
     fn push(&self, to: &str, paths: &[String]) -> Command {
         let mut from = sample_store();
         if self.newer.is_some() {
