@@ -70,9 +70,9 @@ tidy:
 suites:
 	@$(XTASK) suites
 
-## The Autobahn suite without its cases of compression, which take long: `xtask autobahn` has all.
+## The Autobahn suite of WebSocket conformance.
 autobahn:
-	@$(XTASK) autobahn --quick
+	@$(XTASK) autobahn
 
 ## Everything at once against the built server; longer: `xtask chaos --seconds 600`.
 chaos:

@@ -87,7 +87,8 @@ fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
             Err(error) => {
                 is_readable = false;
                 eprint(&format!(
-                    "{file:?} has {line:?}, which is no path: {error}; the file is moved into {FAILED}"
+                    "{file:?} has {line:?}, which is no path: {error}; the file is moved into \
+                     {FAILED}"
                 ));
             }
         }
