@@ -29,13 +29,15 @@ use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Names}
 
 use crate::cli;
 
-/// Reads the environment of this process into a configuration, before any option.
+/// Returns a configuration with the values of the environment of this process. Options of the
+/// command line are applied to it later.
 pub fn of_process() -> Configuration {
     read(|name| std::env::var_os(name))
 }
 
-/// Reads the variables that `lookup` finds into a configuration, before any option. Empty variables
-/// count as not set, except `NIX_SECRET_KEY_FILE`.
+/// Returns a configuration with the values of the variables that `lookup` finds. Options of the
+/// command line are applied to it later. Empty variables count as not set, except
+/// `NIX_SECRET_KEY_FILE`.
 pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Configuration {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let mut config = defaults();

@@ -95,7 +95,7 @@ pub struct Finding {
     pub kind: Kind,
     /// Key of the object, or the name of the database.
     pub object: String,
-    /// The fault and, if the check cannot repair it, the fix.
+    /// What is wrong and, if the check cannot repair it, what the operator can do.
     pub reason: String,
     /// The repair that was made. `None`: nothing was repaired.
     pub repair: Option<&'static str>,

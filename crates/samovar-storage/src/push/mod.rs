@@ -183,7 +183,8 @@ impl StoredCache {
     ///
     /// # Errors
     ///
-    /// [`PushError::NoPush`] if the cache and the token have no such push. Other errors.
+    /// [`PushError::NoPush`] if no open push with this identifier was opened for this cache with
+    /// this token; or the error of the database.
     pub fn push<'a>(&'a self, token: &'a Token, id: PushId) -> Result<Push<'a>, PushError> {
         let metadata = &self.storage.metadata;
         match metadata.touch_push(&id.to_string(), self.id, token.id, &LIMITS)? {

@@ -58,7 +58,7 @@ pub(crate) enum Step<'walk> {
 pub(super) struct Walk {
     root: PathBuf,
     state: State,
-    /// One level per directory of the descent.
+    /// The directories from the root of the tree to the current one, one level each.
     levels: Vec<Level>,
     descent: Descent,
     /// Buffers of a directory that the walk has left, for reuse; at most one.
