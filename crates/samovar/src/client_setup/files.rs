@@ -60,8 +60,8 @@ impl Change {
         Ok(())
     }
 
-    /// Carries out the change: deletes the file, or replaces it by a new one with the same owner and
-    /// permissions.
+    /// Carries out the change: deletes the file, or replaces it by a new one with the same owner
+    /// and permissions.
     ///
     /// # Errors
     ///
