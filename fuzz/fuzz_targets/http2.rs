@@ -42,7 +42,7 @@ fn act(session: &mut Session<u8>, event: Event, how: u8) {
             session.release(stream, bytes.len());
         }
         Event::End(stream) => answer(session, stream, how),
-        Event::Drained(stream) if how & 32 == 0 => session.send(stream, Bytes::new(), true),
+        Event::Drained(stream) if how & 32 == 0 => session.send(stream, Vec::new().into(), true),
         Event::Drained(stream) => session.send(stream, vec![how; 100].into(), true),
         Event::Sent(_) | Event::Reset(_) => {}
     }
