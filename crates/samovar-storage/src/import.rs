@@ -11,7 +11,7 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StorePath};
 
 use crate::error::{PutError, StorageError};
-use crate::metadata::{NewNar, NewToken, Rows as _, StoredNar};
+use crate::metadata::{NewNar, NewToken, Rows as _};
 use crate::storage::{STORE_ID, Storage, open_database};
 use crate::stored_cache::StoredCache;
 use crate::token::{Rights, Token, TokenHash};
@@ -122,19 +122,7 @@ impl StoredCache {
                 key
             }
         };
-        let new = NewNar {
-            nar: StoredNar {
-                id: 0,
-                nar_hash: verified.nar_hash,
-                nar_size: verified.nar_size,
-                file_hash: *name.file_hash(),
-                file_size: verified.file_size,
-                compression: verified.compression,
-                object_key: key,
-            },
-            listing: verified.listing,
-            frames: verified.frames,
-        };
+        let new = NewNar::new(verified, key);
         Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 

@@ -1,7 +1,7 @@
 //! [`StoredCache`]: receives and returns the uploads of one cache.
 
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read, Write};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,11 @@ use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
 use crate::mirror::narinfo_key;
+use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
 use crate::token::{Token, TokenHash};
-use crate::verify::{FileName, Memory, verify};
+use crate::verify::{FileName, Memory, Verified, verify};
 
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
@@ -225,35 +226,43 @@ impl StoredCache {
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
             return Ok(());
         }
-        let used = self.used_of_quota()?;
-        // Every file has at least one byte: refuse it before it is received if the quota is used
-        // up.
-        self.check_quota(used, 1)?;
-        let mut object = storage.objects.create()?;
-        let started = Instant::now();
-        let verified = verify(source, name, &mut object, &storage.limits, memory)
-            .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))?;
-        let counters = &storage.counters;
-        counters.verified(verified.nar_size, started.elapsed());
-        self.check_quota(used, verified.file_size)?;
-        storage.check_loose(token, verified.file_size)?;
-        let new = NewNar {
-            nar: StoredNar {
-                id: 0,
-                nar_hash: verified.nar_hash,
-                nar_size: verified.nar_size,
-                file_hash: *name.file_hash(),
-                file_size: verified.file_size,
-                compression: verified.compression,
-                object_key: storage.object_key(name)?,
-            },
-            listing: verified.listing,
-            frames: verified.frames,
+        let mut used = self.used_of_quota()?;
+        let verify = |object: &mut dyn Write| {
+            verify(source, name, object, &storage.limits, memory)
+                .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))
         };
+        let (new, object) = self.receive_object(token, &mut used, verify, |_| Ok(*name))?;
         object.publish(&new.nar.object_key)?;
         // This fails if the collector has deleted the NAR since the key was chosen. That takes the
         // collector longer than `Rules::hold`.
         Ok(storage.metadata.add_nars(token.id, &[new])?)
+    }
+
+    /// Receives the file of a NAR into a new object, within the quota of the cache and the limits of
+    /// the token. `verify` writes the file into the object. `name` accepts the verified file and
+    /// returns its name. Adds the length of the file to `used`, the used part of the quota in bytes.
+    pub(crate) fn receive_object(
+        &self,
+        token: &Token,
+        used: &mut u64,
+        verify: impl FnOnce(&mut dyn Write) -> Result<Verified, PutError>,
+        name: impl FnOnce(&Verified) -> Result<FileName, PutError>,
+    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
+        let storage = &*self.storage;
+        // Every file has at least one byte: refuse it before it is received if the quota is used
+        // up.
+        self.check_quota(*used, 1)?;
+        let mut object = storage.objects.create()?;
+        let started = Instant::now();
+        let verified = verify(&mut object)?;
+        let counters = &storage.counters;
+        counters.verified(verified.nar_size, started.elapsed());
+        let name = name(&verified)?;
+        self.check_quota(*used, verified.file_size)?;
+        storage.check_loose(token, verified.file_size)?;
+        *used = used.saturating_add(verified.file_size);
+        let new = NewNar::new(verified, storage.object_key(&name)?);
+        Ok((new, object))
     }
 
     /// Returns the total length of the cache's files, in bytes. Returns 0 if the cache has no

@@ -19,6 +19,7 @@ use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
 
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
+use crate::verify::Verified;
 
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
@@ -69,6 +70,26 @@ pub struct NewNar {
     pub listing: Option<Vec<u8>>,
     /// The index of the file's zstd frames. `None`: the file needs no index.
     pub frames: Option<Vec<u8>>,
+}
+
+impl NewNar {
+    /// Makes the record of a verified file that is stored as the object `object_key`.
+    #[must_use]
+    pub fn new(verified: Verified, object_key: String) -> Self {
+        Self {
+            nar: StoredNar {
+                id: 0,
+                nar_hash: verified.nar_hash,
+                nar_size: verified.nar_size,
+                file_hash: verified.file_hash,
+                file_size: verified.file_size,
+                compression: verified.compression,
+                object_key,
+            },
+            listing: verified.listing,
+            frames: verified.frames,
+        }
+    }
 }
 
 /// A path that was uploaded and published.

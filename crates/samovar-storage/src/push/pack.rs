@@ -1,9 +1,8 @@
 //! Receives packs: many NARs in one request.
 
 use std::collections::VecDeque;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Write};
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Instant;
 
 use samovar_nix::NarHash;
 
@@ -11,9 +10,9 @@ use super::wire::{PackLine, Records};
 use super::{Push, PushError};
 use crate::counters::{Kind, Received};
 use crate::error::{PutError, StorageError};
-use crate::metadata::{NewNar, StoredNar};
+use crate::metadata::NewNar;
 use crate::objects::NewObject;
-use crate::verify::{FileName, Memory, Refusal, verify_unnamed};
+use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
@@ -115,58 +114,21 @@ impl Push<'_> {
         memory: &mut dyn Memory,
         used: &mut u64,
     ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
-        let outcome = self.verify(source, line, memory, used);
-        self.cache.storage.counters.count(Kind::Nar, outcome)
-    }
-
-    fn verify(
-        &self,
-        source: &mut dyn Read,
-        line: &PackLine,
-        memory: &mut dyn Memory,
-        used: &mut u64,
-    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
-        let (cache, storage) = (self.cache, &*self.cache.storage);
-        // Every file has at least one byte: refuse it before it is received if the quota is used
-        // up.
-        cache.check_quota(*used, 1)?;
-        let mut object = storage.objects.create()?;
-        let started = Instant::now();
-        let verified = verify_unnamed(
-            source,
-            line.compression,
-            &mut object,
-            &storage.limits,
-            memory,
-        );
-        let verified = verified.map_err(|error| PutError::of_nar(error, "a file of a pack"))?;
-        let counters = &storage.counters;
-        counters.verified(verified.nar_size, started.elapsed());
-        if verified.nar_hash != line.nar_hash {
-            let refusal = Refusal::NarHash {
+        let storage = &*self.cache.storage;
+        let limits = &storage.limits;
+        let verify = |object: &mut dyn Write| {
+            verify_unnamed(source, line.compression, object, limits, memory)
+                .map_err(|error| PutError::of_nar(error, "a file of a pack"))
+        };
+        let name = |verified: &Verified| match verified.nar_hash == line.nar_hash {
+            true => Ok(FileName::new(verified.file_hash, verified.compression)),
+            false => Err(PutError::File(Box::new(Refusal::NarHash {
                 stated: line.nar_hash,
                 found: verified.nar_hash,
-            };
-            return Err(PutError::File(Box::new(refusal)));
-        }
-        cache.check_quota(*used, verified.file_size)?;
-        storage.check_loose(self.token, verified.file_size)?;
-        *used = used.saturating_add(verified.file_size);
-        let name = FileName::new(verified.file_hash, verified.compression);
-        let new = NewNar {
-            nar: StoredNar {
-                id: 0,
-                nar_hash: verified.nar_hash,
-                nar_size: verified.nar_size,
-                file_hash: verified.file_hash,
-                file_size: verified.file_size,
-                compression: verified.compression,
-                object_key: storage.object_key(&name)?,
-            },
-            listing: verified.listing,
-            frames: verified.frames,
+            }))),
         };
-        Ok((new, object))
+        let outcome = self.cache.receive_object(self.token, used, verify, name);
+        storage.counters.count(Kind::Nar, outcome)
     }
 
     /// Waits until the files of a batch are durable, then records its NARs.
