@@ -29,7 +29,7 @@ pub(crate) fn respond(
     };
     let info = info.filter(|info| info.path == *out_path);
     let dir = reader.store().store_dir();
-    let json = signing.realisation(id, realisation, info.as_ref(), dir);
+    let json = signing.realisation(id, realisation, info.as_ref(), dir, signing.stored);
     let response = Response::new(Status::OK, json);
     Ok(Some(response.header("Content-Type", "application/json")))
 }

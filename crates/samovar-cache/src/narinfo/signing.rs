@@ -189,37 +189,14 @@ impl Signing {
     }
 
     /// Returns the document of a realisation, signed if configured. `info` is the row of its output
-    /// path.
+    /// path. `stored`: whether the signatures that the document has are kept.
     pub(crate) fn realisation(
         &self,
         id: &RealisationId,
         realisation: Realisation,
         info: Option<&PathInfo>,
         dir: &StoreDir,
-    ) -> String {
-        let keeps_stored = self.stored == Stored::Keep;
-        self.sign_realisation(id, realisation, info, dir, keeps_stored)
-    }
-
-    /// Returns the document of an uploaded realisation, with the uploaded signatures and those
-    /// that are configured.
-    pub(crate) fn realisation_beside_uploaded(
-        &self,
-        id: &RealisationId,
-        realisation: Realisation,
-        info: Option<&PathInfo>,
-        dir: &StoreDir,
-    ) -> String {
-        self.sign_realisation(id, realisation, info, dir, true)
-    }
-
-    fn sign_realisation(
-        &self,
-        id: &RealisationId,
-        realisation: Realisation,
-        info: Option<&PathInfo>,
-        dir: &StoreDir,
-        keeps_stored: bool,
+        stored: Stored,
     ) -> String {
         let signs = match info {
             Some(info) => self.sign.covers(info, dir),
@@ -234,6 +211,6 @@ impl Signing {
             .iter()
             .map(|key| key.sign(fingerprint.as_bytes()))
             .collect();
-        realisation.signed(id, &signatures, keeps_stored)
+        realisation.signed(id, &signatures, stored == Stored::Keep)
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::target::{Kind, Target};
 use super::{Context, Uploads, is_denied, ok, report, unavailable};
+use crate::narinfo::signing::Stored;
 use crate::reader::uploaded_info;
 use crate::refusal::Fixed;
 
@@ -128,7 +129,7 @@ impl Uploads {
         };
         let info = info.filter(|info| info.path == *out_path);
         Ok(info.map(|info| {
-            signing.realisation_beside_uploaded(id, uploaded, Some(&info), context.store_dir)
+            signing.realisation(id, uploaded, Some(&info), context.store_dir, Stored::Keep)
         }))
     }
 }
