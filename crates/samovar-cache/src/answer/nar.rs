@@ -7,7 +7,7 @@ use samovar_http::http::range::{self, RangeOutcome};
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Prepared, Response};
 use samovar_nix::narinfo::NarCoding;
-use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_nix::{HashPart, NarHash, PathInfo, StorePath};
 use samovar_store::{Identity, NarReader, Tree};
 
 use crate::answer::nar_body::{Check, NarBody};
@@ -36,7 +36,7 @@ pub(crate) fn respond(
     }
     registration.admit()?;
     if coding == NarCoding::Zstd {
-        return zstd_nar::respond(reader, head, registration);
+        return zstd_nar::respond(reader, head, &registration);
     }
     let (size, is_sent) = (info.nar_size, head.method() == Method::Get);
     let part = match Part::requested(head, size) {
@@ -44,6 +44,7 @@ pub(crate) fn respond(
         Err(unsatisfiable) => return Ok(unsatisfiable),
     };
     let (start, end) = (part.start, part.end);
+    let path = info.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
     } else if let Some(cache) = &shared.nar_cache
@@ -59,18 +60,24 @@ pub(crate) fn respond(
             .map_err(|error| shared.unreadable(&registration, &error))?;
         let is_whole = is_sent && end - start == size;
         let check = is_whole.then(|| check_of(shared, info, root)).flatten();
-        let body = NarBody::new(nar, (start, end), registration.clone(), check, lease);
+        let body = NarBody::new(nar, (start, end), registration, check, lease);
         Body::Source(Box::new(body))
     };
-    Ok(part.response(watched(shared, head, info, body)))
+    Ok(part.response(watched(shared, head, (&path, size), body)))
 }
 
-/// Lists a NAR among the transfers in progress. Small NARs are not listed: they are sent too fast.
-pub(super) fn watched(shared: &SharedStore, head: Head<'_>, info: &PathInfo, body: Body) -> Body {
+/// Lists a NAR of `nar_size` bytes among the transfers in progress. Small NARs are not listed: they
+/// are sent too fast.
+pub(super) fn watched(
+    shared: &SharedStore,
+    head: Head<'_>,
+    (path, nar_size): (&StorePath, u64),
+    body: Body,
+) -> Body {
     let transfers = shared.observer.transfers();
-    match transfers.filter(|_| info.nar_size > small_nars::LEN_MAX) {
+    match transfers.filter(|_| nar_size > small_nars::LEN_MAX) {
         Some(transfers) => {
-            let path = info.path.display(shared.store.store_dir()).to_string();
+            let path = path.display(shared.store.store_dir()).to_string();
             transfers.watch(body, path, head.peer())
         }
         None => body,

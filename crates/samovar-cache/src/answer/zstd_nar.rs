@@ -39,9 +39,9 @@ use crate::refusal::Refusal;
 pub(super) fn respond(
     reader: &Reader,
     head: Head<'_>,
-    registration: Registration,
+    registration: &Registration,
 ) -> Result<Response, Refusal> {
-    let (shared, info) = (&reader.shared, registration.info.clone());
+    let (shared, info) = (&reader.shared, &registration.info);
     let (key, size) = ((info.nar_hash, NarCoding::Zstd), info.nar_size);
     let cache = shared.nar_cache.as_ref();
     let is_sent = head.method() == Method::Get;
@@ -53,12 +53,12 @@ pub(super) fn respond(
         return Ok(response.header("Retry-After", "1"));
     }
     if cached.is_none() {
-        let Some(lease) = nar::lease(shared, &registration, is_sent) else {
+        let Some(lease) = nar::lease(shared, registration, is_sent) else {
             let again = (Some(info.nar_hash), NarCoding::Zstd);
             return nar::respond(reader, head, info.path.hash_part(), again);
         };
-        let unreadable = |error: &io::Error| shared.unreadable(&registration, error);
-        let body = ZstdBody::open(shared, cache, &registration, lease);
+        let unreadable = |error: &io::Error| shared.unreadable(registration, error);
+        let body = ZstdBody::open(shared, cache, registration, lease);
         let mut body = body.map_err(|error| unreadable(&error))?;
         if !wants_range || body.recording.is_none() {
             let fields = match body.recording.is_some() {
@@ -69,7 +69,12 @@ pub(super) fn respond(
                 status: Status::OK,
                 fields,
             };
-            let body = nar::watched(shared, head, &info, Body::Source(Box::new(body)));
+            let body = nar::watched(
+                shared,
+                head,
+                (&info.path, size),
+                Body::Source(Box::new(body)),
+            );
             return Ok(head_of_answer.response(body));
         }
         cached = body.complete().map_err(|error| unreadable(&error))?;
@@ -80,7 +85,7 @@ pub(super) fn respond(
     match Part::requested(head, cached.len()) {
         Ok(part) => {
             let body = cached.body((part.start, part.end));
-            Ok(part.response(nar::watched(shared, head, &info, body)))
+            Ok(part.response(nar::watched(shared, head, (&info.path, size), body)))
         }
         Err(unsatisfiable) => Ok(unsatisfiable),
     }
