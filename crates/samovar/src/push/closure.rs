@@ -128,24 +128,15 @@ mod tests {
     use samovar_nix::NarHash;
 
     use super::*;
+    use crate::push::path_info;
 
     fn path(number: usize) -> StorePath {
         StorePath::from_base_name(&format!("{number:032}-p{number}")).unwrap()
     }
 
     fn info(number: usize, references: impl IntoIterator<Item = usize>) -> PathInfo {
-        PathInfo {
-            path: path(number),
-            nar_hash: NarHash::from_bytes([0; 32]),
-            nar_size: 96,
-            references: references.into_iter().map(path).collect(),
-            deriver: None,
-            signatures: Vec::new(),
-            content_address: None,
-            registration_time: 0,
-            ultimate: true,
-            registration: None,
-        }
+        let references = references.into_iter().map(path).collect();
+        path_info(path(number), NarHash::from_bytes([0; 32]), 96, references)
     }
 
     proptest! {

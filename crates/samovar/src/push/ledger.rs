@@ -253,23 +253,19 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::push::path_info;
 
     /// Makes a path with a number in its name, and with a NAR of this content and length.
     fn info(number: u8, nar: u8, nar_size: u64, references: &[u8]) -> PathInfo {
         let path =
             |number: u8| StorePath::from_base_name(&format!("{number:032}-p{number}")).unwrap();
-        PathInfo {
-            path: path(number),
-            nar_hash: NarHash::from_bytes([nar; 32]),
+        let references = references.iter().copied().map(path).collect();
+        path_info(
+            path(number),
+            NarHash::from_bytes([nar; 32]),
             nar_size,
-            references: references.iter().copied().map(path).collect(),
-            deriver: None,
-            signatures: Vec::new(),
-            content_address: None,
-            registration_time: 0,
-            ultimate: true,
-            registration: None,
-        }
+            references,
+        )
     }
 
     /// Takes and releases all ready paths.

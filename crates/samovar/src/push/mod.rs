@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use clap::ArgMatches;
 use samovar_nix::{HashPart, PathInfo};
+#[cfg(test)]
+use samovar_nix::{NarHash, StorePath};
 use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::Store;
 
@@ -302,5 +304,27 @@ impl Report {
             true => Outcome::Complete,
             false => Outcome::Incomplete,
         }
+    }
+}
+
+/// Makes the row of a path that was built on this machine, for unit tests.
+#[cfg(test)]
+fn path_info(
+    path: StorePath,
+    nar_hash: NarHash,
+    nar_size: u64,
+    references: Vec<StorePath>,
+) -> PathInfo {
+    PathInfo {
+        path,
+        nar_hash,
+        nar_size,
+        references,
+        deriver: None,
+        signatures: Vec::new(),
+        content_address: None,
+        registration_time: 0,
+        ultimate: true,
+        registration: None,
     }
 }

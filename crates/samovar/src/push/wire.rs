@@ -258,6 +258,7 @@ mod tests {
     use samovar_nix::StorePath;
 
     use super::*;
+    use crate::push::path_info;
 
     const H: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k";
     const NAR: &str = "0000000000000000000000000000000000000000000000000000";
@@ -265,18 +266,7 @@ mod tests {
 
     fn info() -> PathInfo {
         let path = StorePath::from_base_name(&format!("{H}-app-2.0")).unwrap();
-        PathInfo {
-            references: vec![path.clone()],
-            path,
-            nar_hash: NarHash::from_bytes([0; 32]),
-            nar_size: 120,
-            deriver: None,
-            signatures: Vec::new(),
-            content_address: None,
-            registration_time: 0,
-            ultimate: true,
-            registration: None,
-        }
+        path_info(path.clone(), NarHash::from_bytes([0; 32]), 120, vec![path])
     }
 
     #[test]
