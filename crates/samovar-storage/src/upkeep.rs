@@ -38,14 +38,14 @@ impl Storage {
 
     /// Starts the thread that writes uses every 10 minutes, makes a backup every day, and runs the
     /// collector every hour. It ends after the storage is dropped. `report` receives each outcome
-    /// of the collector, and each error.
+    /// of the collector, and each error with the task that failed, such as `collect uploaded paths`.
     ///
     /// # Errors
     ///
     /// If the thread cannot be started.
     pub fn start_upkeep(
         self: &Arc<Self>,
-        report: impl Fn(Result<Summary, StorageError>) + Send + 'static,
+        report: impl Fn(Result<Summary, (&'static str, StorageError)>) + Send + 'static,
     ) -> io::Result<()> {
         let weak = Arc::downgrade(self);
         let upkeep = move || {
@@ -54,19 +54,22 @@ impl Storage {
                 let Some(storage) = weak.upgrade() else {
                     return;
                 };
-                if let Err(error) = storage.write_uses() {
-                    report(Err(error));
-                }
-                if let Err(error) = storage.sweep_pushes() {
-                    report(Err(error));
-                }
-                if let Err(error) = storage.back_up() {
-                    report(Err(error));
+                for (task, outcome) in [
+                    (
+                        "record the last uses of uploaded paths",
+                        storage.write_uses(),
+                    ),
+                    ("delete expired pushes", storage.sweep_pushes()),
+                    ("back up the database of the storage", storage.back_up()),
+                ] {
+                    if let Err(error) = outcome {
+                        report(Err((task, error)));
+                    }
                 }
                 if interval % COLLECT_INTERVAL == 1
                     && let Some(outcome) = storage.collect().transpose()
                 {
-                    report(outcome);
+                    report(outcome.map_err(|error| ("collect uploaded paths", error)));
                 }
             }
         };

@@ -281,10 +281,10 @@ impl Serving<'_> {
         site.repair_mirror().context("cannot start a thread")?;
         if let Some(storage) = site.storage() {
             let errors = errors.clone();
-            let report = move |outcome: Result<Summary, StorageError>| match outcome {
+            let report = move |outcome: Result<Summary, (&str, StorageError)>| match outcome {
                 Ok(summary) if summary == Summary::default() => {}
                 Ok(summary) => errors.info(format_args!("collected uploaded paths: {summary}")),
-                Err(error) => errors.error(format_args!("cannot collect uploaded paths: {error}")),
+                Err((task, error)) => errors.error(format_args!("cannot {task}: {error}")),
             };
             storage
                 .start_upkeep(report)
