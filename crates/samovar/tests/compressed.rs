@@ -29,10 +29,20 @@ struct Scene {
 impl Scene {
     /// Starts a server whose NAR cache has this size.
     fn new(nar_cache_size: &str) -> Self {
+        Self::with(nar_cache_size, "zstd")
+    }
+
+    fn with(nar_cache_size: &str, compression: &str) -> Self {
         let store = OwnStore::new();
         let directory = tempfile::tempdir().unwrap();
         let mut command = samovar();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--compression", "zstd"]);
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--compression",
+            compression,
+        ]);
         command.args(["--store", &local(store.root()), "--nar-cache-directory"]);
         command.arg(directory.path());
         let server = Server::spawn(command.args(["--nar-cache-size", nar_cache_size]));
@@ -229,4 +239,14 @@ fn urls_of_other_paths_are_not_found() {
     // Clients that remember an earlier, uncompressed narinfo can still download the NAR.
     let plain = url.strip_suffix(".zst").unwrap();
     assert!(scene.get(plain, &[]).body == added.nar);
+}
+
+/// Clients keep narinfos for 30 days, and so the URLs in them.
+#[test]
+fn a_cache_without_compression_answers_the_urls_of_compressed_nars() {
+    let scene = Scene::with("1GiB", "none");
+    let added = scene.add(LEN);
+    assert!(added.narinfo.contains(".nar\nCompression: none\n"));
+    let response = scene.get(&format!("{}.zst", added.url()), &[]);
+    assert!(zstd::decode_all(&*response.body).unwrap() == added.nar);
 }
