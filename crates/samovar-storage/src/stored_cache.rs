@@ -238,9 +238,10 @@ impl StoredCache {
         Ok(storage.metadata.add_nars(token.id, &[new])?)
     }
 
-    /// Receives the file of a NAR into a new object, within the quota of the cache and the limits of
-    /// the token. `verify` writes the file into the object. `name` accepts the verified file and
-    /// returns its name. Adds the length of the file to `used`, the used part of the quota in bytes.
+    /// Receives the file of a NAR into a new object, within the quota of the cache and the limits
+    /// of the token. `verify` writes the file into the object. `name` accepts the verified file
+    /// and returns its name. Adds the length of the file to `used`, the used part of the quota in
+    /// bytes.
     pub(crate) fn receive_object(
         &self,
         token: &Token,

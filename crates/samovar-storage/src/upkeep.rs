@@ -38,7 +38,8 @@ impl Storage {
 
     /// Starts the thread that writes uses every 10 minutes, makes a backup every day, and runs the
     /// collector every hour. It ends after the storage is dropped. `report` receives each outcome
-    /// of the collector, and each error with the task that failed, such as `collect uploaded paths`.
+    /// of the collector, and each error with the task that failed, such as `delete expired
+    /// pushes`.
     ///
     /// # Errors
     ///
