@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::wait::holds_within;
 use crate::{PATIENCE, eventually};
 
+/// Maximum number of a process's lines that a failing test prints.
+const PRINTED_COUNT_MAX: usize = 40;
+
 #[derive(Debug, Default)]
 struct Lines {
     all: Vec<String>,
@@ -195,7 +198,14 @@ impl Process {
 }
 
 impl Drop for Process {
+    /// Kills the process. Prints its last lines if the test is failing.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lines = self.lines();
+            let last = lines.len().saturating_sub(PRINTED_COUNT_MAX);
+            eprintln!("the last lines of process {}:", self.pid());
+            lines[last..].iter().for_each(|line| eprintln!("  {line}"));
+        }
         self.child.kill().ok();
         self.child.wait().ok();
     }

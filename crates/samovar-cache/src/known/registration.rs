@@ -85,9 +85,8 @@ impl Registration {
                     error,
                 });
             }
-            Ok(true) => self.health.suspect(&self.info),
             // The outage of the store is reported separately.
-            Err(_) => {}
+            Ok(true) | Err(_) => self.health.suspect(&self.info),
         }
     }
 

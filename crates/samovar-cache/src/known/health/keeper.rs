@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
-use samovar_nix::HashPart;
-use samovar_store::{Verdict, verify};
+use samovar_nix::{HashPart, PathInfo};
+use samovar_store::{Fingerprint, StoreError, Verdict, VerifyError, verify};
 
 use super::{Health, scrub};
 
@@ -19,6 +19,12 @@ use crate::sync::{Locked, LowPriority, unpoisoned};
 
 /// Maximum number of paths that wait for a second read. Bad reads of other paths are not marked.
 const QUEUE_COUNT_MAX: usize = 1024;
+
+/// Number of attempts of a second read while the store is unavailable.
+const ATTEMPT_COUNT: u32 = 5;
+
+/// Pause between two attempts of a second read.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Minimum interval between writes of the state file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -162,6 +168,9 @@ struct Keeper<'a> {
     has_failed: bool,
 }
 
+/// A row, the verdict on its files, and their fingerprint if it is known.
+type SecondRead = (PathInfo, Verdict, Option<Fingerprint>);
+
 /// The thread's next task.
 enum Task {
     Verify(HashPart),
@@ -211,25 +220,44 @@ impl<'a> Keeper<'a> {
         }
     }
 
+    /// Reads a path a second time. Repeats the read while the store is unavailable: until a
+    /// download fails again, nothing else would find the damage.
     fn verify(&self, hash_part: HashPart) {
         let health = self.health;
-        let verdict = health.store.lookup(hash_part).ok().flatten().map(|info| {
-            let before = health.fingerprint_of(&info);
-            let found = verify(&*health.store, &info, &mut |_| {
-                health.tasks.rest(Duration::ZERO)
-            });
-            let after = health.fingerprint_of(&info);
-            (info, found, before.filter(|_| before == after))
-        });
-        match verdict {
-            Some((info, Ok(Verdict::Right(root)), _)) => health.release(&info, &root),
-            Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
+        let mut read = self.second_read(hash_part);
+        for _ in 1..ATTEMPT_COUNT {
+            if read.is_ok() || health.tasks.rest(ATTEMPT_PAUSE).is_break() {
+                break;
+            }
+            read = self.second_read(hash_part);
+        }
+        match read {
+            Ok(Some((info, Verdict::Right(root), _))) => health.release(&info, &root),
+            Ok(Some((info, Verdict::Damaged(damage), Some(files)))) => {
                 health.quarantine(&info, files, &damage);
             }
             // The path was collected or changed meanwhile, or is unreadable now: nothing is proven,
             // so a suspect path is no longer suspect.
             _ => health.damaged.drop_suspect(&hash_part),
         }
+    }
+
+    /// Reads a path. Returns its row, the verdict, and the fingerprint of its files if they did not
+    /// change during the read; `None` if the path is not registered or its files are unreadable.
+    fn second_read(&self, hash_part: HashPart) -> Result<Option<SecondRead>, StoreError> {
+        let health = self.health;
+        let Some(info) = health.store.lookup(hash_part)? else {
+            return Ok(None);
+        };
+        let before = health.fingerprint_of(&info);
+        let go_on = &mut |_| health.tasks.rest(Duration::ZERO);
+        let verdict = match verify(&*health.store, &info, go_on) {
+            Ok(verdict) => verdict,
+            Err(VerifyError::Store(error)) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let after = health.fingerprint_of(&info);
+        Ok(Some((info, verdict, before.filter(|_| before == after))))
     }
 
     fn save(&mut self) {
