@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -191,6 +191,24 @@ impl Process {
         self.lines()
     }
 
+    #[expect(
+        clippy::print_stderr,
+        reason = "a failing test shows what its server logged"
+    )]
+    fn print_last_lines(&self) {
+        // The test may have panicked while it held the lock.
+        let lines = self
+            .log
+            .lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        eprintln!("the last lines of process {}:", self.pid());
+        let skipped = lines.all.len().saturating_sub(PRINTED_COUNT_MAX);
+        for line in lines.all.iter().skip(skipped) {
+            eprintln!("  {line}");
+        }
+    }
+
     /// Returns whether the process is still running.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
@@ -201,10 +219,7 @@ impl Drop for Process {
     /// Kills the process. Prints its last lines if the test is failing.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let lines = self.lines();
-            let last = lines.len().saturating_sub(PRINTED_COUNT_MAX);
-            eprintln!("the last lines of process {}:", self.pid());
-            lines[last..].iter().for_each(|line| eprintln!("  {line}"));
+            self.print_last_lines();
         }
         self.child.kill().ok();
         self.child.wait().ok();
