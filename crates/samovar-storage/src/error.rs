@@ -1,8 +1,14 @@
 //! Errors of the storage for uploads.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::verify::{self, MemoryError, VerifyError};
+
+/// How the operator replaces a lost or damaged database.
+const NEW_DATABASE: &str = "restore the database from a copy, or make a new one with samovar \
+     import --rebuild and the options of the server, which reads the narinfos in the directory and \
+     the newest daily backup in .samovar/backup";
 
 /// An error of the storage. Its cause is on the server, not on the client's side.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +39,49 @@ pub enum StorageError {
         /// Newest schema version that this program reads.
         supported: i64,
     },
-    /// The database contains a value that its schema does not allow.
-    #[error("database is damaged: {0}")]
+    /// The database contains a value that its schema does not allow, or SQLite cannot read it.
+    #[error(
+        "database is damaged: {0}; stop the server, move .samovar/db.sqlite and the files \
+         .samovar/db.sqlite-* out of the directory, and {NEW_DATABASE}"
+    )]
     Damaged(String),
+    /// The directory is a storage, but its database is missing or empty.
+    #[error("the database .samovar/db.sqlite of this storage is missing: {NEW_DATABASE}")]
+    DatabaseMissing,
+    /// The directory is a binary cache that is not a storage.
+    #[error(
+        "the directory is a binary cache without a database: to make it a storage, run samovar \
+         import with the options of the server; if it was a storage and has lost its database, run \
+         samovar import --rebuild instead"
+    )]
+    NotImported,
+    /// This path, which is named as a storage, is not a directory.
+    #[error("{0:?} is not a directory")]
+    NotADirectory(PathBuf),
+    /// The directory of the database cannot be created.
+    #[error(
+        "cannot create .samovar: {error}; create {root:?} on a writable disk, and give it to the \
+         user of the server with chown -R"
+    )]
+    CannotCreate {
+        /// The storage directory.
+        root: PathBuf,
+        /// Cause of the failure.
+        error: io::Error,
+    },
+    /// A file or directory of the storage belongs to another user, and this one may not use it.
+    #[error(
+        "{path:?} belongs to the user {owner}, but this program runs as user {user}: run it as the \
+         user of the server; if that is user {user}, give it all files of the storage with chown -R"
+    )]
+    Owner {
+        /// The file or directory.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// User ID of this process.
+        user: u32,
+    },
     /// An object with this key was deleted while an object with the same key was uploaded.
     #[error("{0} was deleted while it was uploaded again: repeat the upload")]
     KeyInUse(String),

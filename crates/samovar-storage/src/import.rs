@@ -11,8 +11,9 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StorePath};
 
 use crate::error::{PutError, StorageError};
-use crate::metadata::{NewNar, NewToken, Rows as _};
-use crate::storage::{STORE_ID, Storage, open_database};
+use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
+use crate::root::{RootKind, create_private};
+use crate::storage::{DATABASE, STORE_ID, Storage};
 use crate::stored_cache::StoredCache;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
@@ -20,13 +21,20 @@ use crate::verify::{FileName, Unlimited, verify};
 /// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";
 
-/// Creates a database for a storage directory whose database was lost.
+/// Prepares a directory for the import of the paths whose narinfos are in it: creates the database
+/// of a binary cache that becomes a storage. `rebuilds`: also creates a database in place of a lost
+/// one.
 ///
 /// # Errors
 ///
-/// [`StorageError::NotEmpty`] if the database already has paths. Other errors.
-pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
-    let database = open_database(root)?;
+/// [`StorageError::NotEmpty`] if the database must be rebuilt but has paths. Other errors.
+pub fn begin(root: &Path, rebuilds: bool) -> Result<(), StorageError> {
+    let kind = RootKind::of(root)?;
+    if kind != RootKind::BinaryCache && !rebuilds {
+        return Ok(());
+    }
+    create_private(root)?;
+    let database = Sqlite::open(&root.join(DATABASE))?;
     if !database.paths_after(0, 1)?.is_empty() {
         return Err(StorageError::NotEmpty);
     }

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
@@ -19,9 +18,10 @@ use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
 use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses};
 use crate::mirror;
-use crate::objects::{Directory, Objects, create_directory};
+use crate::objects::{Directory, Objects};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
+use crate::root;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::verify::{FileName, Limits};
@@ -80,7 +80,8 @@ pub(crate) struct Index {
 }
 
 impl Storage {
-    /// Opens the storage in a directory. Creates it if it does not exist.
+    /// Opens the storage in a directory. Creates it if it does not exist. Refuses a directory that
+    /// has lost its database, and a binary cache that was not [imported](crate::import::begin).
     ///
     /// # Errors
     ///
@@ -100,9 +101,10 @@ impl Storage {
         rules: Rules,
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
-        create_private(root)?;
-        let metadata = Sqlite::with_clock(&root.join(DATABASE), clock)?;
-        let directory = Directory::open(root)?;
+        root::prepare(root)?;
+        let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
+            .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
+        let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
         check_store_id(root, &directory, &metadata.store_id()?)?;
         // After a power cut the file may be empty.
         let cache_info = directory.state(mirror::CACHE_INFO)?;
@@ -324,23 +326,15 @@ impl Index {
     }
 }
 
-/// Opens the database of a storage directory. Creates it if it does not exist. Only the owner can
-/// access the directory of the database.
+/// Opens the database of a storage directory. Creates it if the directory is new. Only the owner
+/// can access the directory of the database.
 ///
 /// # Errors
 ///
 /// Any [`StorageError`].
 pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
-    create_private(root)?;
-    Sqlite::open(&root.join(DATABASE))
-}
-
-/// Creates the directory of the database.
-fn create_private(root: &Path) -> Result<(), StorageError> {
-    let private = root.join(".samovar");
-    create_directory(&private)
-        .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
-        .map_err(|error| StorageError::file("cannot create", ".samovar", error))
+    root::prepare(root)?;
+    Sqlite::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.

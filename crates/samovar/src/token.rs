@@ -12,7 +12,7 @@ use samovar_cache::access::new_token;
 use samovar_server::config;
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
-use samovar_storage::{DATABASE, open_database};
+use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
 
 /// Adds the subcommands to `samovar token`.
@@ -96,15 +96,12 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
 }
 
 pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
-    let exists = directory.join(DATABASE).try_exists();
-    let exists = exists.with_context(|| {
-        format!("cannot read the storage {directory:?}: run this command as the user of the server")
-    })?;
-    ensure!(
-        may_create || exists,
-        "{directory:?} is not a storage: name the directory of samovar serve --storage"
-    );
-    if !exists {
+    let failed = || format!("cannot use the storage {directory:?}");
+    if RootKind::of(directory).with_context(failed)? == RootKind::New {
+        ensure!(
+            may_create,
+            "{directory:?} is not a storage: name the directory of samovar serve --storage"
+        );
         // Ignore errors: standard error may be closed, and the token is created nevertheless.
         writeln!(
             io::stderr(),
@@ -113,7 +110,7 @@ pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite>
         )
         .ok();
     }
-    open_database(directory).with_context(|| format!("cannot use the storage {directory:?}"))
+    open_database(directory).with_context(failed)
 }
 
 fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {

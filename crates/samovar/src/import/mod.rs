@@ -14,7 +14,7 @@ use samovar_cache::Signing;
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, PublicKey, StorePath};
 use samovar_server::config::Configuration;
-use samovar_storage::import::begin_rebuild;
+use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
 use samovar_storage::verify::FileName;
@@ -111,11 +111,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
-    if rebuilds {
-        begin_rebuild(&root).with_context(|| format!("cannot rebuild {root:?}"))?;
+    let failed = || format!("cannot use the storage {root:?}");
+    if from.is_empty() {
+        import::begin(&root, rebuilds).with_context(failed)?;
     }
-    let storage = Storage::open(&root, source.store_dir())
-        .with_context(|| format!("cannot use the storage {root:?}"))?;
+    let storage = Storage::open(&root, source.store_dir()).with_context(failed)?;
     let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_empty())?;
     let (found, mut failures) = source.find(&paths)?;
     let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");

@@ -71,6 +71,10 @@ impl Sqlite {
     /// database.
     pub fn with_clock(path: &Path, clock: Clock) -> Result<Self, StorageError> {
         let mut writer = connect(path)?;
+        if writer.is_readonly("main")? {
+            let reason = "the user of this program may not write to it";
+            return Err(StorageError::Database(reason.to_owned()));
+        }
         schema::migrate(&mut writer)?;
         Ok(Self {
             path: path.to_owned(),

@@ -57,13 +57,16 @@ pub(super) fn signed(number: u64) -> Result<i64, StorageError> {
 
 impl From<rusqlite::Error> for StorageError {
     fn from(error: rusqlite::Error) -> Self {
-        if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) {
-            return Self::Busy;
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy) => Self::Busy,
+            Some(ErrorCode::DiskFull) => {
+                let full = std::io::ErrorKind::StorageFull.into();
+                Self::file("cannot write", "the database", full)
+            }
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Damaged(error.to_string())
+            }
+            _ => Self::Database(error.to_string()),
         }
-        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
-            let full = std::io::ErrorKind::StorageFull.into();
-            return Self::file("cannot write", "the database", full);
-        }
-        Self::Database(error.to_string())
     }
 }
