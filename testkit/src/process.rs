@@ -266,7 +266,7 @@ fn try_signal(pid: u32, name: &str) -> rustix::io::Result<()> {
 #[track_caller]
 pub fn address_in(line: &str) -> SocketAddr {
     let (_, address) = line.split_once("http://").unwrap();
-    let address = address.split('/').next().unwrap_or(address);
+    let address = address.split(['/', ',']).next().unwrap_or(address);
     address
         .parse()
         .unwrap_or_else(|error| panic!("{error}: {line:?}"))

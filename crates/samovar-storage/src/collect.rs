@@ -13,6 +13,7 @@
 //! A run consists of small steps ([`Collector::step`]). The run may end, or the process may be
 //! killed, after each step: the next run continues the work.
 //!
+//! 0. *Purge* what interrupted deletions of caches have left: see [`purge_step`].
 //! 1. *Mark.* Read all paths, and decide which of them to keep.
 //! 2. *Condemn* the other paths. After the commit, *confirm* the condemnations, which sets their
 //!    time. Revive paths that were condemned earlier but are kept now.
@@ -47,6 +48,7 @@ use crate::error::StorageError;
 use crate::keep;
 use crate::metadata::{CacheId, DAY, Graph, Metadata};
 use crate::objects::Objects;
+use crate::purge::purge_step;
 use crate::size::human;
 
 pub use crate::keep::Verdict;
@@ -168,6 +170,7 @@ pub struct Collector<'a> {
 #[derive(Debug, Default)]
 enum Phase {
     RemovePins,
+    PurgeCaches,
     Mark,
     Revive(Vec<i64>, Vec<i64>),
     Condemn(Vec<i64>),
@@ -252,8 +255,12 @@ impl<'a> Collector<'a> {
         self.phase = match mem::take(&mut self.phase) {
             Phase::RemovePins => {
                 self.summary.expired_pins = self.metadata.remove_expired_pins()?;
-                Phase::Mark
+                Phase::PurgeCaches
             }
+            Phase::PurgeCaches => match purge_step(self.metadata, self.objects)? {
+                true => Phase::PurgeCaches,
+                false => Phase::Mark,
+            },
             Phase::Mark => self.mark()?,
             Phase::Revive(mut kept, dead) => {
                 let batch = next(&mut kept);

@@ -87,6 +87,7 @@ impl Reason {
             Refusal::LogTooLong(_) => Self::Log,
             Refusal::TooManyLoose { .. } => Self::LooseFiles,
             Refusal::Quota { .. } => Self::Quota,
+            Refusal::CacheDeleted => Self::Busy,
             _ => Self::Narinfo,
         }
     }

@@ -4,7 +4,7 @@
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, NarHash, StoreDir};
 
-use crate::metadata::StoredPath;
+use crate::metadata::{CacheId, StoredPath};
 
 /// Name of the file that describes the cache to clients.
 pub(crate) const CACHE_INFO: &str = "nix-cache-info";
@@ -16,6 +16,11 @@ pub fn cache_info(dir: &StoreDir) -> String {
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
         dir.as_str()
     )
+}
+
+/// Returns the prefix of the keys of logs of a cache that is not mirrored.
+pub(crate) fn log_prefix(cache: CacheId) -> String {
+    format!(".samovar/log/{}/", cache.0)
 }
 
 /// Returns the key of the narinfo of a path.

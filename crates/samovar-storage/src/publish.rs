@@ -136,6 +136,11 @@ pub enum Refusal {
     /// The token was revoked or has expired.
     #[error("the token was revoked or has expired since the upload began")]
     TokenInvalid,
+    /// The paths of the cache are being deleted.
+    #[error(
+        "the cache is being deleted: to push to it anew, wait until samovar cache delete has ended"
+    )]
+    CacheDeleted,
 }
 
 /// Parses an uploaded narinfo and makes all checks that need no database. Returns the narinfo and

@@ -24,6 +24,7 @@ impl StoredCache {
             Recorded::MissingOutput => Refusal::MissingOutput(new.out_path.clone()),
             Recorded::TooMany => Refusal::TooManyRealisations,
             Recorded::TokenInvalid => Refusal::TokenInvalid,
+            Recorded::CacheDeleted => Refusal::CacheDeleted,
         }
         .into())
     }

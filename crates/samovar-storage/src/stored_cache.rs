@@ -14,7 +14,7 @@ use crate::error::{PutError, StorageError};
 use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
-use crate::mirror::narinfo_key;
+use crate::mirror::{log_prefix, narinfo_key};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
@@ -335,6 +335,7 @@ impl StoredCache {
                 Err(Refusal::Quota { used, quota }.into())
             }
             Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
+            Published::CacheDeleted => Err(Refusal::CacheDeleted.into()),
             outcome @ (Published::New | Published::Known | Published::Conflict) => {
                 self.mirror(hash_part, render)?;
                 Ok((path, outcome))
@@ -466,7 +467,7 @@ impl StoredCache {
     fn log_key(&self, path: &StorePath) -> String {
         match self.is_mirrored {
             true => format!("log/{}", path.base_name()),
-            false => format!(".samovar/log/{}/{}", self.id.0, path.base_name()),
+            false => format!("{}{}", log_prefix(self.id), path.base_name()),
         }
     }
 

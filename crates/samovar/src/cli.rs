@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
-    client_setup, export, fsck, gc, hook, import, pin, push, secrets, serve, status, token,
+    caches, client_setup, export, fsck, gc, hook, import, pin, push, secrets, serve, status, token,
 };
 
 /// Defines all commands, for parsing, help, man pages and completions.
@@ -31,6 +31,7 @@ pub fn command() -> Command {
         .subcommand(secrets::password())
         .subcommand(token::with_subcommands(secrets::token()))
         .subcommand(pin::command())
+        .subcommand(caches::command())
         .subcommand(gc::command())
         .subcommand(fsck::command())
         .subcommand(import::command())

@@ -15,6 +15,7 @@
 
 mod arguments;
 mod cache;
+mod caches;
 pub mod cli;
 mod client_setup;
 mod command;
@@ -135,6 +136,10 @@ fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Resul
         },
         "pin" => match one.subcommand() {
             Some((name, matches)) => pin::run(name, matches, out),
+            None => Ok(()),
+        },
+        "cache" => match one.subcommand() {
+            Some((name, matches)) => caches::run(name, matches, out),
             None => Ok(()),
         },
         "gc" => gc::run(one, out),

@@ -147,6 +147,11 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
+/// Returns whether the command line or the environment names a configuration file.
+pub(crate) fn has_file(matches: &ArgMatches) -> bool {
+    matches.contains_id("config") || env::var_os(CONFIG_VARIABLE).is_some()
+}
+
 pub(crate) fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {
     read(settings, |name| env::var(name).ok())
 }

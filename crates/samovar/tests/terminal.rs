@@ -1,5 +1,5 @@
-//! A terminal does not display a typed password. `samovar use` trusts a key only after a typed
-//! "yes".
+//! A terminal does not display a typed password. `samovar use` trusts a key, and `samovar cache
+//! delete` deletes a cache, only after a typed "yes".
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -148,5 +148,34 @@ fn a_key_is_trusted_after_a_yes_only() {
         let status = child.wait().unwrap();
         assert_eq!(status.code(), Some(code), "{:?}", terminal.shown);
         assert_eq!(dir.path().join("home").exists(), code == 0);
+    }
+}
+
+#[test]
+fn a_cache_is_deleted_after_a_yes_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut token = samovar();
+    token.args(["token", "create", "--name", "ci", "--cache", "nightly"]);
+    assert!(
+        token
+            .arg("--storage")
+            .arg(dir.path())
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    for (answer, code) in [("\r", 1), ("n\r", 1), ("y\r", 0)] {
+        let mut terminal = Terminal::open();
+        let mut command = samovar();
+        command.args(["cache", "delete", "nightly", "--storage"]);
+        command.arg(dir.path()).stdin(terminal.stdio());
+        command.stdout(terminal.stdio()).stderr(terminal.stdio());
+        let mut child = command.spawn().unwrap();
+        terminal.wait_until(|shown| shown.contains("[y/N] "));
+        assert!(terminal.shown.contains("1 tokens"), "{:?}", terminal.shown);
+        terminal.keyboard.write_all(answer.as_bytes()).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "{:?}", terminal.shown);
     }
 }

@@ -531,7 +531,8 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             Refusal::TokenInvalid => Status::FORBIDDEN,
             Refusal::MissingReference { .. }
             | Refusal::MissingOutput(_)
-            | Refusal::UnknownFile(_) => Status::CONFLICT,
+            | Refusal::UnknownFile(_)
+            | Refusal::CacheDeleted => Status::CONFLICT,
             _ => Status::UNPROCESSABLE_CONTENT,
         },
         // Nix before 2.33 would repeat the PUT with an empty body.

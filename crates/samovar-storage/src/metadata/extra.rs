@@ -43,4 +43,6 @@ pub enum Recorded {
     TooMany,
     /// The token was revoked or has expired. Nothing was changed.
     TokenInvalid,
+    /// The cache is being deleted. Nothing was changed.
+    CacheDeleted,
 }

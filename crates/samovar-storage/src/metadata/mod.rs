@@ -4,6 +4,7 @@
 //! row is committed only after the path's NAR file is durable, and only if all references of the
 //! path have rows, which a foreign key enforces.
 
+mod caches;
 mod check;
 mod collect;
 mod extra;
@@ -21,6 +22,7 @@ use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::Verified;
 
+pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
@@ -169,6 +171,8 @@ pub enum Published {
     },
     /// The token was revoked or has expired since the upload began. Nothing was changed.
     TokenInvalid,
+    /// The cache is being deleted. Nothing was changed.
+    CacheDeleted,
 }
 
 impl Published {
@@ -182,7 +186,9 @@ impl Published {
 /// The database of a storage.
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
-pub trait Metadata: Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sync {
+pub trait Metadata:
+    Caches + Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sync
+{
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors

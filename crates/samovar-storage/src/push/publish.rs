@@ -148,6 +148,9 @@ impl Push<'_> {
                 Published::TokenInvalid => {
                     return Err(PutError::from(Refusal::TokenInvalid).into());
                 }
+                Published::CacheDeleted => {
+                    return Err(PutError::from(Refusal::CacheDeleted).into());
+                }
             }
         }
         match missing.is_empty() {

@@ -74,7 +74,7 @@ impl Rows for Sqlite {
     }
 
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError> {
-        self.read(|connection| cache(connection, "?1", &[&name]))
+        self.read(|connection| cache(connection, "?1 and deletion = 0", &[&name]))
     }
 
     fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError> {

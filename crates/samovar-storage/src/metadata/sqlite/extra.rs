@@ -4,8 +4,8 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::Signature;
 
 use super::paths::{joined, path_row, record_use};
-use super::rows::{damaged, unsigned};
-use super::tokens;
+use super::rows::{damaged, is_shown, unsigned};
+use super::{caches, tokens};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, NewRealisation, Recorded, StoredRealisation};
 use crate::publish::REALISATION_COUNT_MAX;
@@ -19,6 +19,9 @@ pub(super) fn record(
 ) -> Result<Recorded, StorageError> {
     if !tokens::is_valid(transaction, token, now)? {
         return Ok(Recorded::TokenInvalid);
+    }
+    if !caches::restore(transaction, cache)? {
+        return Ok(Recorded::CacheDeleted);
     }
     let output = path_row(transaction, cache, &new.out_path)?;
     match output {
@@ -65,9 +68,11 @@ pub(super) fn find(
     key: &str,
 ) -> Result<Option<StoredRealisation>, StorageError> {
     let row: Option<(bool, String, String)> = connection
-        .prepare_cached(
-            "select path_id is not null, body, sigs from extra where cache_id = ?1 and key = ?2",
-        )?
+        .prepare_cached(concat!(
+            "select path_id is not null, body, sigs from extra \
+             where cache_id = ?1 and key = ?2 and ",
+            is_shown!("?1")
+        ))?
         .query_row(params![cache.0, key], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
@@ -87,7 +92,10 @@ pub(super) fn find(
 
 /// Returns the keys of all realisations of a cache.
 pub(super) fn keys(connection: &Connection, cache: CacheId) -> Result<Vec<String>, StorageError> {
-    let mut statement = connection.prepare_cached("select key from extra where cache_id = ?1")?;
+    let mut statement = connection.prepare_cached(concat!(
+        "select key from extra where cache_id = ?1 and ",
+        is_shown!("?1")
+    ))?;
     let rows = statement.query_map([cache.0], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

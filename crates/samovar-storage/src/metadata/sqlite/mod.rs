@@ -8,6 +8,7 @@
 //! once it has returned.
 
 mod backup;
+mod caches;
 mod check;
 mod collect;
 mod extra;

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
-use super::rows::{path_of, unsigned};
+use super::rows::{is_shown, path_of, unsigned};
 use super::{Sqlite, paths, totals};
 use crate::error::StorageError;
 use crate::metadata::{
@@ -37,12 +37,14 @@ fn recent(
     cache: CacheId,
     count_max: u32,
 ) -> Result<Vec<RecentPath>, StorageError> {
-    let mut statement = connection.prepare_cached(
+    let mut statement = connection.prepare_cached(concat!(
         "select hash_part, path.name, registered_at, nar_size, file_size, token.name \
          from (select * from path order by id desc limit ?3) as path \
          join nar on nar.id = nar_id left join token on token.id = token_id \
-         where cache_id = ?1 and state <> 3 order by path.id desc limit ?2",
-    )?;
+         where cache_id = ?1 and state <> 3 and ",
+        is_shown!("?1"),
+        " order by path.id desc limit ?2"
+    ))?;
     let mut rows = statement.query(params![cache.0, count_max, SCAN_COUNT_MAX])?;
     let mut recent = Vec::new();
     while let Some(row) = rows.next()? {

@@ -4,8 +4,8 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
 
 use super::collect::{self, day};
-use super::rows::{base_name, damaged, nar_columns, nar_of, path_of, signed, unsigned};
-use super::tokens;
+use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
+use super::{caches, tokens};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, NewNar, NewPath, Published, StoredNar, StoredPath};
 use crate::publish::SIGNATURE_COUNT_MAX;
@@ -68,8 +68,9 @@ pub(super) fn file(
              select 1 from path \
              where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
          from nar where file_hash = ?1 and state <> 3 and ( \
-             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) or \
-             exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
+             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
+        is_shown!("?2"),
+        " or exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
     ))?;
     let mut rows = statement.query(params![file_hash, cache.0, token])?;
     let Some(row) = rows.next()? else {
@@ -142,9 +143,11 @@ pub(super) fn has_path(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<bool, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2)",
-    )?;
+    let mut statement = connection.prepare_cached(concat!(
+        "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2 and ",
+        is_shown!("?1"),
+        ")"
+    ))?;
     Ok(statement.query_row(params![cache.0, hash_part.as_bytes()], |row| row.get(0))?)
 }
 
@@ -222,6 +225,9 @@ fn publish_one(
     // upload with the token is published.
     if !tokens::is_valid(transaction, new.token, now)? {
         return Ok(Published::TokenInvalid);
+    }
+    if !caches::restore(transaction, new.cache)? {
+        return Ok(Published::CacheDeleted);
     }
     let nar: Option<(i64, i64)> = transaction
         .prepare_cached("select state, file_size from nar where id = ?1")?
@@ -396,7 +402,8 @@ pub(super) fn stored_path(
         ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
          path.registered_at, path.used_on, path.condemned_at is not null \
          from path join nar on nar.id = path.nar_id \
-         where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3"
+         where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3 and ",
+        is_shown!("?1")
     ))?;
     let mut rows = statement.query(params![cache.0, hash_part.as_bytes()])?;
     let Some(row) = rows.next()? else {

@@ -21,7 +21,7 @@ pub(super) fn add(
     let found: Option<(i64, i64)> = transaction
         .query_row(
             "select path.id, cache.id from path join cache on cache.id = path.cache_id \
-             where cache.name = ?1 and hash_part = ?2",
+             where cache.name = ?1 and deletion = 0 and hash_part = ?2",
             params![new.cache, new.hash_part.as_bytes()],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )

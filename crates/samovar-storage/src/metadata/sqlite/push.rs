@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::NarHash;
 
 use super::collect::day;
-use super::rows::{nar_columns, nar_of, signed};
+use super::rows::{is_shown, nar_columns, nar_of, signed};
 use super::{Sqlite, paths};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
@@ -137,11 +137,12 @@ fn path(
     line: &OpenLine,
     now: i64,
 ) -> Result<Option<(i64, bool)>, StorageError> {
-    let mut statement = connection.prepare_cached(
+    let mut statement = connection.prepare_cached(concat!(
         "select path.id, used_on < ?3 or condemned_at is not null \
          from path join nar on nar.id = nar_id \
-         where cache_id = ?1 and hash_part = ?2 and state <> 3",
-    )?;
+         where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
+        is_shown!("?1")
+    ))?;
     let parameters = params![cache.0, line.hash_part.as_bytes(), day(now)];
     Ok(statement
         .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))
@@ -159,8 +160,9 @@ fn nar(
         "select ",
         nar_columns!(),
         " from nar where nar_hash = ?1 and state <> 3 and ( \
-             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) or \
-             exists (select 1 from sent where nar_id = nar.id and token_id = ?3)) \
+             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
+        is_shown!("?2"),
+        " or exists (select 1 from sent where nar_id = nar.id and token_id = ?3)) \
          order by id limit 1"
     ))?;
     let mut rows = statement.query(params![nar_hash.as_bytes(), cache.0, token])?;

@@ -16,6 +16,18 @@ macro_rules! nar_columns {
 }
 pub(super) use nar_columns;
 
+/// Condition for paths whose cache, in this column or parameter, is not deleted.
+macro_rules! is_shown {
+    ($cache:literal) => {
+        concat!(
+            "(select deletion = 0 from cache as its where its.id = ",
+            $cache,
+            ")"
+        )
+    };
+}
+pub(super) use is_shown;
+
 /// Parses the NAR in the first columns of a row: see `nar_columns`.
 pub(super) fn nar_of(row: &Row<'_>) -> Result<StoredNar, StorageError> {
     Ok(StoredNar {

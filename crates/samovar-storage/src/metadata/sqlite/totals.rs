@@ -45,7 +45,7 @@ pub(super) fn read(connection: &Connection) -> Result<Totals, StorageError> {
         })?;
     let mut statement = transaction.prepare_cached(
         "select name, file_bytes, (select count(*) from path where cache_id = cache.id) \
-         from cache order by name",
+         from cache where deletion = 0 order by name",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {

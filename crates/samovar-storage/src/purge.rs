@@ -1,0 +1,43 @@
+//! Deletes what a deleted cache leaves behind: rows, build logs, and narinfos in the directory.
+
+use std::io;
+
+use crate::error::StorageError;
+use crate::metadata::{CacheId, Metadata};
+use crate::mirror::log_prefix;
+use crate::objects::Objects;
+
+/// Maximum number of rows that one step deletes. Uploads wait about 20 ms for such a step.
+const BATCH_COUNT: u32 = 500;
+
+/// Runs one step of the deletion of hidden caches. Returns whether more steps may follow. The
+/// process may be killed after each step: the next one continues the work.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn purge_step(metadata: &dyn Metadata, objects: &dyn Objects) -> Result<bool, StorageError> {
+    let Some(cache) = metadata.cache_to_purge()? else {
+        return Ok(false);
+    };
+    // Delete logs first: the database does not list them, so rows must be left if logs are left.
+    remove_logs(metadata, objects, cache)?;
+    metadata.purge_cache(cache, BATCH_COUNT, &mut |key| objects.remove(key))?;
+    Ok(true)
+}
+
+fn remove_logs(
+    metadata: &dyn Metadata,
+    objects: &dyn Objects,
+    cache: CacheId,
+) -> Result<(), StorageError> {
+    let mirrored = metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
+    let of_mirrored = (mirrored == Some(cache)).then(|| "log/".to_owned());
+    for prefix in of_mirrored.into_iter().chain([log_prefix(cache)]) {
+        match objects.list(&prefix, &mut |key| objects.remove(key)) {
+            Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => outcome?,
+        }
+    }
+    Ok(())
+}

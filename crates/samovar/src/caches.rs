@@ -1,0 +1,259 @@
+//! `samovar cache list` and `delete`: manage the caches of a storage.
+//!
+//! The commands work on the database of the storage, even while a server runs. Settings of caches
+//! are in the configuration file, so there is no command that creates or changes a cache.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{ArgMatches, Command};
+use samovar_server::config::CacheSettings;
+use samovar_storage::metadata::{CacheSummary, Caches as _, Freed, Sqlite};
+use samovar_storage::objects::Directory;
+use samovar_storage::purge_step;
+use serde_json::{Value, json};
+
+use crate::arguments::{json, required, switch};
+use crate::serve;
+use crate::size::human;
+use crate::storage;
+use crate::token::{date, open};
+
+/// Defines the command `samovar cache`.
+pub(crate) fn command() -> Command {
+    let list = Command::new("list")
+        .about("Lists the caches of a storage: paths, bytes stored, pins, tokens, last upload")
+        .after_help(
+            "TOKENS counts the valid tokens that are restricted to the cache. With --config, the \
+             list also shows quota and retention, and whether the configuration names the cache: \
+             the paths of a cache that it does not name are stored, but not served.",
+        )
+        .arg(json());
+    let delete = Command::new("delete")
+        .about("Deletes all uploaded paths of a cache, its pins, and the tokens for it alone")
+        .after_help(
+            "The server answers requests for the paths with 404 at once; it may run meanwhile. \
+             The collector later deletes the files that no other cache uses. If the command is \
+             interrupted, either nothing has changed, or the cache is hidden: then run the \
+             command again, or leave the rest to the collector. Tokens for all caches stay. \
+             Example: samovar cache delete --storage /srv/samovar nightly",
+        )
+        .arg(switch("yes").help("Do not ask for confirmation; needed without a terminal"))
+        .arg(required("name", "NAME").help("Cache; \"default\" is the one without a name"));
+    Command::new("cache")
+        .about("Lists the caches of a storage, and deletes caches")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_options(list))
+        .subcommand(with_options(delete))
+}
+
+/// Adds the options of the server, as in the configuration file. Only some have an effect here.
+fn with_options(command: Command) -> Command {
+    serve::with_options(command, "").mut_args(|arg| {
+        let is_option_of_server = !matches!(
+            arg.get_id().as_str(),
+            "config" | "set" | "storage" | "json" | "yes" | "name"
+        );
+        arg.hide(is_option_of_server)
+    })
+}
+
+/// Runs one subcommand of `samovar cache`.
+///
+/// # Errors
+///
+/// The configuration is invalid, there is no such storage or cache, the deletion was not confirmed,
+/// or the storage cannot be used.
+pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let config = serve::configuration(&serve::settings(matches)?)?;
+    let directory = storage::directory(&config)?;
+    let metadata = open(&directory, false)?;
+    // Without a configuration file, it is unknown which caches the server names.
+    let configured = serve::has_file(matches).then_some(&*config.caches);
+    if name == "delete" {
+        let objects = Directory::open(&directory)?;
+        return delete(&metadata, &objects, configured, matches, out);
+    }
+    let mut caches = metadata.caches()?;
+    for settings in configured.unwrap_or_default() {
+        let name = settings.storage_name();
+        if let Err(at) = caches.binary_search_by(|cache| (*cache.name).cmp(name)) {
+            caches.insert(
+                at,
+                CacheSummary {
+                    name: name.to_owned(),
+                    ..CacheSummary::default()
+                },
+            );
+        }
+    }
+    let settings = |cache: &CacheSummary| {
+        let mut configured = configured.unwrap_or_default().iter();
+        configured.find(|settings| settings.storage_name() == cache.name)
+    };
+    if matches.get_flag("json") {
+        let caches = caches.iter();
+        let caches = caches.map(|cache| document(cache, configured.is_some(), settings(cache)));
+        let list = json!({ "caches": caches.collect::<Vec<_>>() });
+        return Ok(writeln!(out, "{list:#}")?);
+    }
+    let width = caches.iter().map(|cache| cache.name.len()).max();
+    let width = width.unwrap_or_default().max(12);
+    let title = ["NAME", "PATHS", "STORED", "PINS", "TOKENS", "LAST UPLOAD"].map(str::to_owned);
+    let more = ["QUOTA", "RETENTION", "CONFIGURED"].map(str::to_owned);
+    row(out, width, &title, configured.is_some().then_some(&more))?;
+    for cache in &caches {
+        let more = configured.map(|_| configured_cells(settings(cache)));
+        row(out, width, &cells(cache), more.as_ref())?;
+    }
+    Ok(())
+}
+
+fn row(
+    out: &mut dyn Write,
+    width: usize,
+    [name, paths, stored, pins, tokens, uploaded]: &[String; 6],
+    configured: Option<&[String; 3]>,
+) -> io::Result<()> {
+    write!(
+        out,
+        "{name:width$} {paths:>9} {stored:>10} {pins:>6} {tokens:>6}  "
+    )?;
+    match configured {
+        Some([quota, retention, is_named]) => {
+            writeln!(out, "{uploaded:11} {quota:>10}  {retention:20} {is_named}")
+        }
+        None => writeln!(out, "{uploaded}"),
+    }
+}
+
+fn cells(cache: &CacheSummary) -> [String; 6] {
+    let uploaded = match (cache.is_hidden, cache.uploaded_at) {
+        (true, _) => "deleting".to_owned(),
+        (false, Some(at)) => date(at),
+        (false, None) => "-".to_owned(),
+    };
+    [
+        cache.name.clone(),
+        cache.path_count.to_string(),
+        human(cache.file_bytes),
+        cache.pin_count.to_string(),
+        cache.token_count.to_string(),
+        uploaded,
+    ]
+}
+
+/// Returns quota and retention of a cache, and whether the configuration names it.
+fn configured_cells(settings: Option<&CacheSettings>) -> [String; 3] {
+    let Some(settings) = settings else {
+        return ["-", "for ever", "no: not served"].map(str::to_owned);
+    };
+    let retention = match (settings.retention.days, settings.retention.size) {
+        (None, None) => "for ever".to_owned(),
+        (Some(days), None) => format!("{days} days"),
+        (None, Some(size)) => human(size),
+        (Some(days), Some(size)) => format!("{days} days, {}", human(size)),
+    };
+    let quota = settings.quota.map_or_else(|| "-".to_owned(), human);
+    [quota, retention, "yes".to_owned()]
+}
+
+fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSettings>) -> Value {
+    let mut document = json!({
+        "name": cache.name,
+        "paths": cache.path_count,
+        "fileSize": cache.file_bytes,
+        "pins": cache.pin_count,
+        "tokens": cache.token_count,
+        "lastUpload": cache.uploaded_at,
+        "deleting": cache.is_hidden,
+    });
+    if is_known {
+        document["configured"] = settings.is_some().into();
+        document["quota"] = settings.and_then(|settings| settings.quota).into();
+        let retention = settings.map(|settings| &settings.retention);
+        document["retentionDays"] = retention.and_then(|retention| retention.days).into();
+        document["retentionSize"] = retention.and_then(|retention| retention.size).into();
+    }
+    document
+}
+
+fn delete(
+    metadata: &Sqlite,
+    objects: &Directory,
+    configured: Option<&[CacheSettings]>,
+    matches: &ArgMatches,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let name: &String = matches.get_one("name").context("a name is missing")?;
+    let caches = metadata.caches()?;
+    let cache = caches.iter().find(|cache| cache.name == *name);
+    let cache = cache
+        .with_context(|| format!("the storage has no cache {name:?}; see samovar cache list"))?;
+    let freed = metadata.own_nars(name)?;
+    if !matches.get_flag("yes") {
+        confirm(cache)?;
+    }
+    let Some(deleted) = metadata.delete_cache(name)? else {
+        bail!("the cache {name:?} was deleted by another command");
+    };
+    while purge_step(metadata, objects).context(
+        "the cache is deleted and not served, but some of its rows are left: run the command \
+         again, or leave them to the collector",
+    )? {}
+    writeln!(
+        out,
+        "deleted the cache {name:?}: {} paths, {} pins; {} tokens revoked",
+        cache.path_count, deleted.pin_count, deleted.token_count
+    )?;
+    announce(&freed, out)?;
+    let mut configured = configured.unwrap_or_default().iter();
+    if configured.any(|settings| settings.storage_name() == name) {
+        writeln!(
+            out,
+            "the configuration names it: remove it there, unless clients are to push to it anew"
+        )?;
+    }
+    Ok(())
+}
+
+/// Prints what the collector will free, and when.
+fn announce(freed: &Freed, out: &mut dyn Write) -> io::Result<()> {
+    match freed.nar_count {
+        0 => writeln!(out, "no files are freed: other caches use them"),
+        count => writeln!(
+            out,
+            "the collector frees {} ({count} files that no other cache uses) within 3 hours, files \
+             of the last day a day after their upload",
+            human(freed.file_bytes)
+        ),
+    }
+}
+
+/// Asks the user on the terminal whether to delete a cache. Fails unless the answer is yes.
+fn confirm(cache: &CacheSummary) -> anyhow::Result<()> {
+    let input = io::stdin();
+    ensure!(
+        input.is_terminal(),
+        "a cache is not deleted without confirmation: run this in a terminal, or give --yes"
+    );
+    // Ignore errors: standard error may be closed, and the user can type the answer nevertheless.
+    write!(
+        io::stderr(),
+        "The cache {:?} has {} paths ({}), {} pins, and {} tokens of its own.\nDelete it? It \
+         cannot be restored. [y/N] ",
+        cache.name,
+        cache.path_count,
+        human(cache.file_bytes),
+        cache.pin_count,
+        cache.token_count
+    )
+    .ok();
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => bail!("the deletion was not confirmed; nothing was changed"),
+    }
+}
