@@ -12,13 +12,13 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use support::{eventually, hash_part, local, nix_serve};
 use support_database::{FAILED, RECOVERED, Subject, beside, nar, start_daemon};
 use support_process::{
     Connection, Process, PublicBinary, Shell, is_root, make_public, public_store, sqlite,
 };
+use testkit::procfs;
 
 /// Returns binaries to run as the user nobody (true) and as root (false); none if the tests do not
 /// run as root.
@@ -87,21 +87,36 @@ fn the_wal_index_goes_missing() {
 fn the_daemon_stands_in_while_the_wal_index_is_missing() {
     for who in everybody().into_iter().filter(|who| who.1) {
         let subject = Subject::start_unprivileged(&who, command);
-        let _daemon = start_daemon(&subject.store);
+        let daemon = start_daemon(&subject.store);
         make_public(subject.store.root());
+        // Wait until no process can open the database between the two removals: it would mix an old
+        // file with a new one.
+        subject.server.wait_for("paths are leased");
+        eventually("only the server uses the daemon", || {
+            procfs::children(daemon.pid()).len() == 1
+        });
         for suffix in ["-wal", "-shm"] {
             fs::remove_file(beside(&subject.database(), suffix)).unwrap();
         }
         // As soon as the daemon has the database open, the server reads the database directly
         // again.
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(300) {
+        eventually("the server notices", || {
             serves_all(&subject);
-        }
+            !has_deleted_index(subject.server.pid())
+        });
+        serves_all(&subject);
         assert_eq!(subject.server.count(FAILED), 0);
         let later = subject.store.add_file("later", b"later");
         assert_eq!(subject.ask(&subject.narinfo(&later)).status, 200);
     }
+}
+
+/// Returns whether a process has a WAL index open that was deleted.
+fn has_deleted_index(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    let mut names = links.map(|link| link.to_string_lossy().into_owned());
+    names.any(|name| name.ends_with("-shm (deleted)"))
 }
 
 /// While the database is missing, the server does not ask the daemon: that would create an empty

@@ -226,26 +226,38 @@ impl Database {
         }
     }
 
-    /// Waits until no queries run on another file, then returns the state of the current one.
+    /// Waits until no queries run on another file or with another WAL index, then returns the state
+    /// of the current file.
     ///
     /// SQLite finds the WAL index by the database's path. If this process had connections to an old
     /// and a new file at the path, SQLite would map one index twice. The second connection would
     /// not see the locks of the first, because POSIX locks belong to the process: it would truncate
     /// the index as if it were the first user, and a concurrent reader would get SIGBUS. Closing
     /// either connection would drop the locks of both, and Nix might then truncate the index.
+    ///
+    /// If the WAL index was deleted, SQLite would share the deleted one between old and new
+    /// connections to a file, so the new ones would not see the commits of other processes.
     fn wait_for_retired(&self) -> Result<FileState, StoreError> {
         let start = Instant::now();
         loop {
             let identity = FileState::of(&self.path)?;
+            let index = FileState::of(&connection::beside(&self.path, "-shm")).ok();
+            let index = index.map(|state| state.file);
             let mut retired = self.retired.locked();
             retired.retain(|session| !session.is_closed());
-            let is_clear = retired.iter().all(|session| session.file == identity.file);
+            let is_same_file = retired
+                .iter()
+                .all(|session| session.has_file(identity.file));
+            let is_same_index = retired.iter().all(|session| session.agrees_with(index));
             drop(retired);
-            if is_clear {
+            if is_same_file && is_same_index {
                 return Ok(identity);
             }
             if start.elapsed() > RETIRED_WAIT_MAX {
-                return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+                return Err(StoreError::Unavailable(match is_same_file {
+                    true => Unavailable::WalIndexMissing,
+                    false => Unavailable::BeingReplaced,
+                }));
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,5 +1,6 @@
 //! A session: the connections to one database file, and its freshness token.
 
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -49,13 +50,24 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(super) struct RetiredSession {
     /// Device and inode of the database file.
-    pub(super) file: (u64, u64),
+    file: (u64, u64),
+    /// Device and inode of the WAL index; `None` outside WAL mode.
+    index: Option<(u64, u64)>,
     presence: Weak<()>,
 }
 
 impl RetiredSession {
     pub(super) fn is_closed(&self) -> bool {
         self.presence.strong_count() == 0
+    }
+
+    pub(super) fn has_file(&self, file: (u64, u64)) -> bool {
+        self.file == file
+    }
+
+    /// Returns whether the session uses no WAL index other than `index`.
+    pub(super) fn agrees_with(&self, index: Option<(u64, u64)>) -> bool {
+        self.index.is_none() || self.index == index
     }
 }
 
@@ -76,7 +88,7 @@ impl Session {
         let file = identity.file;
         // Keep a descriptor of the WAL index open: if the last descriptor were closed in between,
         // the connection would lose its locks on the index.
-        let _index = SharedFile::open(&connection::beside(path, "-shm"));
+        let index = SharedFile::open(&connection::beside(path, "-shm"));
         let mut mode = OpenMode {
             immutable: read_only && connection::wal_is_empty(path),
             dotfile_locks,
@@ -97,8 +109,17 @@ impl Session {
         } else {
             TokenSource::change_counter(path)
         };
-        let source =
-            source.map_err(|error| StoreError::io("reading the freshness token", &error))?;
+        let source = source.map_err(|error| match error.kind() {
+            // The WAL index was deleted since the connection was opened.
+            ErrorKind::NotFound => StoreError::Unavailable(Unavailable::BeingReplaced),
+            _ => StoreError::io("reading the freshness token", &error),
+        })?;
+        if let Ok(index) = &index
+            && source.is_wal()
+            && source.file_key() != Some(index.key())
+        {
+            return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+        }
         // Read the progress of the checkpoint before the file. Otherwise a checkpoint that starts
         // between the two reads would look like a backup that was copied over the database.
         let checkpoint = source.checkpoint();
@@ -139,8 +160,10 @@ impl Session {
     /// Retires the session, so that it accepts no new queries.
     pub(super) fn retire(&self) -> RetiredSession {
         self.source.retire();
+        let source = &self.source;
         RetiredSession {
             file: self.file(),
+            index: source.file_key().filter(|_| source.is_wal()),
             presence: Arc::downgrade(&self.presence),
         }
     }
