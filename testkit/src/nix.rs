@@ -4,15 +4,36 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use crate::process::{output, signal_if_alive, without_variables};
+use crate::process::{finish, output, signal_if_alive, without_variables};
 use crate::{eventually, procfs};
 
 /// Returns a command for one of Nix's programs, isolated from this machine's configuration and
 /// caches. `home` becomes its home directory.
 pub fn nix(program: &str, home: &Path) -> Command {
     isolated(without_variables(program, &["NIX_"]), home)
+}
+
+/// Error of a garbage collection or deletion while any process of the machine has a file open whose
+/// path is longer than `PATH_MAX`, as in the tests of deep trees. Nix looks for roots among the open
+/// files of all processes.
+const PATH_TOO_LONG: &str = "reading symlink: File name too long";
+
+/// Runs one of Nix's programs, which may collect garbage. Repeats it if it fails because of a file
+/// that a process of another test has open; nothing is deleted then.
+#[track_caller]
+pub fn finish_collecting(command: &mut Command) -> Output {
+    let mut done = finish(command);
+    eventually("Nix can look for roots", || {
+        let is_disturbed =
+            !done.status.success() && String::from_utf8_lossy(&done.stderr).contains(PATH_TOO_LONG);
+        if is_disturbed {
+            done = finish(command);
+        }
+        !is_disturbed
+    });
+    done
 }
 
 /// A version of Nix that `xtask setup --test` has unpacked.
@@ -193,7 +214,11 @@ impl OwnStore {
     #[track_caller]
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = nix(program, self.root());
-        output(command.arg("--store").arg(self.root()).args(arguments))
+        let command = command.arg("--store").arg(self.root()).args(arguments);
+        let output = finish_collecting(command);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}\n{stderr}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Adds a file or directory to the store, named as it is on disk; returns its store path.

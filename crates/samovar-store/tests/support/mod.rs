@@ -95,14 +95,9 @@ impl NixStore {
     /// Runs a Nix program and returns its output.
     #[track_caller]
     pub(crate) fn nix<A: AsRef<OsStr>>(&self, program: &str, arguments: &[A]) -> String {
-        let output = self
-            .command(program)
-            .args(arguments)
-            .output()
-            .unwrap_or_else(|error| {
-                panic!("{program} is needed for this test: {error}");
-            });
-        text_of(&output)
+        text_of(&testkit::nix::finish_collecting(
+            self.command(program).args(arguments),
+        ))
     }
 
     /// Adds a file or directory and returns its path.
