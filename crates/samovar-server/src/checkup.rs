@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use samovar_cache::access::Access;
 use samovar_cache::{NarCacheDirectory, Rule, load_key};
 use samovar_http::tls::TlsConfig;
-use samovar_nix::PublicKey;
+use samovar_nix::{PublicKey, StorePath};
 use samovar_store::{Settings, Store};
 
 use crate::config::Configuration;
@@ -107,6 +107,8 @@ pub struct Examined {
     pub keys: Vec<PublicKey>,
     /// The opened store; `None` if it cannot be read.
     pub store: Option<Box<dyn Store>>,
+    /// The newest uploaded path of the first cache; `None` if there is none.
+    pub uploaded: Option<StorePath>,
 }
 
 /// Checks everything that a server with this configuration needs. Permanently switches the process
@@ -119,11 +121,15 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     listeners(config, findings);
     identity(config, findings);
     directories(config, findings);
-    storage::examine(config, findings);
+    let uploaded = storage::examine(config, findings);
     let store = store(config, findings);
     roots(config, store.as_deref(), findings);
     daemon(config, findings);
-    Examined { keys, store }
+    Examined {
+        keys,
+        store,
+        uploaded,
+    }
 }
 
 /// Checks the access rules. A server does not start if one of their files is unusable.

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
-use samovar_nix::HashPart;
+use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::{SCHEMA, all_tokens};
@@ -40,6 +40,8 @@ pub struct Inspection {
     pub tokens: Vec<Token>,
     /// Time of the newest path, in seconds since 1970. `None`: there are no paths.
     pub newest_at: Option<i64>,
+    /// The newest path of the first cache whose NAR is not lost. `None`: there is none.
+    pub newest: Option<StorePath>,
     /// Number of NARs that are recorded as lost.
     pub lost_count: u64,
     /// Number of the newest 1000 paths whose narinfo is missing in the directory.
@@ -90,7 +92,12 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         found.lost_count = count.into();
     }
     found.has_own_database = has_own_database(root, &connection)?;
-    found.missing_narinfo_count = missing_narinfos(root, &connection)?;
+    if let Some(cache) = mirrored_cache(&connection)? {
+        if schema >= 2 {
+            found.newest = newest(&connection, cache)?;
+        }
+        found.missing_narinfo_count = missing_narinfos(root, &connection, cache)?;
+    }
     Ok(Some(found))
 }
 
@@ -139,8 +146,8 @@ fn has_own_database(root: &Path, connection: &Connection) -> Result<bool, Storag
     }
 }
 
-/// Counts the newest paths of the mirrored cache whose narinfo is missing in the directory.
-fn missing_narinfos(root: &Path, connection: &Connection) -> Result<usize, StorageError> {
+/// Returns the row number of the first cache of the server, whose narinfos are in the directory.
+fn mirrored_cache(connection: &Connection) -> Result<Option<i64>, StorageError> {
     let mirrored: Option<String> = connection
         .query_row(
             "select value from meta where key = 'mirrored-cache'",
@@ -148,9 +155,27 @@ fn missing_narinfos(root: &Path, connection: &Connection) -> Result<usize, Stora
             |row| row.get(0),
         )
         .optional()?;
-    let Some(cache) = mirrored.and_then(|id| id.parse::<i64>().ok()) else {
-        return Ok(0);
-    };
+    Ok(mirrored.and_then(|id| id.parse().ok()))
+}
+
+fn newest(connection: &Connection, cache: i64) -> Result<Option<StorePath>, StorageError> {
+    let mut statement = connection.prepare(
+        "select hash_part, path.name from path join nar on nar.id = nar_id \
+         where cache_id = ?1 and state <> 3 order by path.id desc limit 1",
+    )?;
+    let row = |row: &rusqlite::Row<'_>| Ok((HashPart::from_bytes(row.get(0)?), row.get(1)?));
+    let newest: Option<(HashPart, String)> = statement.query_row([cache], row).optional()?;
+    Ok(newest.and_then(|(hash_part, name)| {
+        StorePath::from_base_name(&format!("{hash_part}-{name}")).ok()
+    }))
+}
+
+/// Counts the newest paths of a cache whose narinfo is missing in the directory.
+fn missing_narinfos(
+    root: &Path,
+    connection: &Connection,
+    cache: i64,
+) -> Result<usize, StorageError> {
     let mut statement = connection
         .prepare("select hash_part from path where cache_id = ?1 order by id desc limit ?2")?;
     let hash_parts = statement.query_map([cache, MIRROR_COUNT_MAX.into()], |row| {

@@ -87,6 +87,48 @@ fn a_good_storage_has_no_problems() {
     assert!(!findings.contains("error"), "{findings}");
 }
 
+/// Runs `samovar doctor` against the server at `url`. Returns its findings about the round trip.
+fn round_trip(site: &Site, url: &str) -> String {
+    let mut command = samovar();
+    command.args(["doctor", "--url", url, "--config"]);
+    let output = command.arg(site.config()).output().expect("runs");
+    let text = String::from_utf8(output.stdout).expect("is text");
+    let is_round_trip = |line: &&str| line.contains(" round trip: ");
+    let findings: Vec<&str> = text.lines().filter(is_round_trip).collect();
+    findings.join("\n")
+}
+
+#[test]
+fn the_newest_uploaded_path_is_requested_from_the_server() {
+    let site = Site::new();
+    let server = site.start();
+    let url = server.url();
+    let is_cache = format!("ok      round trip: {url} is a binary cache");
+    assert_eq!(round_trip(&site, &url), is_cache);
+    let token = site.token(&[]);
+    let (older, newest) = (MadePath::new("older"), MadePath::new("newest"));
+    for path in [&older, &newest] {
+        server.publish(&token, path);
+    }
+    let serves = format!("ok      round trip: {url} serves {}", newest.store_path);
+    assert_eq!(round_trip(&site, &url), serves);
+    // A lost NAR is not served, and is reported elsewhere.
+    sql(
+        &site,
+        "update nar set state = 3 where id = (select nar_id from path where name = 'newest')",
+    );
+    let serves = format!("ok      round trip: {url} serves {}", older.store_path);
+    assert_eq!(round_trip(&site, &url), serves);
+    let other = Site::new();
+    let without = other.start();
+    let url = without.url();
+    let lacks = format!(
+        "error   round trip: {url} does not have {}, the newest uploaded path",
+        older.store_path
+    );
+    assert_eq!(round_trip(&site, &url), lacks);
+}
+
 #[test]
 fn tokens_that_are_missing_or_expire_soon_are_found() {
     let site = Site::new();

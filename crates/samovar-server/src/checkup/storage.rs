@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
+use samovar_nix::StorePath;
 use samovar_storage::token::{Token, now};
 use samovar_storage::{Inspection, StorageError, human_size, inspect};
 
@@ -33,16 +34,15 @@ const NETWORK: [(u32, &str); 7] = [
 const FUSE: u32 = 0x6573_5546;
 const TMPFS: u32 = 0x0102_1994;
 
-/// Checks the storage directory with the rights of the server's user.
-pub(super) fn examine(config: &Configuration, findings: &mut Findings) {
-    let Some(directory) = &config.storage else {
-        return;
-    };
+/// Checks the storage directory with the rights of the server's user. Returns the newest uploaded
+/// path of the first cache.
+pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option<StorePath> {
+    let directory = config.storage.as_ref()?;
     clock(now(), None, findings);
     let existing = directory.ancestors().find(|path| path.exists());
     let existing = existing.unwrap_or(Path::new("/"));
     if !directory_is_usable(directory, existing, findings) {
-        return;
+        return None;
     }
     if let Ok(found) = statfs(existing) {
         file_system(directory, &found, findings);
@@ -58,9 +58,13 @@ pub(super) fn examine(config: &Configuration, findings: &mut Findings) {
                 directory.display()
             ),
         ),
-        Ok(Some(found)) => database(directory, &found, findings),
+        Ok(Some(found)) => {
+            database(directory, &found, findings);
+            return found.newest;
+        }
         Err(error) => failed(directory, &error, findings),
     }
+    None
 }
 
 /// Checks that the server can create files in the storage directory. Returns whether it can.
