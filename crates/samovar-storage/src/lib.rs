@@ -26,6 +26,7 @@
 mod admission;
 mod backup;
 mod browse;
+mod bulk;
 pub mod collect;
 mod commit_queue;
 mod content_address;

@@ -44,12 +44,17 @@ pub(crate) fn lookup_each(
         .collect()
 }
 
-/// Finds a closure by one look-up per path; returns `None` if the first path is absent.
-pub(crate) fn by_lookups(
+/// Finds a closure by one look-up per path; returns `None` if the first path is absent. A closure
+/// of more than `count_max` paths gives [`Closure::TooLarge`].
+///
+/// # Errors
+///
+/// Any error of `lookup`.
+pub fn by_lookups<E>(
     hash_part: HashPart,
     count_max: usize,
-    lookup: impl Fn(HashPart) -> Result<Option<PathInfo>, StoreError>,
-) -> Result<Option<Closure>, StoreError> {
+    lookup: impl Fn(HashPart) -> Result<Option<PathInfo>, E>,
+) -> Result<Option<Closure>, E> {
     let mut first = lookup(hash_part)?;
     if first.is_none() {
         return Ok(None);
@@ -84,11 +89,11 @@ pub(crate) fn by_lookups(
 ///
 /// Ignores back references: a path may refer to itself, and longer cycles cannot exist because a
 /// path's name depends on its references. Works iteratively, so that depth costs no stack.
-pub(crate) fn in_order<N: Copy + Eq + Hash>(
+pub(crate) fn in_order<N: Copy + Eq + Hash, E>(
     start: N,
     count_max: usize,
-    mut references: impl FnMut(N) -> Result<Vec<N>, StoreError>,
-) -> Result<Option<Vec<N>>, StoreError> {
+    mut references: impl FnMut(N) -> Result<Vec<N>, E>,
+) -> Result<Option<Vec<N>>, E> {
     if count_max == 0 {
         return Ok(None);
     }
@@ -129,7 +134,10 @@ mod tests {
     use super::*;
 
     fn order(graph: &HashMap<u16, Vec<u16>>, start: u16, count_max: usize) -> Option<Vec<u16>> {
-        in_order(start, count_max, |node| Ok(graph[&node].clone())).unwrap()
+        in_order(start, count_max, |node| {
+            Ok::<_, StoreError>(graph[&node].clone())
+        })
+        .unwrap()
     }
 
     /// Returns the reachable nodes, found by another algorithm.
@@ -190,7 +198,7 @@ mod tests {
     fn depth_costs_no_stack() {
         let last = 300_000_u32;
         let ordered = in_order(0, usize::MAX, |node| {
-            Ok(if node < last { vec![node + 1] } else { vec![] })
+            Ok::<_, StoreError>(if node < last { vec![node + 1] } else { vec![] })
         });
         assert!(ordered.unwrap().unwrap().into_iter().eq((0..=last).rev()));
     }

@@ -36,7 +36,7 @@ mod uri;
 mod verify;
 
 pub use catalog::{Catalog, Snapshot};
-pub use closure::{Closure, Member};
+pub use closure::{Closure, Member, by_lookups as closure_by_lookups};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, TempRoots};

@@ -85,6 +85,19 @@ pub(crate) struct Rendered {
     pub(crate) narinfo: Arc<Narinfo>,
 }
 
+impl Rendered {
+    /// Returns the rendered narinfo of an uploaded path, which is not cached.
+    pub(crate) fn uploaded(info: &PathInfo, text: &[u8]) -> Self {
+        Self {
+            stamp: None,
+            until: 0,
+            leased: 0,
+            is_prefetched: false,
+            narinfo: Arc::new(Narinfo::new(info, text, 0)),
+        }
+    }
+}
+
 /// The rendered narinfos of one cache.
 pub(crate) type RenderedCache = Sharded<Rendered>;
 

@@ -31,7 +31,7 @@ use crate::reader::Reader;
 use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
-use crate::upload::{self, Context, Cost, Uploads};
+use crate::upload::{self, Context, Cost, Uploaded, Uploads};
 
 /// The configuration of a cache.
 #[derive(Debug)]
@@ -144,12 +144,16 @@ impl Cache {
         self.access.as_ref().filter(|access| !access.is_open())
     }
 
-    /// Whether a password must be verified before this request can be decided.
+    /// Whether a worker must verify a password or a token before this request can be decided.
     pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
         let verdict = self
             .guard()
             .map(|access| access.evaluate(head, Instant::now()));
-        matches!(verdict, Some(Verdict::Unverified))
+        match verdict {
+            Some(Verdict::Unverified) => true,
+            Some(Verdict::Refused(_)) => self.uploads.is_some() && upload::has_token(head),
+            _ => false,
+        }
     }
 
     /// Returns this cache for its web interface; `None` if that is off.
@@ -331,18 +335,30 @@ impl Cache {
         let route = route(path, head.query());
         if !matches!(head.method(), Method::Get | Method::Head) {
             return Some(match route {
-                Route::Narinfos => bulk::respond(&self.narinfos, request),
+                Route::Narinfos => {
+                    let uploaded = self.uploaded().map(|uploaded| Box::new(uploaded) as Box<_>);
+                    bulk::respond(&self.narinfos, request, uploaded)
+                }
                 // The I/O thread could not refuse the method, because the client was not
                 // authenticated yet.
                 _ => Fixed::NotAllowed.response(),
             });
         }
+        let closure_of = match route {
+            Route::Closure(hash_part) => Some(hash_part),
+            _ => None,
+        };
         Some(self.respond(head, path, route).unwrap_or_else(|refusal| {
             if refusal.is_absence()
                 && let Some(uploads) = uploads
-                && let Some(response) = uploads.find(self.context(), path)
             {
-                return response;
+                let response = match closure_of {
+                    Some(hash_part) => self.uploaded().map(|all| all.closure(hash_part)),
+                    None => uploads.find(self.context(), path),
+                };
+                if let Some(response) = response {
+                    return response;
+                }
             }
             self.shared.report(&format_args!("{head:?}"), refusal);
             refusal.answer().response()
@@ -420,6 +436,12 @@ impl Cache {
             // Unreachable: `authenticate` never returns `Unverified`.
             Verdict::Unverified => access.refused(access::Refusal::Denied),
         })
+    }
+
+    /// Returns the cache's uploaded paths, for bulk responses; `None` if the cache is read-only.
+    fn uploaded(&self) -> Option<Uploaded> {
+        let stored = &self.uploads.as_ref()?.stored;
+        Some(Uploaded::new(&self.narinfos, stored))
     }
 
     /// Returns the parts of this cache that uploads need.

@@ -29,6 +29,7 @@
 //! when it repeats a PUT. To prevent that, it gets 422 where other clients get 503 or 507.
 
 mod body;
+mod bulk;
 mod push;
 mod push_target;
 mod realisation;
@@ -53,6 +54,8 @@ use crate::narinfo::rendered;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, TEXT};
+
+pub(crate) use self::bulk::Uploaded;
 
 use self::body::{SharedBody, encoding_of};
 use self::target::{Kind, Target};

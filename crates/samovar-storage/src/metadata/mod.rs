@@ -117,6 +117,9 @@ pub struct StoredPath {
     pub registered_at: i64,
 }
 
+/// The result of looking up one of many paths. `None`: the cache does not have the path.
+pub type LookupResult = Result<Option<StoredPath>, StorageError>;
+
 /// A path to publish. It has passed all checks except those of its references.
 #[derive(Debug, Clone)]
 pub struct NewPath {
@@ -226,6 +229,18 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn path(&self, cache: CacheId, hash_part: HashPart)
     -> Result<Option<StoredPath>, StorageError>;
+
+    /// Returns the paths with these hash parts, in the same order. Each result is that of
+    /// [`path`](Self::path), at less cost.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]. A damaged row fails only the result of its own path.
+    fn paths(
+        &self,
+        cache: CacheId,
+        hash_parts: &[HashPart],
+    ) -> Result<Vec<LookupResult>, StorageError>;
 
     /// Returns whether the cache has a path with this hash part, even if its NAR is lost.
     ///

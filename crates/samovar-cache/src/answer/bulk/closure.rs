@@ -9,6 +9,7 @@ use samovar_nix::HashPart;
 use samovar_store::Closure;
 
 use crate::answer::bulk;
+use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
@@ -18,7 +19,7 @@ const COUNT_MAX: usize = 1_000_000;
 
 /// Maximum number of paths in a closure that is computed without a slot. Computing one of this size
 /// takes ten milliseconds, less than a retry of the client would take.
-const SMALL_COUNT_MAX: usize = 1000;
+pub(crate) const SMALL_COUNT_MAX: usize = 1000;
 
 /// Answers `/closure/<hash part>`.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<Response, Refusal> {
@@ -37,17 +38,13 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
     shared.recovered();
     if closure == Some(Closure::TooLarge) {
         let Some(_slot) = shared.closure_slots.try_acquire() else {
-            shared.observer.event(&Event::BulkLimitReached);
-            return Ok(Fixed::Busy.response());
+            return Ok(no_slot(shared));
         };
         closure = shared.store.closure(hash_part, COUNT_MAX)?;
     }
     let members = match closure {
         None => return Err(Refusal::Absent),
-        Some(Closure::TooLarge) => {
-            let text = format!("The closure has more than {COUNT_MAX} paths.\n");
-            return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
-        }
+        Some(Closure::TooLarge) => return Ok(too_large(COUNT_MAX)),
         Some(Closure::Incomplete) => return Ok(Fixed::Incomplete.response()),
         Some(Closure::Members(members)) => members,
     };
@@ -66,5 +63,17 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
     if !is_open && !narinfos.are_readable(&members)? {
         return Ok(Fixed::Incomplete.response());
     }
-    Ok(bulk::many(narinfos, members, true))
+    Ok(bulk::many(narinfos, members, true, None))
+}
+
+/// Returns the response if too many closures are being computed.
+pub(crate) fn no_slot(shared: &SharedStore) -> Response {
+    shared.observer.event(&Event::BulkLimitReached);
+    Fixed::Busy.response()
+}
+
+/// Returns the response for a closure with more than `count_max` paths.
+pub(crate) fn too_large(count_max: usize) -> Response {
+    let text = format!("The closure has more than {count_max} paths.\n");
+    Response::text(Status::UNPROCESSABLE_CONTENT, text)
 }

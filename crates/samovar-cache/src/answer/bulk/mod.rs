@@ -10,7 +10,8 @@
 pub(crate) mod closure;
 mod records;
 
-use std::io::Read as _;
+use std::fmt;
+use std::io::{self, Read as _};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::Member;
 
-use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::refusal::Fixed;
 
 /// Maximum number of paths in a request: ten closures of a whole system.
@@ -43,8 +44,23 @@ pub(crate) enum ListError {
     TooMany,
 }
 
-/// Answers `POST /narinfos`.
-pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Response {
+/// The uploaded paths of a cache.
+pub(crate) trait UploadedPaths: fmt::Debug + Send {
+    /// Replaces the refusals of absent paths by the narinfos of uploaded paths with the same hash
+    /// parts.
+    ///
+    /// # Errors
+    ///
+    /// If the uploaded paths cannot be read now. The callee has reported that.
+    fn complete(&self, hash_parts: &[HashPart], answers: &mut [Answer]) -> io::Result<()>;
+}
+
+/// Answers `POST /narinfos`. `uploaded`: `None` if the cache is read-only.
+pub(crate) fn respond(
+    narinfos: &Arc<Narinfos>,
+    request: &mut Request,
+    uploaded: Option<Box<dyn UploadedPaths>>,
+) -> Response {
     let coding = request.head().header("Content-Encoding");
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
         let text = "The body may not be compressed.\n";
@@ -82,19 +98,26 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
         narinfos,
         hash_parts.into_iter().map(member).collect(),
         false,
+        uploaded,
     )
 }
 
 /// Makes the response with the narinfos of `members`; 503 if there is no capacity for the list. If
-/// the members are a closure, the response is complete or aborted.
-pub(crate) fn many(narinfos: &Arc<Narinfos>, members: Vec<Member>, is_closure: bool) -> Response {
+/// the members are a closure, the response is complete or aborted. `uploaded`: `None` if all
+/// members are paths of the store.
+pub(crate) fn many(
+    narinfos: &Arc<Narinfos>,
+    members: Vec<Member>,
+    is_closure: bool,
+    uploaded: Option<Box<dyn UploadedPaths>>,
+) -> Response {
     let shared = &narinfos.reader.shared;
     let (share, evicted_count) = shared.bulk_budget.share(members, Instant::now());
     for _ in 0..evicted_count {
         shared.observer.event(&Event::BulkEvicted);
     }
     match share {
-        Some(share) => records::respond(narinfos, share, is_closure),
+        Some(share) => records::respond(narinfos, share, is_closure, uploaded),
         None => {
             shared.observer.event(&Event::BulkLimitReached);
             Fixed::Busy.response()

@@ -21,6 +21,7 @@ use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
 use samovar_store::Member;
 
+use crate::answer::bulk::UploadedPaths;
 use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
@@ -34,7 +35,12 @@ const STEP_COUNT: usize = 32;
 const TYPE: &str = "text/x-nix-narinfos";
 
 /// Makes the response with the narinfos of the paths in `wanted`.
-pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share, is_closure: bool) -> Response {
+pub(super) fn respond(
+    narinfos: &Arc<Narinfos>,
+    wanted: Share,
+    is_closure: bool,
+    uploaded: Option<Box<dyn UploadedPaths>>,
+) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
         text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
@@ -45,6 +51,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share, is_closure: bool)
         counts: [0; 3],
         is_ended: false,
         is_closure,
+        uploaded,
         wanted,
     };
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
@@ -56,6 +63,8 @@ struct Records {
     wanted: Share,
     /// Whether the records are a closure, which is sent completely or aborted.
     is_closure: bool,
+    /// The uploaded paths of the cache; `None` if the response has none.
+    uploaded: Option<Box<dyn UploadedPaths>>,
     /// Index of the first record that is not rendered yet.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
@@ -135,13 +144,16 @@ impl Records {
             return Ok(());
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
-        // In a closure, the lease of the first path protects all others.
-        let leases = !self.is_closure;
-        let answers = self
+        // In a closure of store paths, the lease of the requested path protects all others.
+        let leases = !self.is_closure || self.uploaded.is_some();
+        let mut answers = self
             .narinfos
             .many(&hash_parts, leases)
             .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
+        if let Some(uploaded) = &self.uploaded {
+            uploaded.complete(&hash_parts, &mut answers)?;
+        }
         if self.is_closure
             && !members
                 .iter()

@@ -34,8 +34,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Clock, Graph, Metadata, NewNar, NewPath, NewPin, NewRealisation, NewToken, Pin,
-    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
+    CacheId, Clock, Graph, LookupResult, Metadata, NewNar, NewPath, NewPin, NewRealisation,
+    NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -181,6 +181,22 @@ impl Metadata for Sqlite {
             let revived = paths::stored_path(transaction, cache, hash_part)?;
             Ok(revived.map(|(path, _)| path))
         })
+    }
+
+    fn paths(
+        &self,
+        cache: CacheId,
+        hash_parts: &[HashPart],
+    ) -> Result<Vec<LookupResult>, StorageError> {
+        let mut found =
+            self.read(|connection| paths::stored_paths(connection, cache, hash_parts))?;
+        if found.iter().any(paths::is_condemned) {
+            self.write(|transaction| {
+                paths::revive_paths(transaction, cache, &mut found, self.now())
+            })?;
+        }
+        let path = |found: Result<Option<(StoredPath, bool)>, _>| Ok(found?.map(|(path, _)| path));
+        Ok(found.into_iter().map(path).collect())
     }
 
     fn has_path(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError> {

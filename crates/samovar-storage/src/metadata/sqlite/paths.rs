@@ -389,6 +389,45 @@ pub(super) fn joined(sigs: &str, more: &[Signature]) -> String {
     texts.join(" ")
 }
 
+/// The result of looking up a path; with it, whether it is condemned.
+pub(super) type Found = Result<Option<(StoredPath, bool)>, StorageError>;
+
+pub(super) fn is_condemned(found: &Found) -> bool {
+    matches!(found, Ok(Some((_, true))))
+}
+
+/// Returns the paths with these hash parts, from one snapshot. A damaged row fails only the result
+/// of its own path.
+pub(super) fn stored_paths(
+    connection: &Connection,
+    cache: CacheId,
+    hash_parts: &[HashPart],
+) -> Result<Vec<Found>, StorageError> {
+    let transaction = connection.unchecked_transaction()?;
+    let find = |hash_part: &HashPart| match stored_path(&transaction, cache, *hash_part) {
+        Err(error) if !matches!(error, StorageError::Damaged(_)) => Err(error),
+        found => Ok(found),
+    };
+    hash_parts.iter().map(find).collect()
+}
+
+/// Revives those of the found paths that are condemned. Looks each of them up again, because the
+/// collector may have deleted it meanwhile.
+pub(super) fn revive_paths(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    found: &mut [Found],
+    now: i64,
+) -> Result<(), StorageError> {
+    for found in found {
+        if let Ok(Some((path, true))) = found {
+            record_use(transaction, path.id, now)?;
+            *found = stored_path(transaction, cache, path.path.hash_part());
+        }
+    }
+    Ok(())
+}
+
 /// Returns the path with this hash part, and whether it is condemned. `None`: the cache does not
 /// have it.
 pub(super) fn stored_path(

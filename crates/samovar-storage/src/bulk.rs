@@ -1,0 +1,65 @@
+//! Looking up many uploaded paths of a cache at once.
+
+use samovar_nix::HashPart;
+
+use crate::error::StorageError;
+use crate::metadata::{DAY, LookupResult, StoredPath};
+use crate::stored_cache::StoredCache;
+
+impl StoredCache {
+    /// Returns the uploaded paths with these hash parts, in the same order. Each result is that of
+    /// [`lookup`](Self::lookup), at less cost. Pass a few hundred at a time: all condemned ones
+    /// among them are revived in one transaction.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]. A damaged row fails only the result of its own path.
+    pub fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StorageError> {
+        let storage = &*self.storage;
+        let index = storage.index();
+        let possible: Vec<bool> = hash_parts
+            .iter()
+            .map(|hash_part| index.may_contain(self.id, *hash_part))
+            .collect();
+        drop(index);
+        let asked: Vec<HashPart> = hash_parts
+            .iter()
+            .zip(&possible)
+            .filter_map(|(hash_part, is_possible)| is_possible.then_some(*hash_part))
+            .collect();
+        if asked.is_empty() {
+            return Ok(possible.iter().map(|_| Ok(None)).collect());
+        }
+        let found = storage.metadata.paths(self.id, &asked)?;
+        let today = storage.metadata.now() / DAY;
+        let mut uses = storage.uses();
+        let used = found.iter().flatten().flatten();
+        uses.paths
+            .extend(used.filter(|path| path.used_on < today).map(|path| path.id));
+        drop(uses);
+        for (hash_part, found) in asked.iter().zip(&found) {
+            if matches!(found, Ok(None)) {
+                storage.forget(self.id, *hash_part)?;
+            }
+        }
+        let mut found = found.into_iter();
+        let answers = possible.into_iter().map(|is_possible| match is_possible {
+            true => found.next().unwrap_or(Ok(None)),
+            false => Ok(None),
+        });
+        Ok(answers.collect())
+    }
+
+    /// Returns the uploaded path with this hash part, without recording a use or reviving it.
+    /// `None`: the cache does not have the path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn peek(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
+        match self.may_contain(hash_part) {
+            true => self.storage.metadata.peek(self.id, hash_part),
+            false => Ok(None),
+        }
+    }
+}
