@@ -6,9 +6,10 @@
 //! # Durability
 //!
 //! When [`NewObject::publish`] returns, the object survives a power cut: the file is written to
-//! `.samovar/tmp/` and synced, then renamed to its key, and the key's directory is synced. After an
-//! error of `fsync`, the call is never repeated for the same file: the kernel may have dropped the
-//! pages that it failed to write, and a second call would succeed without them.
+//! `.samovar/tmp/` and synced, then renamed to its key, and the key's directory is synced. The files
+//! of an [`ObjectGroup`] are renamed first and synced together. After an error of `fsync`, the call
+//! is never repeated for the same file: the kernel may have dropped the pages that it failed to
+//! write, and a second call would succeed without them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -24,6 +25,24 @@ pub(crate) const TMP: &str = ".samovar/tmp";
 
 /// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
+
+/// Number of files from which a group is synced by one `syncfs`, which writes all changed files of
+/// the file system, instead of one `fsync` for each file.
+const SYNCFS_COUNT_MIN: usize = 64;
+
+/// Maximum number of threads that sync the files of a group.
+const SYNC_THREAD_COUNT: usize = 16;
+
+/// Types of file systems whose `syncfs` makes all files durable: ext4, XFS, Btrfs, F2FS, ZFS and
+/// tmpfs. The numbers are those of `statfs(2)`.
+const SYNCFS_TYPES: [i64; 6] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x2fc1_2fc1,
+    0x0102_1994,
+];
 
 /// Storage for files, which are identified by keys.
 pub trait Objects: std::fmt::Debug + Send + Sync {
@@ -75,13 +94,13 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
 
-    /// Makes the keys of [placed](NewObject::place) objects durable: after that, they survive a
-    /// power cut.
+    /// Starts a group of objects that become durable together. Call it before the first object of
+    /// the group is created.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
-    fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError>;
+    fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError>;
 
     /// Removes unpublished objects, except the parts of pushes. Meanwhile no process may write an
     /// object.
@@ -129,8 +148,8 @@ pub struct ObjectState {
 
 /// An object that is being written. Dropping it before `publish` or `place` removes it.
 pub trait NewObject: Write + Send {
-    /// Makes the contents of the object durable, and the object visible under `key`. Replaces an
-    /// existing object with that key. The key itself becomes durable with [`Objects::sync_keys`].
+    /// Makes the object visible under `key`. Replaces an existing object with that key. The object
+    /// becomes durable with [`ObjectGroup::sync`].
     ///
     /// # Errors
     ///
@@ -143,6 +162,16 @@ pub trait NewObject: Write + Send {
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError>;
+}
+
+/// Objects that become durable together, which is faster than one by one.
+pub trait ObjectGroup {
+    /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    fn sync(self: Box<Self>, keys: &[&str]) -> Result<(), StorageError>;
 }
 
 /// Stores objects as files in a directory.
@@ -253,19 +282,11 @@ impl Objects for Directory {
         Ok(())
     }
 
-    fn sync_keys(&self, keys: &[&str]) -> Result<(), StorageError> {
-        let mut parents: Vec<_> = keys
-            .iter()
-            .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
-            .collect();
-        parents.sort_unstable();
-        parents.dedup();
-        for parent in parents {
-            sync_directory(&self.root.join(parent)).map_err(|error| {
-                StorageError::file("cannot sync", parent.display().to_string(), error)
-            })?;
-        }
-        Ok(())
+    fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError> {
+        let disk = File::open(&self.root)
+            .map_err(|error| StorageError::file("cannot open", ".", error))?;
+        let root = &self.root;
+        Ok(Box::new(FileGroup { root, disk }))
     }
 
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
@@ -348,20 +369,86 @@ impl Write for NewFile {
 impl NewObject for NewFile {
     fn place(self: Box<Self>, key: &str) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
-        self.file.as_file().sync_all().map_err(failed)?;
         let path = self.root.join(key);
         if let Some(parent) = path.parent() {
             create_directory(parent).map_err(failed)?;
         }
-        let persisted = self.file.persist(&path);
+        let Err(error) = self.file.persist_noclobber(&path) else {
+            return Ok(());
+        };
+        if error.error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(failed(error.error));
+        }
+        // The existing file may be durable and in use, so only a durable one may replace it.
+        error.file.as_file().sync_all().map_err(failed)?;
+        let persisted = error.file.persist(&path);
         persisted.map(drop).map_err(|error| failed(error.error))
     }
 
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
-        let directory = Directory {
-            root: self.root.clone(),
+        let failed = |error| StorageError::file("cannot write", key, error);
+        self.file.as_file().sync_all().map_err(failed)?;
+        let path = self.root.join(key);
+        let parent = path.parent().unwrap_or(&self.root);
+        create_directory(parent).map_err(failed)?;
+        self.file
+            .persist(&path)
+            .map_err(|error| failed(error.error))?;
+        sync_directory(parent).map_err(failed)
+    }
+}
+
+/// Files of a group.
+#[derive(Debug)]
+struct FileGroup<'a> {
+    root: &'a Path,
+    /// The root directory. `syncfs` reports the write errors since this was opened.
+    disk: File,
+}
+
+impl FileGroup<'_> {
+    /// Whether `syncfs` makes all files durable. On other file systems, such as FUSE, it may only
+    /// pass them on.
+    fn has_syncfs(&self) -> bool {
+        let disk = rustix::fs::fstatfs(&self.disk);
+        disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
+    }
+
+    /// Syncs files by several threads: file systems sync many files in about the time of one.
+    fn sync_each(&self, keys: &[&str]) -> Result<(), StorageError> {
+        let sync = |key: &&str| {
+            let synced = File::open(self.root.join(key)).and_then(|file| file.sync_all());
+            synced.map_err(|error| StorageError::file("cannot sync", *key, error))
         };
-        self.place(key)?;
-        directory.sync_keys(&[key])
+        std::thread::scope(|scope| {
+            let parts = keys.chunks(keys.len().div_ceil(SYNC_THREAD_COUNT).max(1));
+            let threads: Vec<_> = parts
+                .map(|part| scope.spawn(|| part.iter().try_for_each(sync)))
+                .collect();
+            let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
+            let mut threads = threads.into_iter();
+            threads.try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+        })?;
+        let mut parents: Vec<_> = keys
+            .iter()
+            .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
+            .collect();
+        parents.sort_unstable();
+        parents.dedup();
+        parents.into_iter().try_for_each(|parent| {
+            sync_directory(&self.root.join(parent)).map_err(|error| {
+                StorageError::file("cannot sync", parent.display().to_string(), error)
+            })
+        })
+    }
+}
+
+impl ObjectGroup for FileGroup<'_> {
+    fn sync(self: Box<Self>, keys: &[&str]) -> Result<(), StorageError> {
+        if keys.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
+            return self.sync_each(keys);
+        }
+        rustix::fs::syncfs(&self.disk)
+            .map_err(|error| StorageError::file("cannot sync", ".", error.into()))
     }
 }

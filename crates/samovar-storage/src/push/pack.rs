@@ -1,8 +1,6 @@
 //! Receives packs: many NARs in one request.
 
-use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
-use std::thread::{Scope, ScopedJoinHandle};
 
 use samovar_nix::NarHash;
 
@@ -11,15 +9,11 @@ use super::{Push, PushError};
 use crate::counters::{Kind, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::NewNar;
-use crate::objects::NewObject;
+use crate::objects::{NewObject, ObjectGroup};
 use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
-
-/// Maximum number of files that a pack syncs at the same time. File systems sync many files in
-/// about the same time as one.
-const SYNC_COUNT_MAX: usize = 16;
 
 /// Number of NARs in a pack that are recorded in one transaction.
 const BATCH_COUNT: usize = 1024;
@@ -38,28 +32,14 @@ pub struct PackOutcome {
 }
 
 /// NARs of a pack that were verified and are not recorded yet.
-#[derive(Default)]
-struct Batch<'scope> {
+struct Batch<'a> {
+    /// The files of the NARs.
+    group: Box<dyn ObjectGroup + 'a>,
     new: Vec<NewNar>,
     /// Total length of the NARs' listings and frame indexes, in bytes.
     len: usize,
-    /// Threads that sync the files of the NARs.
-    syncing: VecDeque<ScopedJoinHandle<'scope, Result<(), StorageError>>>,
     /// NARs that were already stored: index of their outcome, and their row number.
     known: Vec<(usize, i64)>,
-}
-
-impl Batch<'_> {
-    /// Waits until at most `count` files are still being synced.
-    fn wait(&mut self, count: usize) -> Result<(), StorageError> {
-        while self.syncing.len() > count
-            && let Some(thread) = self.syncing.pop_front()
-        {
-            let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
-            thread.join().unwrap_or_else(panicked)?;
-        }
-        Ok(())
-    }
 }
 
 impl Push<'_> {
@@ -80,30 +60,38 @@ impl Push<'_> {
         let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
         let mut outcomes = Vec::new();
         let mut used = self.cache.used_of_quota()?;
-        std::thread::scope(|scope| {
-            let mut batch = Batch::default();
-            while let Some(line) = records.next_record().map_err(PutError::Source)? {
-                let mut refusal = None;
-                if let Some(known) = self.cache.usable_nar(self.token, &line.nar_hash)? {
-                    batch.known.push((outcomes.len(), known.id));
-                } else {
-                    match self.receive(&mut records, &line, memory, &mut used) {
-                        Ok((new, object)) => add(scope, &mut batch, new, object)?,
-                        Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
-                        Err(other) => return Err(other.into()),
-                    }
-                }
-                outcomes.push(PackOutcome {
-                    nar_hash: line.nar_hash,
-                    refusal,
-                });
-                if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
-                    self.record(std::mem::take(&mut batch), &mut outcomes)?;
+        let mut batch = self.start_batch()?;
+        while let Some(line) = records.next_record().map_err(PutError::Source)? {
+            let mut refusal = None;
+            if let Some(known) = self.cache.usable_nar(self.token, &line.nar_hash)? {
+                batch.known.push((outcomes.len(), known.id));
+            } else {
+                match self.receive(&mut records, &line, memory, &mut used) {
+                    Ok((new, object)) => batch.add(new, object)?,
+                    Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
+                    Err(other) => return Err(other.into()),
                 }
             }
-            self.record(batch, &mut outcomes)
-        })?;
+            outcomes.push(PackOutcome {
+                nar_hash: line.nar_hash,
+                refusal,
+            });
+            if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
+                let full = std::mem::replace(&mut batch, self.start_batch()?);
+                self.record(full, &mut outcomes)?;
+            }
+        }
+        self.record(batch, &mut outcomes)?;
         Ok(outcomes)
+    }
+
+    fn start_batch(&self) -> Result<Batch<'_>, StorageError> {
+        Ok(Batch {
+            group: self.cache.storage.objects.start_group()?,
+            new: Vec::new(),
+            len: 0,
+            known: Vec::new(),
+        })
     }
 
     /// Receives and verifies the NAR of one record.
@@ -131,9 +119,8 @@ impl Push<'_> {
         storage.counters.count(Kind::Nar, outcome)
     }
 
-    /// Waits until the files of a batch are durable, then records its NARs.
-    fn record(&self, mut batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), PushError> {
-        batch.wait(0)?;
+    /// Makes the files of a batch durable, then records its NARs.
+    fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), PushError> {
         let storage = &*self.cache.storage;
         if !batch.new.is_empty() {
             let keys: Vec<&str> = batch
@@ -141,7 +128,7 @@ impl Push<'_> {
                 .iter()
                 .map(|new| new.nar.object_key.as_str())
                 .collect();
-            storage.objects.sync_keys(&keys)?;
+            batch.group.sync(&keys)?;
             storage.metadata.add_nars(self.token.id, &batch.new)?;
         }
         if !batch.known.is_empty() {
@@ -157,20 +144,13 @@ impl Push<'_> {
     }
 }
 
-/// Adds a verified NAR to a batch, and starts a thread that syncs its file.
-fn add<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    batch: &mut Batch<'scope>,
-    new: NewNar,
-    object: Box<dyn NewObject>,
-) -> Result<(), StorageError> {
-    batch.wait(SYNC_COUNT_MAX - 1)?;
-    let key = new.nar.object_key.clone();
-    batch
-        .syncing
-        .push_back(scope.spawn(move || object.place(&key)));
-    let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
-    batch.len += lens.iter().sum::<usize>();
-    batch.new.push(new);
-    Ok(())
+impl Batch<'_> {
+    /// Adds a verified NAR.
+    fn add(&mut self, new: NewNar, object: Box<dyn NewObject>) -> Result<(), StorageError> {
+        object.place(&new.nar.object_key)?;
+        let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
+        self.len += lens.iter().sum::<usize>();
+        self.new.push(new);
+        Ok(())
+    }
 }

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use samovar_nix::{HashPart, StorePath};
 
@@ -43,6 +44,10 @@ use crate::token::{self, Token, TokenHash};
 
 /// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;
+
+/// Maximum page cache of the connection that writes, in KiB. A transaction that changes more pages
+/// writes them several times.
+const WRITER_CACHE_KIB: i64 = 32 << 10;
 
 /// The metadata of a storage in an SQLite database file.
 #[derive(Debug)]
@@ -76,6 +81,7 @@ impl Sqlite {
             let reason = "the user of this program may not write to it";
             return Err(StorageError::Database(reason.to_owned()));
         }
+        writer.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         schema::migrate(&mut writer)?;
         Ok(Self {
             path: path.to_owned(),
@@ -141,6 +147,9 @@ impl Sqlite {
 fn connect(path: &Path) -> Result<Connection, StorageError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(PATIENCE)?;
+    // Without this, SQLite compiles a statement that might use a partial index again for each new
+    // value of its parameters, which takes longer than to run it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch(
         "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;",
     )?;
