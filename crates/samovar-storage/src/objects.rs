@@ -6,13 +6,14 @@
 //! # Durability
 //!
 //! When [`NewObject::publish`] returns, the object survives a power cut: the file is written to
-//! `.samovar/tmp/` and synced, then renamed to its key, and the key's directory is synced. The files
-//! of an [`ObjectGroup`] are renamed first and synced together. After an error of `fsync`, the call
-//! is never repeated for the same file: the kernel may have dropped the pages that it failed to
-//! write, and a second call would succeed without them.
+//! `.samovar/tmp/`, renamed to its key, and synced, as is the key's directory. The files of an
+//! [`ObjectGroup`] are synced together. A file that is not synced yet never replaces another one.
+//! After an error of `fsync`, the call is never repeated for the same file: the kernel may have
+//! dropped the pages that it failed to write, and a second call would succeed without them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,9 @@ pub(crate) const TMP: &str = ".samovar/tmp";
 
 /// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
+
+/// Number of bytes after which the kernel is told to start writing a file to the disk.
+const WRITEBACK_LEN: u64 = 4 << 20;
 
 /// Number of files from which a group is synced by one `syncfs`, which writes all changed files of
 /// the file system, instead of one `fsync` for each file.
@@ -241,6 +245,8 @@ impl Objects for Directory {
         Ok(Box::new(NewFile {
             file,
             root: self.root.clone(),
+            len: 0,
+            writeback_len: 0,
         }))
     }
 
@@ -354,11 +360,32 @@ impl Objects for Directory {
 struct NewFile {
     file: NamedTempFile,
     root: PathBuf,
+    /// Number of bytes written.
+    len: u64,
+    /// Number of bytes of which the kernel was told to start writing them to the disk.
+    writeback_len: u64,
+}
+
+impl NewFile {
+    /// Starts to write the latest bytes to the disk, so that the sync at the end need not wait for
+    /// the whole file.
+    fn start_writeback(&mut self) {
+        let len = NonZeroU64::new(self.len - self.writeback_len);
+        // For changed pages, this advice starts writing them, and does not drop them.
+        let advice = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
+        self.writeback_len = self.len;
+    }
 }
 
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let len = self.file.write(bytes)?;
+        self.len += len as u64;
+        if self.len - self.writeback_len >= WRITEBACK_LEN {
+            self.start_writeback();
+        }
+        Ok(len)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -386,16 +413,33 @@ impl NewObject for NewFile {
     }
 
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot write", key, error);
-        self.file.as_file().sync_all().map_err(failed)?;
-        let path = self.root.join(key);
-        let parent = path.parent().unwrap_or(&self.root);
-        create_directory(parent).map_err(failed)?;
-        self.file
-            .persist(&path)
-            .map_err(|error| failed(error.error))?;
-        sync_directory(parent).map_err(failed)
+        let root = self.root.clone();
+        // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
+        // the directory then costs nothing.
+        self.place(key)?;
+        sync_file(&root, key)?;
+        sync_parents(&root, &[key])
     }
+}
+
+fn sync_file(root: &Path, key: &str) -> Result<(), StorageError> {
+    let synced = File::open(root.join(key)).and_then(|file| file.sync_all());
+    synced.map_err(|error| StorageError::file("cannot sync", key, error))
+}
+
+/// Makes the names of files durable.
+fn sync_parents(root: &Path, keys: &[&str]) -> Result<(), StorageError> {
+    let mut parents: Vec<_> = keys
+        .iter()
+        .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
+        .collect();
+    parents.sort_unstable();
+    parents.dedup();
+    parents.into_iter().try_for_each(|parent| {
+        let name = || parent.display().to_string();
+        let synced = sync_directory(&root.join(parent));
+        synced.map_err(|error| StorageError::file("cannot sync", name(), error))
+    })
 }
 
 /// Files of a group.
@@ -416,10 +460,7 @@ impl FileGroup<'_> {
 
     /// Syncs files by several threads: file systems sync many files in about the time of one.
     fn sync_each(&self, keys: &[&str]) -> Result<(), StorageError> {
-        let sync = |key: &&str| {
-            let synced = File::open(self.root.join(key)).and_then(|file| file.sync_all());
-            synced.map_err(|error| StorageError::file("cannot sync", *key, error))
-        };
+        let sync = |key: &&str| sync_file(self.root, key);
         std::thread::scope(|scope| {
             let parts = keys.chunks(keys.len().div_ceil(SYNC_THREAD_COUNT).max(1));
             let threads: Vec<_> = parts
@@ -429,17 +470,7 @@ impl FileGroup<'_> {
             let mut threads = threads.into_iter();
             threads.try_for_each(|thread| thread.join().unwrap_or_else(panicked))
         })?;
-        let mut parents: Vec<_> = keys
-            .iter()
-            .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
-            .collect();
-        parents.sort_unstable();
-        parents.dedup();
-        parents.into_iter().try_for_each(|parent| {
-            sync_directory(&self.root.join(parent)).map_err(|error| {
-                StorageError::file("cannot sync", parent.display().to_string(), error)
-            })
-        })
+        sync_parents(self.root, keys)
     }
 }
 
