@@ -273,7 +273,7 @@ impl<'a> Fsck<'a> {
         let name = FileName::new(nar.file_hash, nar.compression);
         let limits = Limits::default();
         match verify(&mut file, &name, &mut io::sink(), &limits, &mut Unlimited) {
-            Err(VerifyError::Refused(refusal)) => fault(Kind::Damaged, refusal.to_string()),
+            Err(VerifyError::Refused(refusal)) => fault(Kind::Damaged, refusal.fault()),
             Err(error) => fault(Kind::Unreadable, error.to_string()),
             Ok(verified) if verified.nar_hash != nar.nar_hash => {
                 let (found, expected) = (verified.nar_hash, nar.nar_hash);
@@ -317,7 +317,15 @@ impl<'a> Fsck<'a> {
                 fault.reason += "; push the paths again";
                 None
             }
-            _ if !self.options.repair => None,
+            Kind::Unreadable => {
+                fault.reason += "; run the command as the user of the server, or delete the file \
+                                 if the disk is broken there";
+                None
+            }
+            _ if !self.options.repair => {
+                fault.reason += "; samovar fsck --deep --repair repairs this";
+                None
+            }
             Kind::Frames => {
                 metadata.set_frames(nar.id, fault.frames.as_deref())?;
                 Some("rewritten")
@@ -354,7 +362,7 @@ impl<'a> Fsck<'a> {
                 paths = wrong.iter().map(|(path, _)| path.clone()).collect();
             }
         }
-        for (path, reason) in wrong {
+        for (path, mut reason) in wrong {
             let key = narinfo_key(path.path.hash_part());
             let render = self.render.filter(|_| self.options.repair);
             let stored = self.metadata.peek(path.cache, path.path.hash_part())?;
@@ -363,7 +371,11 @@ impl<'a> Fsck<'a> {
                     self.objects.write_mirror(&key, &render(&stored))?;
                     Some("rewritten")
                 }
-                None => None,
+                None => {
+                    reason += "; samovar fsck --repair --config FILE rewrites it, with the keys of \
+                               the server";
+                    None
+                }
             };
             self.find(Kind::Narinfo, &key, reason, repair, &[path]);
         }
@@ -434,7 +446,7 @@ impl<'a> Fsck<'a> {
                 let reason = if has_unknown {
                     kept
                 } else {
-                    "no path uses the file"
+                    "no path uses the file; samovar fsck --delete-orphans deletes it"
                 };
                 self.find(Kind::Orphan, key, reason.to_owned(), None, &[]);
                 return Ok(());

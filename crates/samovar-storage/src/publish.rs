@@ -1,7 +1,11 @@
 //! Checks uploaded narinfos.
 
+use std::fmt;
+
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
-use samovar_nix::{Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath};
+use samovar_nix::{
+    ContentAddress, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
+};
 
 use crate::content_address;
 use crate::metadata::StoredNar;
@@ -23,22 +27,27 @@ pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
 /// Maximum length of a realisation, in bytes.
 pub const REALISATION_LEN_MAX: usize = 64 << 10;
 
+/// Maximum length of the part of a malformed line that a refusal shows, in bytes.
+const LINE_LEN_MAX: usize = 120;
+
 /// Maximum length of the key name in a signature, in bytes.
 const KEY_NAME_LEN_MAX: usize = 256;
 
-/// Reason why an upload of metadata is refused. The text names the field, the value found, and the
-/// fix.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Reason why an upload of metadata is refused. `Display` prints one sentence for the client: the
+/// fault, with the field and the value found, and the fix.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The text is not a valid narinfo.
-    #[error("the narinfo is malformed, {0}")]
-    Malformed(NarInfoError),
+    Malformed {
+        /// The broken rule and its line.
+        error: NarInfoError,
+        /// The beginning of that line. Empty if a field is missing.
+        line: String,
+    },
     /// The narinfo is longer than [`NARINFO_LEN_MAX`].
-    #[error("the narinfo has more than {NARINFO_LEN_MAX} bytes")]
     TooLong,
     /// The narinfo describes a path other than the one in its URL.
-    #[error("StorePath is {found}, but the URL is that of the hash part {expected}")]
     OtherPath {
         /// Hash part that the URL names.
         expected: HashPart,
@@ -46,16 +55,10 @@ pub enum Refusal {
         found: StorePath,
     },
     /// `URL` is not the name of a NAR file.
-    #[error(
-        "URL is {0:?}, which is not nar/ followed by the SHA-256 of the file in base-32 and a \
-         suffix such as .nar.zst"
-    )]
     Url(String),
     /// `URL` names a file that the client may not use.
-    #[error("URL is nar/{0}, which has not been uploaded with this token: upload the NAR first")]
     UnknownFile(FileName),
     /// A field differs from the value computed from the uploaded file.
-    #[error("{field} is {found}, but the uploaded file has {measured}")]
     Differs {
         /// Name of the narinfo field.
         field: &'static str,
@@ -65,7 +68,6 @@ pub enum Refusal {
         measured: String,
     },
     /// A field has more values than allowed.
-    #[error("{field} has {found} entries, the limit is {limit}")]
     TooMany {
         /// Name of the narinfo field.
         field: &'static str,
@@ -75,16 +77,10 @@ pub enum Refusal {
         limit: usize,
     },
     /// The key name in a signature is longer than 256 bytes. Contains its length.
-    #[error("a Sig has a key name of {0} bytes, the limit is {KEY_NAME_LEN_MAX}")]
     KeyName(usize),
-    /// The store path computed from `CA` is not `StorePath`.
-    #[error("CA does not belong to this StorePath, these References and this NAR")]
-    ContentAddress,
+    /// The store path computed from `CA` is not `StorePath`. Contains `CA`.
+    ContentAddress(ContentAddress),
     /// A reference is neither in this cache nor in the live Nix store.
-    #[error(
-        "{reference}, a reference of {path}, is not in this cache: upload it first, or run the \
-         command again with --refresh if your client believes that it is there"
-    )]
     MissingReference {
         /// The missing reference.
         reference: StorePath,
@@ -92,29 +88,16 @@ pub enum Refusal {
         path: StorePath,
     },
     /// A build log is longer than the limit, which is given in bytes.
-    #[error("the build log has more than {0} bytes")]
     LogTooLong(u64),
     /// The text is not a valid realisation.
-    #[error("the realisation is malformed: {0}")]
     Realisation(String),
     /// The realisation is longer than [`REALISATION_LEN_MAX`].
-    #[error("the realisation has more than {REALISATION_LEN_MAX} bytes")]
     RealisationTooLong,
     /// The derivation already has 64 realisations, the maximum.
-    #[error("the derivation has {REALISATION_COUNT_MAX} realisations in this cache, the limit")]
     TooManyRealisations,
     /// The output of a realisation is neither in this cache nor in the live Nix store.
-    #[error(
-        "outPath is {0}, which is not in this cache: upload the path first, or run the command \
-         again with --refresh if your client believes that it is there"
-    )]
     MissingOutput(StorePath),
     /// The file would exceed the quota of the cache: its maximum total length of files.
-    #[error(
-        "the cache has {} of its quota of {}, which leaves no space for this file: ask the \
-         operator of the cache for a larger quota, or to unpin paths that are not needed",
-        human(*used), human(*quota)
-    )]
     Quota {
         /// Total length of the files of the cache, in bytes.
         used: u64,
@@ -122,11 +105,6 @@ pub enum Refusal {
         quota: u64,
     },
     /// The files that were uploaded with the token and that no path uses exceed their limit.
-    #[error(
-        "the token has uploaded {} of files that no path uses, the limit is {}: upload their \
-         narinfos, or wait until the files are deleted, a day after their upload",
-        human(*used), human(*limit)
-    )]
     TooManyLoose {
         /// Total length of these files, including the refused one, in bytes.
         used: u64,
@@ -134,14 +112,130 @@ pub enum Refusal {
         limit: u64,
     },
     /// The token was revoked or has expired.
-    #[error("the token was revoked or has expired since the upload began")]
     TokenInvalid,
     /// The paths of the cache are being deleted.
-    #[error(
-        "the cache is being deleted: to push to it anew, wait until samovar cache delete has ended"
-    )]
     CacheDeleted,
 }
+
+impl Refusal {
+    /// Returns the fault of the upload, without the fix for the client.
+    #[must_use]
+    pub fn fault(&self) -> String {
+        match self {
+            Self::Malformed { error, line } if line.is_empty() => {
+                format!("the narinfo is malformed, {error}")
+            }
+            Self::Malformed { error, line } => {
+                format!("the narinfo is malformed, {error}, got {line:?}")
+            }
+            Self::TooLong => format!("the narinfo has more than {NARINFO_LEN_MAX} bytes"),
+            Self::OtherPath { expected, found } => {
+                format!("StorePath is {found}, but the URL is that of the hash part {expected}")
+            }
+            Self::Url(url) => format!(
+                "URL is {url:?}, which is not nar/ followed by the SHA-256 of the file in base-32 \
+                 and a suffix such as .nar.zst"
+            ),
+            Self::UnknownFile(name) => {
+                format!("URL is nar/{name}, which has not been uploaded with this token")
+            }
+            Self::Differs {
+                field,
+                found,
+                measured,
+            } => format!("{field} is {found}, but the file has {measured}"),
+            Self::TooMany {
+                field,
+                found,
+                limit,
+            } => format!("{field} has {found} entries, the limit is {limit}"),
+            Self::KeyName(len) => {
+                format!("a Sig has a key name of {len} bytes, the limit is {KEY_NAME_LEN_MAX}")
+            }
+            Self::ContentAddress(found) => {
+                format!("CA is {found}, which does not match StorePath, References and the NAR")
+            }
+            Self::MissingReference { reference, path } => {
+                format!("{reference}, a reference of {path}, is not in this cache")
+            }
+            Self::LogTooLong(limit) => format!("the build log has more than {limit} bytes"),
+            Self::Realisation(reason) => format!("the realisation is malformed: {reason}"),
+            Self::RealisationTooLong => {
+                format!("the realisation has more than {REALISATION_LEN_MAX} bytes")
+            }
+            Self::TooManyRealisations => format!(
+                "the derivation has {REALISATION_COUNT_MAX} realisations in this cache, the limit"
+            ),
+            Self::MissingOutput(path) => format!("outPath is {path}, which is not in this cache"),
+            Self::Quota { used, quota } => format!(
+                "the cache uses {} of its quota of {}, and this file is larger than the rest",
+                human(*used),
+                human(*quota)
+            ),
+            Self::TooManyLoose { used, limit } => format!(
+                "the token has uploaded {} of files that no path uses, the limit is {}",
+                human(*used),
+                human(*limit)
+            ),
+            Self::TokenInvalid => {
+                "the token was revoked or has expired since the upload began".to_owned()
+            }
+            Self::CacheDeleted => "the cache is being deleted".to_owned(),
+        }
+    }
+
+    /// Returns what the client can do.
+    fn fix(&self) -> &'static str {
+        match self {
+            Self::Malformed { .. } => "correct it, or let an unchanged Nix upload the path",
+            Self::TooLong => "split the path, so that it has fewer references",
+            Self::OtherPath { .. } => "upload the narinfo to the URL of its own hash part",
+            Self::Url(_) => "upload the NAR, and state the name of its file",
+            Self::UnknownFile(_) => "upload the NAR first",
+            Self::Differs { field, .. } if field.starts_with("Nar") => {
+                "check with nix-store --verify-path that the path is intact, and upload its NAR \
+                 and its narinfo again"
+            }
+            Self::Differs { .. } => "state the value of the file",
+            Self::TooMany { field, .. } if *field == "Sig" => "upload fewer signatures",
+            Self::TooMany { .. } => "split the path",
+            Self::KeyName(_) => "sign with a key that has a shorter name",
+            Self::ContentAddress(_) => {
+                "state the CA that nix path-info --json prints, or leave the field out"
+            }
+            Self::MissingReference { .. } => {
+                "upload it first, or run the command again with --refresh if your client believes \
+                 that it is there"
+            }
+            Self::LogTooLong(_) => "shorten the log, or do not upload it",
+            Self::Realisation(_) => "correct it, or let an unchanged Nix upload it",
+            Self::RealisationTooLong => "leave out signatures and dependentRealisations",
+            Self::TooManyRealisations => "wait until unused outputs are deleted",
+            Self::MissingOutput(_) => {
+                "upload the path first, or run the command again with --refresh if your client \
+                 believes that it is there"
+            }
+            Self::Quota { .. } => {
+                "ask the operator of the cache for a larger quota, or to unpin paths that are not \
+                 needed"
+            }
+            Self::TooManyLoose { .. } => {
+                "upload their narinfos, or wait until the files are deleted, a day after their \
+                 upload"
+            }
+            Self::TokenInvalid => "ask the operator of the cache for a new token",
+            Self::CacheDeleted => "to push to it anew, wait until samovar cache delete has ended",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.fault(), self.fix())
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 /// Parses an uploaded narinfo and makes all checks that need no database. Returns the narinfo and
 /// the name of its NAR file.
@@ -182,7 +276,10 @@ fn check_len(text: &[u8]) -> Result<(), Refusal> {
 
 /// Parses a narinfo and checks its fields, except `URL`.
 fn parse_fields(dir: &StoreDir, text: &[u8]) -> Result<NarInfo, Refusal> {
-    let info = NarInfo::parse(dir, text).map_err(Refusal::Malformed)?;
+    let info = NarInfo::parse(dir, text).map_err(|error| Refusal::Malformed {
+        error,
+        line: line(text, error.line),
+    })?;
     let counts = [
         ("References", info.references.len(), REFERENCE_COUNT_MAX),
         ("Sig", info.signatures.len(), SIGNATURE_COUNT_MAX),
@@ -201,6 +298,14 @@ fn parse_fields(dir: &StoreDir, text: &[u8]) -> Result<NarInfo, Refusal> {
         return Err(Refusal::KeyName(signature.key_name().len()));
     }
     Ok(info)
+}
+
+/// Returns the beginning of a line of a narinfo, whose number counts from 1.
+fn line(text: &[u8], number: u64) -> String {
+    let index = usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+    let line = text.split(|byte| *byte == b'\n').nth(index);
+    let shown = line.unwrap_or_default().iter().take(LINE_LEN_MAX);
+    String::from_utf8_lossy(&shown.copied().collect::<Vec<u8>>()).into_owned()
 }
 
 /// Compares a narinfo with the uploaded NAR file.
@@ -244,7 +349,7 @@ pub(crate) fn compare_nar(dir: &StoreDir, info: &NarInfo, file: &StoredNar) -> R
             || NarHash::from_hash(address.hash()).is_ok_and(|hash| hash == info.nar_hash)
             || NarHash::from_hash(address.hash()).is_err();
         if !is_of_content || !content_address::is_path_of(address, dir, path, &info.references) {
-            return Err(Refusal::ContentAddress);
+            return Err(Refusal::ContentAddress(*address));
         }
     }
     Ok(())

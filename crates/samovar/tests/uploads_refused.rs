@@ -16,13 +16,15 @@ use testkit::http1::{Connection, Response};
 const OTHER: &str = "00000000000000000000000000000000";
 
 /// Asserts that a response is a refusal with this status. Its text must be one line that contains
-/// all of `parts`.
+/// all of `parts` and, unless the client is not authorised, a fault and a fix.
 #[track_caller]
 fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
     let text = response.text();
     assert_eq!(response.status, status, "{text}");
     assert_eq!(text.lines().count(), 1, "{text:?}");
     assert!(text.len() < 1024 && text.ends_with('\n'), "{text:?}");
+    let has_fix = text.contains("; ") || !matches!(status, 409 | 413 | 422);
+    assert!(has_fix, "{text:?}");
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
@@ -174,7 +176,7 @@ fn a_narinfo_must_agree_with_the_uploaded_file() {
         ("Compression", "rot13"),
     ] {
         let response = server.put(&token, &path.target(), path.narinfo_with(field, found));
-        assert_refused(&response, 422, &["malformed, line"]);
+        assert_refused(&response, 422, &["malformed, line", field, found]);
     }
     for field in ["StorePath", "URL", "NarHash", "NarSize"] {
         let without = |text: String| {
@@ -202,7 +204,7 @@ fn a_narinfo_must_agree_with_the_uploaded_file() {
     ] {
         let text = format!("{}CA: {address}\n", path.narinfo());
         let response = server.put(&token, &path.target(), text);
-        assert_refused(&response, 422, &["CA", "StorePath"]);
+        assert_refused(&response, 422, &["CA", &address, "StorePath"]);
     }
     let narinfo = server.get(&path.target());
     assert_eq!(narinfo.status, 404, "{}", narinfo.text());
@@ -515,6 +517,14 @@ fn encoded_bodies_and_other_requests_are_refused() {
     assert_eq!(cache_info("StoreDir: /nix/store\n").status, 200);
     let response = cache_info("StoreDir: /gnu/store\n");
     assert_refused(&response, 409, &["/gnu/store", "/nix/store"]);
+    for text in ["", "garbage", "\u{fffd}", "Priority: 40\n"] {
+        let response = cache_info(text);
+        assert_refused(
+            &response,
+            422,
+            &["no field StoreDir", "StoreDir: /nix/store"],
+        );
+    }
     for target in [
         "/nowhere",
         "/upload",

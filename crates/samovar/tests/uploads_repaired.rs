@@ -101,13 +101,18 @@ fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &s
     assert_clean(&site);
     let file = file_of(&site, &server, &path);
     damage(&file);
-    finds(&site, arguments, kind, &path[11..]);
+    let line = finds(&site, arguments, kind, &path[11..]);
+    assert!(
+        line.contains("; samovar fsck --deep --repair repairs this; "),
+        "{line}"
+    );
     let target = format!("/{}.narinfo", hash_part(&path));
     assert_eq!(server.get(&target).status, 200, "a check changes nothing");
     let repairing = [arguments, &["--repair"]].concat();
     let line = finds(&site, &repairing, kind, &path[11..]);
     assert!(
-        line.contains("; recorded as lost, push the paths again; affects "),
+        line.contains("; recorded as lost, push the paths again; affects ")
+            && line.matches("; ").count() == 2,
         "{line}"
     );
     // Clients see that the path is absent, both over HTTP and in the directory.

@@ -9,7 +9,7 @@
 //!
 //! | PUT | action |
 //! | --- | --- |
-//! | `nix-cache-info` | accepted if its `StoreDir` is the server's |
+//! | `nix-cache-info` | accepted if its `StoreDir` is the server's, and discarded |
 //! | `nar/<file hash>.nar…` | verified and stored |
 //! | `<hash part>.narinfo` | compared with the stored NAR, published |
 //! | `log/<base name>` | stored |
@@ -468,21 +468,28 @@ fn report(context: Context<'_>, error: &StorageError) {
     observer.event(&Event::StorageFailed(error));
 }
 
-/// Checks that the uploaded `nix-cache-info` states the store directory of the server.
+/// Checks that the uploaded `nix-cache-info` states the store directory of the server. Does not
+/// store it.
 fn put_cache_info(context: Context<'_>, source: &mut dyn Read) -> Result<Response, PutError> {
-    let mut text = String::new();
+    let mut text = Vec::new();
     let mut source = source.take(NARINFO_LEN_MAX as u64);
-    source
-        .read_to_string(&mut text)
-        .map_err(PutError::of_source)?;
+    source.read_to_end(&mut text).map_err(PutError::of_source)?;
+    let text = String::from_utf8_lossy(&text);
     let found = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
     let ours = context.store_dir.as_str();
     Ok(match found.map(str::trim) {
-        Some(found) if found != ours => refused(
+        Some(found) if found == ours => ok("accepted"),
+        Some(found) => refused(
             Status::CONFLICT,
-            &format!("StoreDir is {found}, but this cache has paths of {ours}"),
+            &format!(
+                "StoreDir is {found}, but this cache has paths of {ours}; push to a cache of \
+                 {found}"
+            ),
         ),
-        _ => ok("accepted"),
+        None => refused(
+            Status::UNPROCESSABLE_CONTENT,
+            &format!("nix-cache-info has no field StoreDir; send StoreDir: {ours}"),
+        ),
     })
 }
 

@@ -8,11 +8,11 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_cache::Signing;
 use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{HashPart, PublicKey, StorePath};
+use samovar_nix::{HashPart, PublicKey, StoreDir, StorePath};
 use samovar_server::config::Configuration;
 use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
@@ -127,7 +127,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     failures.extend(
         untrusted
             .into_iter()
-            .map(|info| Failure::new(&info, unsigned)),
+            .map(|info| Failure::new(&info, source.store_dir(), unsigned)),
     );
     let render = renderer(&signing, source.store_dir().clone());
     let import = Import {
@@ -226,15 +226,15 @@ fn advise(storage: &Storage, backup: Option<Option<String>>) {
 
 /// A path that was not imported. `Display` prints it in one line.
 struct Failure {
-    /// Store path, hash part or file name of the narinfo.
+    /// Store path, or file name of the narinfo.
     name: String,
     reason: String,
 }
 
 impl Failure {
-    fn new(info: &NarInfo, reason: impl fmt::Display) -> Self {
+    fn new(info: &NarInfo, dir: &StoreDir, reason: impl fmt::Display) -> Self {
         Self {
-            name: info.store_path.base_name().to_owned(),
+            name: info.store_path.full(dir),
             reason: reason.to_string(),
         }
     }
@@ -294,7 +294,8 @@ impl Import<'_> {
                 Ok(false) => counts.known += 1,
                 Err(error) => {
                     counts.failed += 1;
-                    let failure = Failure::new(&infos[at], format!("{error:#}"));
+                    let dir = self.source.store_dir();
+                    let failure = Failure::new(&infos[at], dir, format!("{error:#}"));
                     writeln!(out, "{failure}")?;
                 }
             }
@@ -312,8 +313,16 @@ impl Import<'_> {
         if self.cache.has(&info.store_path, &info.nar_hash)? {
             return Ok(None);
         }
-        let name = self.source.receive(self.cache, &self.token, info)?;
-        Ok(Some(name))
+        let received = self.source.receive(self.cache, &self.token, info);
+        received.map(Some).map_err(|error| match error.downcast() {
+            Ok(PutError::File(refusal)) => anyhow!(
+                "its file {} is damaged ({}): replace it, and import the path again",
+                info.url,
+                refusal.fault()
+            ),
+            Ok(error) => error.into(),
+            Err(error) => error,
+        })
     }
 
     /// Publishes a path whose NAR is stored. Returns false if the cache already had the path.
@@ -345,9 +354,9 @@ impl Import<'_> {
                 Refusal::MissingReference { reference, .. } => bail!(
                     "its reference {} was not imported, and neither the cache nor the Nix store \
                      has it",
-                    reference.base_name()
+                    reference.display(self.source.store_dir())
                 ),
-                other => Err(other.into()),
+                other => bail!("{}", other.fault()),
             },
             Err(error) => Err(error.into()),
         }
