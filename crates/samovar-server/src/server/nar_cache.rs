@@ -32,7 +32,9 @@ pub(super) fn check(config: &Configuration) -> anyhow::Result<()> {
 
 fn cannot_use(directory: &Path, config: &Configuration) -> String {
     let option = config.names.option("nar-cache.directory");
-    format!("cannot use the NAR cache directory {directory:?}: set {option} to another one")
+    format!(
+        "cannot use the NAR cache directory {directory:?}: create it, or set {option} to another one"
+    )
 }
 
 /// Opens the configured directory of the NAR cache. Without one, opens the default directory if it
