@@ -16,6 +16,15 @@ impl StoredCache {
         self.storage.metadata.recent(self.id, count_max)
     }
 
+    /// Returns the number of uploaded paths in this cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn path_count(&self) -> Result<u64, StorageError> {
+        self.storage.metadata.path_count(self.id)
+    }
+
     /// Returns the details of an uploaded path, or `None` if the cache does not have it.
     ///
     /// # Errors

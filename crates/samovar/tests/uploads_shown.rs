@@ -67,7 +67,8 @@ fn recent_uploads_pins_and_quota_are_shown() {
     let site = Site::new();
     site.configure_empty("uploads.quota = \"1 GiB\"\n");
     let scene = Scene::new(&site);
-    assert_shows(&scene.page("/"), &["href=\"./uploads\""]);
+    let uploads = "<dt>Uploads</dt><dd><a href=\"./uploads\">3 paths</a></dd>";
+    assert_shows(&scene.page("/"), &["<dt>Paths</dt><dd>0</dd>", uploads]);
     let uploads = scene.page("/uploads");
     let link = |path: &MadePath| format!("href=\"./path/{}\"", path.hash_part());
     let parts = [

@@ -15,6 +15,9 @@ impl View<'_> {
         let store = self.reader().store();
         // A policy hides paths, so their number is not shown either.
         let catalog = store.catalog().filter(|_| self.reader().policy.is_open());
+        // If the number cannot be read, the rest of the page is still right.
+        let stored = self.cache.stored.filter(|_| self.reader().policy.is_open());
+        let uploaded = stored.and_then(|stored| stored.path_count().ok());
         let keys = self.cache.narinfos.signing.public_keys();
         let main = html! {
             div.hero {
@@ -37,7 +40,15 @@ impl View<'_> {
                 div { dt { "Priority" } dd { (self.cache.priority) } }
                 div { dt { "Store" } dd { code { (store.store_dir()) } } }
                 @if self.cache.stored.is_some() {
-                    div { dt { "Uploads" } dd { a href=(self.base.to("uploads")) { "Recent" } } }
+                    div {
+                        dt { "Uploads" }
+                        dd { a href=(self.base.to("uploads")) {
+                            @match uploaded {
+                                Some(count) => { (Count(count)) " paths" },
+                                None => "Recent",
+                            }
+                        } }
+                    }
                 }
             }
             (keys_section(&keys))

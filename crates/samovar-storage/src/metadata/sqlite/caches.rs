@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::HashPart;
 
 use super::Sqlite;
-use super::rows::unsigned;
+use super::rows::{is_shown, unsigned};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, CacheSummary, Caches, DeletedCache, Freed, Metadata as _};
 use crate::mirror::narinfo_key;
@@ -16,6 +16,16 @@ const VALID: &str = "token.cache is not null and revoked_at is null \
 impl Caches for Sqlite {
     fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {
         self.read(|connection| all(connection, self.now()))
+    }
+
+    fn path_count(&self, cache: CacheId) -> Result<u64, StorageError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(concat!(
+                "select count(*) from path where cache_id = ?1 and ",
+                is_shown!("?1")
+            ))?;
+            unsigned(statement.query_row([cache.0], |row| row.get(0))?)
+        })
     }
 
     fn own_nars(&self, name: &str) -> Result<Freed, StorageError> {
@@ -45,7 +55,7 @@ impl Caches for Sqlite {
     }
 }
 
-fn all(connection: &Connection, now: i64) -> Result<Vec<CacheSummary>, StorageError> {
+pub(crate) fn all(connection: &Connection, now: i64) -> Result<Vec<CacheSummary>, StorageError> {
     let query = format!(
         "select name, coalesce(file_bytes, 0), \
              (select count(*) from path where cache_id = its.id), \
