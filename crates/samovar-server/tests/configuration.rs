@@ -520,3 +520,21 @@ fn a_retention_of_less_than_30_days_is_remarked() {
     assert!(short[0].contains("29 days is short"), "{short:?}");
     assert_eq!(remarks(30), [] as [String; 0]);
 }
+
+#[test]
+fn options_of_uploads_without_a_storage_are_remarked() {
+    let remarks = |file: &str| configuration(file).unwrap().remarks;
+    let found = remarks("[caches.a]\nuploads.quota = \"1 GiB\"\n");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("caches.a.uploads.quota has no effect without storage"),
+        "{found:?}"
+    );
+    let found = remarks("uploads.retention = \"30d\"\n");
+    assert!(
+        found[0].starts_with("uploads.retention has no effect"),
+        "{found:?}"
+    );
+    let file = "storage = \"/s\"\nuploads.retention = \"30d\"\n";
+    assert_eq!(remarks(file), [] as [String; 0]);
+}

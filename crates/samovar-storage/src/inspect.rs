@@ -10,11 +10,11 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
-use crate::metadata::{SCHEMA, all_tokens};
+use crate::metadata::{CacheSummary, SCHEMA, all_caches, all_tokens};
 use crate::mirror::narinfo_key;
 use crate::objects::{PART_PREFIX, TMP};
 use crate::storage::{DATABASE, STORE_ID};
-use crate::token::Token;
+use crate::token::{Token, now};
 
 /// Maximum time for checking the integrity of the database. The check is then interrupted.
 const CHECK_TIME: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ pub struct Inspection {
     pub newest_at: Option<i64>,
     /// The newest path of the first cache whose NAR is not lost. `None`: there is none.
     pub newest: Option<StorePath>,
+    /// The caches with their totals.
+    pub caches: Vec<CacheSummary>,
     /// Number of NARs that are recorded as lost.
     pub lost_count: u64,
     /// Number of the newest 1000 paths whose narinfo is missing in the directory.
@@ -90,6 +92,9 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         let lost = "select count(*) from nar where state = 3";
         let count: u32 = connection.query_row(lost, [], |row| row.get(0))?;
         found.lost_count = count.into();
+    }
+    if schema == SCHEMA {
+        found.caches = all_caches(&connection, now())?;
     }
     found.has_own_database = has_own_database(root, &connection)?;
     if let Some(cache) = mirrored_cache(&connection)? {

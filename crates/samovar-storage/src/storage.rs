@@ -16,7 +16,9 @@ use crate::collect::{Retention, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
-use crate::metadata::{CacheId, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses};
+use crate::metadata::{
+    CacheId, CacheSummary, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses,
+};
 use crate::mirror;
 use crate::objects::{Directory, Objects};
 use crate::publish::Refusal;
@@ -207,6 +209,17 @@ impl Storage {
         };
         // Without the exclusive lock, look-ups query the database, which is correct but slower.
         index.is_shared = is_shared || outcome.is_err();
+    }
+
+    /// Returns the caches of the storage with their totals: see [`Caches::caches`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    ///
+    /// [`Caches::caches`]: crate::metadata::Caches::caches
+    pub fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {
+        self.metadata.caches()
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {

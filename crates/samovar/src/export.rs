@@ -106,6 +106,16 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         out,
         "{exported} paths exported, {bytes} written, {faults} faults"
     )?;
+    if counts.unsigned > 0 {
+        // Ignore errors: standard error may be closed, and the paths are exported nevertheless.
+        writeln!(
+            io::stderr(),
+            "samovar: warning: {} exported paths have no signature, so clients refuse them: give \
+             the configuration of the server with --config FILE, or --secret-key-files FILE",
+            counts.unsigned
+        )
+        .ok();
+    }
     Ok(match faults {
         0 => Outcome::Complete,
         _ => Outcome::Incomplete,
@@ -119,6 +129,18 @@ struct Counts {
     bytes: u64,
     /// Number of paths that could not be exported, plus the number of missing references.
     faults: u64,
+    /// Number of exported paths without a signature.
+    unsigned: u64,
+}
+
+/// The outcome of exporting one path.
+struct Exported {
+    /// Number of bytes of the NAR file that were written.
+    bytes: u64,
+    /// References that the cache does not have.
+    missing: Vec<StorePath>,
+    /// Whether the narinfo has a signature.
+    has_signature: bool,
 }
 
 /// An export of one cache.
@@ -210,9 +232,14 @@ impl Export<'_> {
             for listed in batch {
                 let path = listed.path.base_name();
                 match self.one(&listed.path, render) {
-                    Ok((bytes, missing)) => {
+                    Ok(Exported {
+                        bytes,
+                        missing,
+                        has_signature,
+                    }) => {
                         counts.exported += 1;
                         counts.bytes += bytes;
+                        counts.unsigned += u64::from(!has_signature);
                         counts.faults += missing.len() as u64;
                         for reference in missing {
                             let reference = reference.base_name();
@@ -231,13 +258,12 @@ impl Export<'_> {
         }
     }
 
-    /// Exports one path: its NAR file and its narinfo. Returns the number of NAR file bytes
-    /// written, and those references that the cache does not have.
+    /// Exports one path: its NAR file and its narinfo.
     fn one(
         &self,
         path: &StorePath,
         render: &dyn Fn(&StoredPath) -> Vec<u8>,
-    ) -> anyhow::Result<(u64, Vec<StorePath>)> {
+    ) -> anyhow::Result<Exported> {
         // `path` records a use, so that the collector does not delete the file before it is copied.
         let stored = self.metadata.path(self.cache, path.hash_part())?;
         let stored = stored.context("its file is lost")?;
@@ -249,14 +275,20 @@ impl Export<'_> {
             self.nar(&stored)
                 .with_context(|| format!("cannot export {key}"))?;
         }
-        self.write(&format!("{}.narinfo", path.hash_part()), &render(&stored))?;
+        let narinfo = render(&stored);
+        let has_signature = narinfo.windows(5).any(|part| part == b"\nSig:");
+        self.write(&format!("{}.narinfo", path.hash_part()), &narinfo)?;
         let mut missing = Vec::new();
         for reference in stored.references {
             if !self.metadata.has_path(self.cache, reference.hash_part())? {
                 missing.push(reference);
             }
         }
-        Ok((written, missing))
+        Ok(Exported {
+            bytes: written,
+            missing,
+            has_signature,
+        })
     }
 
     /// Writes the NAR file of a path into the target directory, and checks its hash.

@@ -8,8 +8,9 @@ use std::io::Write;
 
 use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use samovar_server::server::unserved;
 use samovar_storage::collect::{Collector, Retention, Rules, Verdict, preview};
-use samovar_storage::metadata::{DAY, Metadata};
+use samovar_storage::metadata::{Caches as _, DAY, Metadata};
 use samovar_storage::objects::Directory;
 
 use crate::serve;
@@ -60,7 +61,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         .collect();
     let retention = |cache: &str| retentions.get(cache).copied().unwrap_or_default();
     if matches.get_flag("dry-run") {
-        return show(&metadata, &retention, out);
+        show(&metadata, &retention, out)?;
+        if serve::has_file(matches) {
+            for (_name, text) in unserved(&config.caches, metadata.caches()?) {
+                writeln!(out, "{text}, and not collected")?;
+            }
+        }
+        return Ok(());
     }
     let objects = Directory::open(&directory)?;
     let collector = Collector::start(

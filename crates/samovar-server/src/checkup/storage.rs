@@ -4,11 +4,13 @@ use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
+use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
 use samovar_storage::{Inspection, StorageError, human_size, inspect};
 
 use super::{Findings, tempfile_in};
 use crate::config::Configuration;
+use crate::server::unserved;
 
 const SUBJECT: &str = "storage";
 
@@ -60,6 +62,7 @@ pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option
         ),
         Ok(Some(found)) => {
             database(directory, &found, findings);
+            caches(config, directory, found.caches, findings);
             return found.newest;
         }
         Err(error) => failed(directory, &error, findings),
@@ -207,6 +210,26 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
         );
     }
     tokens(&found.tokens, now(), &shown.to_string(), findings);
+}
+
+/// Reports caches of the storage that the configuration does not name.
+fn caches(
+    config: &Configuration,
+    directory: &Path,
+    stored: Vec<CacheSummary>,
+    findings: &mut Findings,
+) {
+    for (name, text) in unserved(&config.caches, stored) {
+        findings.warning(
+            SUBJECT,
+            text,
+            format!(
+                "name it in [caches.{name}], or delete it: samovar cache delete --storage {} \
+                 {name}",
+                directory.display()
+            ),
+        );
+    }
 }
 
 /// Checks the clock. `newest`: the latest time in the database.

@@ -66,6 +66,19 @@ pub fn read(
             ));
         }
     }
+    if config.storage.is_none() {
+        for spec in OptionSpec::all().filter(|spec| spec.name.starts_with("uploads.")) {
+            let of_cache = |cache: &CacheSettings| {
+                let name = (!cache.name.is_empty()).then_some(&*cache.name);
+                settings.find(name, spec.name).map(|(name, _)| name)
+            };
+            if let Some(name) = config.caches.iter().find_map(of_cache) {
+                config.remarks.push(format!(
+                    "{name} has no effect without storage, which names the directory for uploads"
+                ));
+            }
+        }
+    }
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
     if config.client_address == ClientAddress::Forwarded && config.caches.iter().all(trusts_nobody)
     {

@@ -6,6 +6,7 @@ use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
 use samovar_storage::Storage;
+use samovar_storage::metadata::CacheSummary;
 
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
@@ -42,13 +43,62 @@ pub(super) fn replace(
         );
     }
     let renew = |cache: &CacheSettings| site.access(&cache.prefix, cache.access.clone());
-    let (mut caches, warnings) = make(&config.caches, renew)?;
+    let (mut caches, mut warnings) = make(&config.caches, renew)?;
     if let Some(storage) = site.storage() {
         add_uploads(&mut caches, &config.caches, storage)?;
         storage.refresh()?;
+        warnings.extend(upload_warnings(&config.caches, storage)?);
     }
     site.reconfigure(caches)?;
     Ok(warnings)
+}
+
+/// Returns warnings about uploaded paths that clients cannot use.
+pub(super) fn upload_warnings(
+    settings: &[CacheSettings],
+    storage: &Storage,
+) -> anyhow::Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for (name, text) in unserved(settings, storage.caches()?) {
+        warnings.push(format!(
+            "{text}; name it in [caches.{name}], or run samovar cache delete"
+        ));
+    }
+    for cache in settings {
+        if cache.secret_key_files.is_empty() {
+            warnings.push(format!(
+                "the cache {:?} has no secret key: clients refuse uploaded paths without a \
+                 signature; set secret-key-files",
+                cache.storage_name()
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
+/// Returns the caches that have paths in the storage and are not configured, each with a
+/// description.
+pub fn unserved(
+    settings: &[CacheSettings],
+    stored: Vec<CacheSummary>,
+) -> impl Iterator<Item = (String, String)> {
+    let is_unserved = move |cache: &CacheSummary| {
+        let mut settings = settings.iter();
+        cache.path_count > 0 && settings.all(|settings| settings.storage_name() != cache.name)
+    };
+    let describe = |cache: CacheSummary| {
+        let paths = match cache.path_count {
+            1 => "1 path".to_owned(),
+            count => format!("{count} paths"),
+        };
+        let text = format!(
+            "the storage has {paths} of the cache {:?}, which the configuration does not name: \
+             they are not served",
+            cache.name
+        );
+        (cache.name, text)
+    };
+    stored.into_iter().filter(is_unserved).map(describe)
 }
 
 /// Enables uploads into `storage` for the caches. The storage mirrors the narinfos of the first

@@ -26,7 +26,7 @@ use anyhow::Context as _;
 use crate::config::Configuration;
 use crate::daemon::{Background, Identity};
 use crate::log::{ErrorLog, Level};
-pub use caches::signing;
+pub use caches::{signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::Again;

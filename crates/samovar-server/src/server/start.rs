@@ -207,6 +207,9 @@ impl<'a> Bound<'a> {
                  without downtime"
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
+            for warning in caches::upload_warnings(&config.caches, storage)? {
+                logs.errors.warning(warning);
+            }
         }
         let nar_cache = nar_cache::space(config, &logs.errors)?;
         let is_zstd = |cache: &CacheSettings| cache.coding == NarCoding::Zstd;

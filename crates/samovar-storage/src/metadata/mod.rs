@@ -31,7 +31,7 @@ pub use overview::{
 };
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
-pub(crate) use sqlite::{SCHEMA, all_tokens};
+pub(crate) use sqlite::{SCHEMA, all_caches, all_tokens};
 pub use totals::{CacheTotals, Totals};
 
 /// Length of a day, in seconds.

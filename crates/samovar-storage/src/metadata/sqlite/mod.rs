@@ -22,6 +22,7 @@ mod tokens;
 mod totals;
 mod writer;
 
+pub(crate) use caches::all as all_caches;
 pub(crate) use schema::SCHEMA;
 pub(crate) use tokens::all as all_tokens;
 
