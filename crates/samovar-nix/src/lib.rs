@@ -9,7 +9,7 @@
 //! # In scope
 //!
 //! Nix's base-32, hashes in every text form, store paths, content addresses, keys and signatures,
-//! narinfo, NAR in both directions, and the `.ls` listing of a NAR.
+//! narinfo, NAR in both directions, the `.ls` listing of a NAR, and patterns for names.
 //!
 //! # Out of scope
 //!
@@ -30,6 +30,7 @@
 
 mod base64;
 mod content_address;
+mod glob;
 mod hash;
 mod hash_part;
 mod key;
@@ -44,6 +45,7 @@ mod store_path;
 
 pub use base64::Base64Error;
 pub use content_address::{ContentAddress, ContentAddressError, Method};
+pub use glob::Glob;
 pub use hash::{Algorithm, Hash, HashError};
 pub use hash_part::{HashPart, HashPartError};
 pub use key::{KeyError, PublicKey, SecretKey};

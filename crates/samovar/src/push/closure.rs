@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context as _, bail};
-use samovar_cache::Glob;
-use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_nix::{Glob, HashPart, PathInfo, StorePath};
 use samovar_store::Store;
 
 use crate::command::LOOKUP_COUNT;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
-use samovar_cache::Glob;
+use samovar_nix::Glob;
 
 use super::closure::Selection;
 use super::compress::Compressing;

@@ -13,7 +13,6 @@
 //! While the closures of the roots are unknown, the cache cannot tell readable paths from excluded
 //! ones, and answers all requests for paths with 503.
 
-mod glob;
 mod roots;
 #[cfg(test)]
 mod tests;
@@ -22,10 +21,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
+use samovar_nix::{Glob, HashPart, PathInfo, PublicKey, StoreDir};
 
 use crate::refusal::Refusal;
-pub use glob::Glob;
 use roots::Roots;
 pub(crate) use roots::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
 

@@ -1,4 +1,4 @@
-//! Glob patterns for the names of store paths.
+//! [`Glob`]: patterns for names of store paths and of caches.
 //!
 //! # Grammar
 //!
@@ -6,26 +6,28 @@
 //! pattern = *( "*" / "?" / octet )
 //! ```
 //!
-//! `*` matches any number of bytes, `?` matches one, and every other byte matches itself. Store
-//! path names contain neither, so there is no escaping.
+//! `*` matches any number of bytes, `?` matches one, and every other byte matches itself. The
+//! names contain neither, so there is no escaping.
+
+use std::fmt;
 
 /// A pattern that must match the whole name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(Box<[u8]>);
+pub struct Glob(Box<str>);
 
 impl Glob {
     /// Makes a pattern. Every text is a valid one.
     #[must_use]
     pub fn new(pattern: &str) -> Self {
-        Self(pattern.as_bytes().into())
+        Self(pattern.into())
     }
 
-    /// Whether the pattern matches the name. The number of steps is at most the product of both
+    /// Returns whether the pattern matches the name. The number of steps is at most the product of both
     /// lengths: only the last star is retried, because it can match anything that an earlier one
     /// could.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        let (mut pattern, mut name) = (&*self.0, name.as_bytes());
+        let (mut pattern, mut name) = (self.0.as_bytes(), name.as_bytes());
         // Where to continue after a mismatch: the pattern after the last star, and the rest of the
         // name if that star matches one more byte.
         let mut retry: Option<(&[u8], &[u8])> = None;
@@ -48,6 +50,13 @@ impl Glob {
                 },
             }
         }
+    }
+}
+
+/// Writes the text of the pattern.
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
