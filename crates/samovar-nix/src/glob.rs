@@ -6,8 +6,8 @@
 //! pattern = *( "*" / "?" / octet )
 //! ```
 //!
-//! `*` matches any number of bytes, `?` matches one, and every other byte matches itself. The
-//! names contain neither, so there is no escaping.
+//! `*` matches any number of bytes, `?` matches one, and every other byte matches itself. There
+//! is no escaping: no name contains `*`, and `?` also matches itself.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ impl Glob {
         Self(pattern.into())
     }
 
-    /// Returns whether the pattern matches the name. The number of steps is at most the product of both
-    /// lengths: only the last star is retried, because it can match anything that an earlier one
-    /// could.
+    /// Returns whether the pattern matches the name. The number of steps is at most the product of
+    /// both lengths: only the last star is retried, because it can match anything that an earlier
+    /// one could.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (self.0.as_bytes(), name.as_bytes());

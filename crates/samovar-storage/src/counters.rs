@@ -81,7 +81,9 @@ impl Reason {
 
     pub(crate) fn of_refusal(refusal: &Refusal) -> Self {
         match refusal {
-            Refusal::TokenInvalid => Self::Token,
+            Refusal::TokenInvalid
+            | Refusal::OtherName { .. }
+            | Refusal::OtherRealisation { .. } => Self::Token,
             Refusal::UnknownFile(_) => Self::MissingFile,
             Refusal::MissingReference { .. } => Self::MissingReference,
             Refusal::LogTooLong(_) => Self::Log,

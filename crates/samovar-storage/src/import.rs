@@ -71,6 +71,7 @@ impl Storage {
         let new = NewToken {
             name: TOKEN_NAME.to_owned(),
             cache: None,
+            names: None,
             rights: Rights::default(),
             expires_at: None,
         };

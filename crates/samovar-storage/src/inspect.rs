@@ -85,7 +85,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
     if schema < 1 || !found.damage.is_empty() {
         return Ok(Some(found));
     }
-    found.tokens = all_tokens(&connection)?;
+    found.tokens = all_tokens(&connection, schema)?;
     found.newest_at =
         connection.query_row("select max(registered_at) from path", [], |row| row.get(0))?;
     if schema >= 2 {

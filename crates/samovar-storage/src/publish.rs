@@ -4,7 +4,7 @@ use std::fmt;
 
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
 use samovar_nix::{
-    ContentAddress, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
+    ContentAddress, Glob, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
 };
 
 use crate::content_address;
@@ -111,6 +111,23 @@ pub enum Refusal {
         /// Maximum total length of such files, in bytes.
         limit: u64,
     },
+    /// The token may push only names that match a pattern.
+    OtherName {
+        /// Name of the path, or of the derivation of a build log.
+        name: String,
+        /// The pattern.
+        names: Glob,
+    },
+    /// The token may push only realisations whose derivation and output have names that match a
+    /// pattern.
+    OtherRealisation {
+        /// The derivation. `None`: the URL names it only by a hash.
+        derivation: Option<StorePath>,
+        /// The output.
+        output: StorePath,
+        /// The pattern.
+        names: Glob,
+    },
     /// The token was revoked or has expired.
     TokenInvalid,
     /// The paths of the cache are being deleted.
@@ -177,6 +194,22 @@ impl Refusal {
                 human(*used),
                 human(*limit)
             ),
+            Self::OtherName { name, names } => format!(
+                "the name is {name:?}, but this token may push only names that match \"{names}\""
+            ),
+            Self::OtherRealisation {
+                derivation,
+                output,
+                names,
+            } => {
+                let derivation = derivation.as_ref().map(StorePath::base_name);
+                format!(
+                    "the output of the realisation is {output} and its derivation {}, but this \
+                     token may push only realisations of derivations and outputs with names that \
+                     match \"{names}\"",
+                    derivation.unwrap_or("is known only by a hash")
+                )
+            }
             Self::TokenInvalid => {
                 "the token was revoked or has expired since the upload began".to_owned()
             }
@@ -223,6 +256,8 @@ impl Refusal {
                 "upload their narinfos, or wait until the files are deleted, a day after their \
                  upload"
             }
+            Self::OtherName { .. } => "push the path with another token, or leave it out",
+            Self::OtherRealisation { .. } => "use a token for all names",
             Self::TokenInvalid => "ask the operator of the cache for a new token",
             Self::CacheDeleted => "to push to it anew, wait until samovar cache delete has ended",
         }

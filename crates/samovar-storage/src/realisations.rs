@@ -25,6 +25,11 @@ impl StoredCache {
             Recorded::TooMany => Refusal::TooManyRealisations,
             Recorded::TokenInvalid => Refusal::TokenInvalid,
             Recorded::CacheDeleted => Refusal::CacheDeleted,
+            Recorded::OtherName(names) => Refusal::OtherRealisation {
+                derivation: new.derivation.clone(),
+                output: new.out_path.clone(),
+                names,
+            },
         }
         .into())
     }

@@ -336,6 +336,10 @@ impl StoredCache {
             }
             Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
             Published::CacheDeleted => Err(Refusal::CacheDeleted.into()),
+            Published::OtherName(names) => {
+                let name = path.name().to_owned();
+                Err(Refusal::OtherName { name, names }.into())
+            }
             outcome @ (Published::New | Published::Known | Published::Conflict) => {
                 self.mirror(hash_part, render)?;
                 Ok((path, outcome))
@@ -430,6 +434,8 @@ impl StoredCache {
         source: &mut dyn Read,
         len_max: u64,
     ) -> Result<(), PutError> {
+        // The name of a build log is that of its derivation.
+        token.check_name(path.name().strip_suffix(".drv").unwrap_or(path.name()))?;
         let key = self.log_key(path);
         let mut object = self.storage.objects.create()?;
         let mut piece = vec![0; LOG_BUFFER_LEN];

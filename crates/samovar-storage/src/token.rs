@@ -7,7 +7,10 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use samovar_nix::Glob;
 use sha2::{Digest as _, Sha256};
+
+use crate::publish::Refusal;
 
 /// Prefix of each token. Scanners of source code can recognise a leaked token by it.
 pub const PREFIX: &str = "smv1_";
@@ -102,8 +105,12 @@ pub struct Token {
     pub id: i64,
     /// Name that the operator gave the token, such as the person or machine that uses it.
     pub name: String,
-    /// Name of the only cache for which the token is valid. `None`: it is valid for all caches.
-    pub cache: Option<String>,
+    /// Pattern for the names of the caches for which the token is valid. `None`: it is valid for
+    /// all caches.
+    pub cache: Option<Glob>,
+    /// Pattern for the names of the store paths that the token may push. The name of a path is the
+    /// part after the hash part and its dash. `None`: the token may push all names.
+    pub names: Option<Glob>,
     /// The rights that the token gives.
     pub rights: Rights,
     /// Time of creation, in seconds since 1970.
@@ -124,7 +131,31 @@ impl Token {
     /// Returns whether the token may be used for the cache with this name.
     #[must_use]
     pub fn covers(&self, cache: &str) -> bool {
-        self.cache.as_deref().is_none_or(|own| own == cache)
+        self.cache.as_ref().is_none_or(|own| own.matches(cache))
+    }
+
+    /// Refuses a name that does not match the token's pattern.
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
+        match &self.names {
+            Some(names) if !names.matches(name) => Err(Refusal::OtherName {
+                name: name.to_owned(),
+                names: names.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the options of `samovar token create` for a token with the same name, rights and
+    /// patterns.
+    #[must_use]
+    pub fn options(&self) -> String {
+        let mut options = format!("--name {} --rights {}", self.name, self.rights);
+        for (option, pattern) in [("cache", &self.cache), ("names", &self.names)] {
+            if let Some(pattern) = pattern {
+                options.push_str(&format!(" --{option} '{pattern}'"));
+            }
+        }
+        options
     }
 }
 
@@ -149,6 +180,52 @@ mod tests {
             let rights: Rights = rights.parse().unwrap();
             assert_eq!(Rights::from_bits(rights.bits()), rights);
         }
+    }
+
+    fn token(cache: Option<&str>, names: Option<&str>) -> Token {
+        Token {
+            id: 1,
+            name: "ci".to_owned(),
+            cache: cache.map(Glob::new),
+            names: names.map(Glob::new),
+            rights: "push".parse().unwrap(),
+            created_at: 0,
+            expires_at: Some(10),
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn patterns_limit_caches_and_names() {
+        for (pattern, name, expected) in [
+            (None, "any", true),
+            (Some("team-a"), "team-a", true),
+            (Some("team-a"), "team-ab", false),
+            (Some("team-*"), "team-", true),
+            (Some("team-*"), "team", false),
+            (Some("mr-?"), "mr-1", true),
+            (Some("mr-?"), "mr-12", false),
+            (Some("*"), "", true),
+        ] {
+            assert_eq!(token(pattern, None).covers(name), expected, "{pattern:?}");
+            let checked = token(None, pattern).check_name(name);
+            assert_eq!(checked.is_ok(), expected, "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn options_of_a_new_token() {
+        assert_eq!(token(None, None).options(), "--name ci --rights push");
+        assert_eq!(
+            token(Some("team-*"), Some("mr-*")).options(),
+            "--name ci --rights push --cache 'team-*' --names 'mr-*'"
+        );
+    }
+
+    #[test]
+    fn a_token_expires_at_its_time() {
+        let token = token(None, None);
+        assert!(token.is_valid(9) && !token.is_valid(10));
     }
 
     #[test]

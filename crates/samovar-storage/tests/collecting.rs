@@ -100,6 +100,7 @@ impl Model {
         let new = NewToken {
             name: "model".to_owned(),
             cache: None,
+            names: None,
             rights: Rights {
                 read: true,
                 push: true,

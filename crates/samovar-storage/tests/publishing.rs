@@ -43,6 +43,7 @@ impl Fixture {
             let new = NewToken {
                 name: text.to_owned(),
                 cache: None,
+                names: None,
                 rights: Rights {
                     read: true,
                     push: true,

@@ -100,6 +100,7 @@ impl Fixture {
         let new = NewToken {
             name: "tests".to_owned(),
             cache: None,
+            names: None,
             rights: Rights {
                 read: true,
                 push: true,

@@ -35,8 +35,8 @@ pub(crate) fn command() -> Command {
             "The server answers requests for the paths with 404 at once; it may run meanwhile. \
              The collector later deletes the files that no other cache uses. If the command is \
              interrupted, either nothing has changed, or the cache is hidden: then run the \
-             command again, or leave the rest to the collector. Tokens for all caches stay. \
-             Example: samovar cache delete --storage /srv/samovar nightly",
+             command again, or leave the rest to the collector. Tokens for all caches or for a \
+             pattern stay. Example: samovar cache delete --storage /srv/samovar nightly",
         )
         .arg(switch("yes").help("Do not ask for confirmation; needed without a terminal"))
         .arg(required("name", "NAME").help("Cache; \"default\" is the one without a name"));

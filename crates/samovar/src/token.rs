@@ -3,17 +3,21 @@
 //! The commands write to the database of the storage, even while a server runs. A new token is
 //! valid from the next request on. A revoked token can publish nothing once `revoke` has returned.
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
+use samovar_nix::Glob;
 use samovar_server::config;
-use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
+use samovar_storage::metadata::{Metadata, NewToken, Rows as _, Sqlite};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
+
+use crate::arguments::option;
 
 /// Adds the subcommands to `samovar token`.
 pub(crate) fn with_subcommands(command: Command) -> Command {
@@ -21,11 +25,22 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
         .about("Makes a token for clients that push to a storage, and prints it")
         .after_help(
             "The token is printed once; the storage has its hash. Clients use it as the password \
-             of any login, in netrc. Example: samovar token create --storage /srv/samovar \
-             --name ci --rights read,push --expires 90d",
+             of any login, in netrc. If the directory is missing or empty, it becomes a new \
+             storage. In a GLOB, * matches any characters and ? matches one. Example: samovar \
+             token create --storage /srv/samovar --name ci --rights read,push --expires 90d",
         )
         .arg(storage())
         .arg(name().help("Name for people: who or what uses the token"))
+        .arg(
+            option("cache", "GLOB")
+                .value_parser(cache_pattern)
+                .help("Caches that it is for; the one without a name is default [default: all]"),
+        )
+        .arg(
+            option("names", "GLOB")
+                .value_parser(name_pattern)
+                .help("Names of the paths that it may push, without the hash [default: all]"),
+        )
         .arg(
             Arg::new("rights")
                 .long("rights")
@@ -35,15 +50,7 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
                 .help("Rights, separated by commas: read, push"),
         )
         .arg(
-            Arg::new("cache")
-                .long("cache")
-                .value_name("NAME")
-                .help("Cache that it is for; \"default\" is the one without a name [default: all]"),
-        )
-        .arg(
-            Arg::new("expires")
-                .long("expires")
-                .value_name("TIME")
+            option("expires", "TIME")
                 .value_parser(lifetime)
                 .help("Time until it expires, as 12h, 90d or 52w [default: never]"),
         );
@@ -102,15 +109,39 @@ pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite>
             may_create,
             "{directory:?} is not a storage: name the directory of samovar serve --storage"
         );
-        // Ignore errors: standard error may be closed, and the token is created nevertheless.
-        writeln!(
-            io::stderr(),
-            "making a new storage in {}",
-            directory.display()
-        )
-        .ok();
+        check_new(directory)?;
+        note(&format!(
+            "{directory:?} is a new storage; if you meant another directory, delete this one and \
+             repeat the command"
+        ));
     }
     open_database(directory).with_context(failed)
+}
+
+/// Refuses to make a storage of a directory that has files of other programs.
+fn check_new(directory: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot read {directory:?}");
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(failed),
+    };
+    for entry in entries {
+        let name = entry.with_context(failed)?.file_name();
+        // A new file system has lost+found. An empty binary cache has the others.
+        let is_ours = ["lost+found", ".samovar", "nix-cache-info", "nar", "log"];
+        ensure!(
+            is_ours.iter().any(|ours| name == *ours),
+            "{directory:?} is not a storage, and has other files, such as {name:?}: name the \
+             directory of samovar serve --storage, or an empty one for a new storage"
+        );
+    }
+    Ok(())
+}
+
+/// Prints a line to standard error. Ignores errors: standard error may be closed.
+fn note(text: &str) {
+    writeln!(io::stderr(), "{text}").ok();
 }
 
 fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -119,7 +150,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
         !name.is_empty() && !name.chars().any(char::is_control),
         "the name must not be empty or contain a control character"
     );
-    let cache: Option<&String> = matches.get_one("cache");
+    let pattern = |id| matches.get_one::<Glob>(id).cloned();
     let rights = matches.get_one::<Rights>("rights").copied();
     let lifetime: Option<&i64> = matches.get_one("expires");
     let (random, _line) = new_token(name)?;
@@ -127,20 +158,34 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     let hash = TokenHash::of(token.as_bytes()).context("a token has its prefix")?;
     let new = NewToken {
         name: name.clone(),
-        cache: cache.cloned(),
+        cache: pattern("cache"),
+        names: pattern("names"),
         rights: rights.unwrap_or_default(),
         expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
     };
     metadata.add_token(&hash, &new)?;
     writeln!(out, "{token}")?;
     out.flush()?;
-    // Ignore errors: standard error may be closed, and the token was already printed.
-    writeln!(
-        io::stderr(),
-        "This token is not shown again. For nix copy, put it into the client's netrc file:\n  \
-         machine HOST login {name} password TOKEN"
-    )
-    .ok();
+    let expiry = match new.expires_at {
+        Some(at) => format!("It expires on {}.", date(at)),
+        None => "It never expires.".to_owned(),
+    };
+    note(&format!(
+        "This token is not shown again. {expiry} To set up a client, run there:\n  \
+         samovar use --token-file FILE URL\nOr, for nix copy without samovar, put it into the \
+         client's netrc file:\n  machine HOST login {name} password TOKEN"
+    ));
+    if let Some(cache) = &new.cache
+        && !metadata
+            .cache_names()?
+            .iter()
+            .any(|name| cache.matches(name))
+    {
+        note(&format!(
+            "no cache of this storage has the name \"{cache}\" yet: compare it with the \
+             [caches.NAME] of the configuration"
+        ));
+    }
     Ok(())
 }
 
@@ -154,16 +199,22 @@ fn revoke(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
 }
 
 fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
-    let row = |out: &mut dyn Write, cells: [&str; 6]| {
-        let [name, rights, cache, created, expires, state] = cells;
+    let row = |out: &mut dyn Write, cells: [&str; 7]| {
+        let [name, rights, cache, names, created, expires, state] = cells;
         writeln!(
             out,
-            "{name:20} {rights:10} {cache:12} {created:10} {expires:10} {state}"
+            "{name:20} {rights:13} {cache:12} {names:12} {created:10} {expires:10} {state}"
         )
+    };
+    let pattern = |pattern: &Option<Glob>| {
+        let pattern = pattern.as_ref().map(Glob::to_string);
+        pattern.unwrap_or_else(|| "all".to_owned())
     };
     row(
         out,
-        ["NAME", "RIGHTS", "CACHE", "CREATED", "EXPIRES", "STATE"],
+        [
+            "NAME", "RIGHTS", "CACHE", "NAMES", "CREATED", "EXPIRES", "STATE",
+        ],
     )?;
     for token in metadata.tokens()? {
         let expires = token.expires_at.map_or_else(|| "never".to_owned(), date);
@@ -172,7 +223,8 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             [
                 &token.name,
                 &token.rights.to_string(),
-                token.cache.as_deref().unwrap_or("all"),
+                &pattern(&token.cache),
+                &pattern(&token.names),
                 &date(token.created_at),
                 &expires,
                 state(&token),
@@ -201,6 +253,31 @@ pub(crate) fn date(seconds: i64) -> String {
     )
 }
 
+/// Parses a pattern for names of caches.
+fn cache_pattern(text: &str) -> Result<Glob, String> {
+    glob(text, "cache", |c| {
+        c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
+    })
+}
+
+/// Parses a pattern for names of store paths.
+fn name_pattern(text: &str) -> Result<Glob, String> {
+    glob(text, "store path", |c| {
+        c.is_ascii_alphanumeric() || "+-._=".contains(c)
+    })
+}
+
+/// Parses a pattern. Refuses a pattern that can match no name, because of a character.
+fn glob(text: &str, what: &str, is_of_name: impl Fn(char) -> bool) -> Result<Glob, String> {
+    if text.is_empty() {
+        return Err("the pattern is empty: leave out the option for all names".to_owned());
+    }
+    match text.chars().find(|c| !"*?".contains(*c) && !is_of_name(*c)) {
+        Some(c) => Err(format!("the name of a {what} cannot contain {c:?}")),
+        None => Ok(Glob::new(text)),
+    }
+}
+
 /// Parses the lifetime of a token, such as `30d`. Returns it in seconds. A number without a unit is
 /// refused: it could be meant as days or as seconds.
 pub(crate) fn lifetime(text: &str) -> Result<i64, String> {
@@ -227,6 +304,36 @@ mod tests {
         for wrong in ["", "d", "0d", "999ms", "-1d", "1.5d", "d1", "1ä", "90"] {
             assert!(lifetime(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn patterns() {
+        for good in ["team-a", "team-*", "*", "?", "a1"] {
+            assert_eq!(cache_pattern(good), Ok(Glob::new(good)));
+            assert_eq!(name_pattern(good), Ok(Glob::new(good)));
+        }
+        assert!(name_pattern("App_1.0+b=c").is_ok());
+        for wrong in ["", "Team", "a/b", "a b", "[ab]"] {
+            assert!(cache_pattern(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["", "a/b", "a b", "[ab]", "\u{e4}"] {
+            assert!(name_pattern(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_storage_needs_a_directory_without_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        assert!(check_new(&root.join("missing")).is_ok());
+        assert!(check_new(root).is_ok());
+        for name in ["lost+found", ".samovar", "nar"] {
+            fs::create_dir(root.join(name)).unwrap();
+            assert!(check_new(root).is_ok(), "{name}");
+        }
+        fs::write(root.join("photo"), "").unwrap();
+        let error = check_new(root).unwrap_err().to_string();
+        assert!(error.contains("\"photo\""), "{error}");
     }
 
     #[test]

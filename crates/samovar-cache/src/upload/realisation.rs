@@ -173,6 +173,10 @@ fn parse(id: &RealisationId, text: &[u8]) -> Result<NewRealisation, String> {
         key_prefix: key[..end].to_owned(),
         key,
         out_path,
+        derivation: match id {
+            RealisationId::Hash { .. } => None,
+            RealisationId::Derivation { derivation, .. } => Some(derivation.clone()),
+        },
         is_elsewhere: false,
         body: Value::Object(members).to_string(),
         signatures: signatures.iter().map(signature).collect::<Result<_, _>>()?,

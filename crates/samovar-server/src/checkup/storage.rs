@@ -250,21 +250,21 @@ fn clock(now: i64, newest: Option<i64>, findings: &mut Findings) {
 }
 
 fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) {
-    let create = format!("samovar token create --storage {directory} --name");
+    let create = format!("samovar token create --storage {directory}");
     let valid: Vec<&Token> = tokens.iter().filter(|token| token.is_valid(now)).collect();
     let can_push = |token: &&&Token| token.rights.push;
     if valid.iter().find(can_push).is_none() {
         findings.warning(
             SUBJECT,
             "no valid token has the right to push, so no client can upload",
-            format!("{create} NAME"),
+            format!("{create} --name NAME"),
         );
         return;
     }
     let expires_soon = |token: &&&Token| {
         // Another token with the same name and right replaces this one if it is valid for longer.
         let lasts = |other: &&&Token| {
-            other.name == token.name
+            (&other.name, &other.cache, &other.names) == (&token.name, &token.cache, &token.names)
                 && other.rights.push == token.rights.push
                 && other.expires_at.is_none_or(|at| at > now + RENEWAL_TIME)
         };
@@ -278,10 +278,7 @@ fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) 
         findings.warning(
             SUBJECT,
             format!("the token {:?} expires in {days} days", token.name),
-            format!(
-                "{create} {} --rights {}, and give it to the client",
-                token.name, token.rights
-            ),
+            format!("{create} {}, and give it to the client", token.options()),
         );
     }
     if expiring == 0 {
@@ -307,6 +304,7 @@ mod tests {
             id: 1,
             name: name.to_owned(),
             cache: None,
+            names: None,
             rights: Rights {
                 read: true,
                 push: true,

@@ -109,6 +109,13 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError>;
 
+    /// Returns the names of all caches that are not deleted.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn cache_names(&self) -> Result<Vec<String>, StorageError>;
+
     /// Returns whether no NAR uses the object with this key, and its deletion is not already in
     /// progress.
     ///

@@ -1,6 +1,6 @@
 //! Types for realisations, small documents that are stored beside paths.
 
-use samovar_nix::{Signature, StorePath};
+use samovar_nix::{Glob, Signature, StorePath};
 
 /// A realisation to record: the output of a content-addressed derivation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct NewRealisation {
     pub key: String,
     /// Common prefix of the keys of all outputs of the derivation.
     pub key_prefix: String,
+    /// The derivation. `None`: the URL names it only by a hash.
+    pub derivation: Option<StorePath>,
     /// The store path of the output.
     pub out_path: StorePath,
     /// Whether the live Nix store contains the output. Then the cache need not contain it.
@@ -31,7 +33,7 @@ pub struct StoredRealisation {
 }
 
 /// The outcome of recording a realisation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// The realisation was recorded now or before. Missing signatures were added.
     Kept,
@@ -45,4 +47,7 @@ pub enum Recorded {
     TokenInvalid,
     /// The cache is being deleted. Nothing was changed.
     CacheDeleted,
+    /// The token may push only names that match this pattern, and the name of the derivation or of
+    /// the output does not match, or the name of the derivation is unknown. Nothing was changed.
+    OtherName(Glob),
 }

@@ -16,7 +16,7 @@ mod totals;
 use std::time::Duration;
 
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{ContentAddress, HashPart, NarHash, Signature, StorePath};
+use samovar_nix::{ContentAddress, Glob, HashPart, NarHash, Signature, StorePath};
 
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
@@ -176,6 +176,8 @@ pub enum Published {
     TokenInvalid,
     /// The cache is being deleted. Nothing was changed.
     CacheDeleted,
+    /// The token may push only names that match this pattern. Nothing was changed.
+    OtherName(Glob),
 }
 
 impl Published {
@@ -554,8 +556,10 @@ pub trait Metadata:
 pub struct NewToken {
     /// Name for operators: see [`Token::name`].
     pub name: String,
-    /// Name of the only cache for which the token is valid: see [`Token::cache`].
-    pub cache: Option<String>,
+    /// Pattern for the names of caches: see [`Token::cache`].
+    pub cache: Option<Glob>,
+    /// Pattern for the names of store paths: see [`Token::names`].
+    pub names: Option<Glob>,
     /// Rights that the token gives: see [`Token::rights`].
     pub rights: Rights,
     /// Time of expiry in seconds since 1970: see [`Token::expires_at`].

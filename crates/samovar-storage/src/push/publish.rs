@@ -130,7 +130,7 @@ impl Push<'_> {
     /// Returns an error unless all paths were published.
     fn check(&self, group: &[NewPath], outcomes: &[Published]) -> Result<(), PushError> {
         let mut missing = Vec::new();
-        for (new, outcome) in group.iter().zip(outcomes) {
+        for (number, (new, outcome)) in (1..).zip(group.iter().zip(outcomes)) {
             let path = new.path.hash_part();
             match outcome {
                 Published::New | Published::Known | Published::Conflict => {}
@@ -150,6 +150,14 @@ impl Push<'_> {
                 }
                 Published::CacheDeleted => {
                     return Err(PutError::from(Refusal::CacheDeleted).into());
+                }
+                Published::OtherName(names) => {
+                    let (name, names) = (new.path.name().to_owned(), names.clone());
+                    return Err(PushError::Narinfo {
+                        number,
+                        path: Some(new.path.clone()),
+                        refusal: Box::new(Refusal::OtherName { name, names }),
+                    });
                 }
             }
         }

@@ -123,6 +123,7 @@ impl Site {
         let row = NewToken {
             name: "expired".to_owned(),
             cache: None,
+            names: None,
             rights: Rights {
                 read: true,
                 push: true,

@@ -6,7 +6,7 @@ use crate::error::StorageError;
 
 const DUMP: [&str; 3] = [
     "select json_object('kind', 'token', 'hash', hex(hash), 'name', name, 'cache', cache, \
-     'rights', rights, 'created_at', created_at, 'expires_at', expires_at, \
+     'names', names, 'rights', rights, 'created_at', created_at, 'expires_at', expires_at, \
      'revoked_at', revoked_at) from token order by id",
     "select json_object('kind', 'pin', 'cache', cache.name, 'name', pin.name, \
      'generation', generation, 'path', hex(hash_part), 'created_at', pin.created_at, \
@@ -18,9 +18,11 @@ const DUMP: [&str; 3] = [
 
 /// Each statement is run with every line, and changes nothing for lines of another kind.
 const RESTORE: [&str; 3] = [
-    "insert or ignore into token (hash, name, cache, rights, created_at, expires_at, revoked_at) \
-     select unhex(?1 ->> 'hash'), ?1 ->> 'name', ?1 ->> 'cache', ?1 ->> 'rights', \
-     ?1 ->> 'created_at', ?1 ->> 'expires_at', ?1 ->> 'revoked_at' where ?1 ->> 'kind' = 'token'",
+    "insert or ignore into token \
+     (hash, name, cache, names, rights, created_at, expires_at, revoked_at) \
+     select unhex(?1 ->> 'hash'), ?1 ->> 'name', ?1 ->> 'cache', ?1 ->> 'names', \
+     ?1 ->> 'rights', ?1 ->> 'created_at', ?1 ->> 'expires_at', ?1 ->> 'revoked_at' \
+     where ?1 ->> 'kind' = 'token'",
     "insert or ignore into pin (cache_id, name, generation, path_id, created_at, expires_at) \
      select cache.id, ?1 ->> 'name', ?1 ->> 'generation', path.id, ?1 ->> 'created_at', \
      ?1 ->> 'expires_at' from cache join path on path.cache_id = cache.id \

@@ -10,8 +10,8 @@ use crate::metadata::{CacheId, CacheSummary, Caches, DeletedCache, Freed, Metada
 use crate::mirror::narinfo_key;
 
 /// Condition for valid tokens that are restricted to one cache. `?1`: the present time.
-const VALID: &str = "token.cache is not null and revoked_at is null \
-                     and (expires_at is null or expires_at > ?1)";
+const VALID: &str = "instr(token.cache, '*') = 0 and instr(token.cache, '?') = 0 \
+                     and revoked_at is null and (expires_at is null or expires_at > ?1)";
 
 impl Caches for Sqlite {
     fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {

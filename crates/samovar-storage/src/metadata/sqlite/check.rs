@@ -77,6 +77,14 @@ impl Rows for Sqlite {
         self.read(|connection| cache(connection, "?1 and deletion = 0", &[&name]))
     }
 
+    fn cache_names(&self) -> Result<Vec<String>, StorageError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare("select name from cache where deletion = 0")?;
+            let names = statement.query_map([], |row| row.get(0))?;
+            Ok(names.collect::<Result<_, _>>()?)
+        })
+    }
+
     fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError> {
         self.read(|connection| is_orphan(connection, object_key))
     }

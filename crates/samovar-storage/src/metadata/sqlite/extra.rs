@@ -1,11 +1,12 @@
 //! Statements about realisations.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
-use samovar_nix::Signature;
+use samovar_nix::{Glob, Signature, StorePath};
 
+use super::caches;
 use super::paths::{joined, path_row, record_use};
 use super::rows::{damaged, is_shown, unsigned};
-use super::{caches, tokens};
+use super::tokens::{self, Permit};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, NewRealisation, Recorded, StoredRealisation};
 use crate::publish::REALISATION_COUNT_MAX;
@@ -17,8 +18,15 @@ pub(super) fn record(
     new: &NewRealisation,
     now: i64,
 ) -> Result<Recorded, StorageError> {
-    if !tokens::is_valid(transaction, token, now)? {
-        return Ok(Recorded::TokenInvalid);
+    let has_names = |names: &Glob| {
+        let derivation = new.derivation.as_ref().map(StorePath::name);
+        let derivation = derivation.and_then(|name| name.strip_suffix(".drv"));
+        derivation.is_some_and(|name| names.matches(name)) && names.matches(new.out_path.name())
+    };
+    match tokens::permit(transaction, token, now, has_names)? {
+        Permit::Granted => {}
+        Permit::Invalid => return Ok(Recorded::TokenInvalid),
+        Permit::OtherName(names) => return Ok(Recorded::OtherName(names)),
     }
     if !caches::restore(transaction, cache)? {
         return Ok(Recorded::CacheDeleted);

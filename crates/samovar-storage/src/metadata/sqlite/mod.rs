@@ -306,7 +306,7 @@ impl Metadata for Sqlite {
     }
 
     fn tokens(&self) -> Result<Vec<Token>, StorageError> {
-        self.read(tokens::all)
+        self.read(|connection| tokens::all(connection, SCHEMA))
     }
 
     fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StorageError> {

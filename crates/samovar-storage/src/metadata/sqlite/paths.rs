@@ -1,11 +1,12 @@
 //! Statements about paths, their NARs and their references.
 
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
-use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
+use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
+use super::caches;
 use super::collect::{self, day};
 use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
-use super::{caches, tokens};
+use super::tokens::{self, Permit};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, NewNar, NewPath, Published, StoredNar, StoredPath};
 use crate::publish::SIGNATURE_COUNT_MAX;
@@ -223,8 +224,11 @@ fn publish_one(
 ) -> Result<Published, StorageError> {
     // Check the token in the transaction that inserts the path: after a revocation has returned, no
     // upload with the token is published.
-    if !tokens::is_valid(transaction, new.token, now)? {
-        return Ok(Published::TokenInvalid);
+    let has_name = |names: &Glob| names.matches(new.path.name());
+    match tokens::permit(transaction, new.token, now, has_name)? {
+        Permit::Granted => {}
+        Permit::Invalid => return Ok(Published::TokenInvalid),
+        Permit::OtherName(names) => return Ok(Published::OtherName(names)),
     }
     if !caches::restore(transaction, new.cache)? {
         return Ok(Published::CacheDeleted);

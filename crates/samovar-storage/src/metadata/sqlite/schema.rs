@@ -8,16 +8,17 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-pub(crate) const SCHEMA: i64 = 5;
+pub(crate) const SCHEMA: i64 = 6;
 
 /// The SQL statements that upgrade each version to the next. The first ones create version 1 in an
 /// empty database.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
 ];
 
 /// Upgrades the database to the present schema version, in one transaction.

@@ -2,9 +2,29 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use samovar_nix::Glob;
+
+use super::schema::SCHEMA;
 use crate::error::StorageError;
 use crate::metadata::NewToken;
 use crate::token::{Rights, Token, TokenHash};
+
+/// Bit in the column `rights` of a token with a pattern in the column `names`: the right to push
+/// these names. Servers of schema 5 and older read neither, so they refuse uploads with the token.
+const PUSH_NAMES: i64 = 8;
+
+/// Schema version in which the column `names` was added.
+const NAMES_SCHEMA: i64 = 6;
+
+/// The decision whether a token permits a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Permit {
+    Granted,
+    /// The token was revoked or has expired.
+    Invalid,
+    /// The token permits only names that match this pattern.
+    OtherName(Glob),
+}
 
 pub(super) fn add(
     connection: &Connection,
@@ -12,14 +32,25 @@ pub(super) fn add(
     token: &NewToken,
     now: i64,
 ) -> Result<i64, StorageError> {
+    let rights = match token.rights {
+        rights @ Rights { push: true, .. } if token.names.is_some() => {
+            let others = Rights {
+                push: false,
+                ..rights
+            };
+            others.bits() | PUSH_NAMES
+        }
+        rights => rights.bits(),
+    };
     connection.execute(
-        "insert into token (hash, name, cache, rights, created_at, expires_at) \
-         values (?1, ?2, ?3, ?4, ?5, ?6)",
+        "insert into token (hash, name, cache, names, rights, created_at, expires_at) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![
             hash.0,
             token.name,
-            token.cache,
-            token.rights.bits(),
+            token.cache.as_ref().map(Glob::to_string),
+            token.names.as_ref().map(Glob::to_string),
+            rights,
             now,
             token.expires_at
         ],
@@ -27,11 +58,10 @@ pub(super) fn add(
     Ok(connection.last_insert_rowid())
 }
 
-pub(crate) fn all(connection: &Connection) -> Result<Vec<Token>, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select id, name, cache, rights, created_at, expires_at, revoked_at from token \
-         order by id desc",
-    )?;
+/// Returns all tokens of a database with this schema version.
+pub(crate) fn all(connection: &Connection, schema: i64) -> Result<Vec<Token>, StorageError> {
+    let query = format!("{} order by id desc", select(schema));
+    let mut statement = connection.prepare_cached(&query)?;
     let rows = statement.query_map([], token_of)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -40,10 +70,8 @@ pub(super) fn find(
     connection: &Connection,
     hash: &TokenHash,
 ) -> Result<Option<Token>, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select id, name, cache, rights, created_at, expires_at, revoked_at from token \
-         where hash = ?1",
-    )?;
+    let mut statement =
+        connection.prepare_cached(&format!("{} where hash = ?1", select(SCHEMA)))?;
     Ok(statement.query_row([hash.0], token_of).optional()?)
 }
 
@@ -52,14 +80,31 @@ pub(super) fn is_valid(
     token: i64,
     now: i64,
 ) -> Result<bool, StorageError> {
-    let is_valid: Option<bool> = connection
+    Ok(permit(connection, token, now, |_names| true)? == Permit::Granted)
+}
+
+/// Decides whether a token permits a change now. `matches` returns whether the names of the change
+/// match the token's pattern; it is not called if the token has none.
+pub(super) fn permit(
+    connection: &Connection,
+    token: i64,
+    now: i64,
+    matches: impl FnOnce(&Glob) -> bool,
+) -> Result<Permit, StorageError> {
+    let found: Option<(bool, Option<String>)> = connection
         .prepare_cached(
-            "select revoked_at is null and (expires_at is null or expires_at > ?2) from token \
-             where id = ?1",
+            "select revoked_at is null and (expires_at is null or expires_at > ?2), names \
+             from token where id = ?1",
         )?
-        .query_row(params![token, now], |row| row.get(0))
+        .query_row(params![token, now], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    Ok(is_valid == Some(true))
+    let Some((true, names)) = found else {
+        return Ok(Permit::Invalid);
+    };
+    Ok(match names.map(|names| Glob::new(&names)) {
+        Some(names) if !matches(&names) => Permit::OtherName(names),
+        _ => Permit::Granted,
+    })
 }
 
 pub(super) fn revoke(connection: &Connection, name: &str, now: i64) -> Result<usize, StorageError> {
@@ -70,14 +115,138 @@ pub(super) fn revoke(connection: &Connection, name: &str, now: i64) -> Result<us
     Ok(count)
 }
 
+/// Returns a query for the columns that [`token_of`] reads, from a database with this schema
+/// version.
+fn select(schema: i64) -> String {
+    let names = match schema < NAMES_SCHEMA {
+        true => "null",
+        false => "names",
+    };
+    format!(
+        "select id, name, cache, {names}, rights, created_at, expires_at, revoked_at from token"
+    )
+}
+
 fn token_of(row: &Row<'_>) -> rusqlite::Result<Token> {
+    let pattern = |text: Option<String>| text.map(|text| Glob::new(&text));
+    let bits: i64 = row.get(4)?;
+    let rights = Rights::from_bits(bits);
     Ok(Token {
         id: row.get(0)?,
         name: row.get(1)?,
-        cache: row.get(2)?,
-        rights: Rights::from_bits(row.get(3)?),
-        created_at: row.get(4)?,
-        expires_at: row.get(5)?,
-        revoked_at: row.get(6)?,
+        cache: pattern(row.get(2)?),
+        names: pattern(row.get(3)?),
+        rights: Rights {
+            push: rights.push || bits & PUSH_NAMES != 0,
+            ..rights
+        },
+        created_at: row.get(5)?,
+        expires_at: row.get(6)?,
+        revoked_at: row.get(7)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{backup, schema};
+    use super::*;
+
+    fn new(rights: &str, names: Option<&str>) -> NewToken {
+        NewToken {
+            name: "ci".to_owned(),
+            cache: Some(Glob::new("team-*")),
+            names: names.map(Glob::new),
+            rights: rights.parse().unwrap(),
+            expires_at: Some(10),
+        }
+    }
+
+    fn database() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut connection).unwrap();
+        connection
+    }
+
+    #[test]
+    fn tokens_are_read_as_they_were_added() {
+        let connection = database();
+        for (number, (rights, names)) in [
+            ("read,push", None),
+            ("push", Some("mr-*")),
+            ("read", Some("mr-*")),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let hash = TokenHash([u8::try_from(number).unwrap(); 32]);
+            let new = new(rights, names);
+            let id = add(&connection, &hash, &new, 1).unwrap();
+            let found = find(&connection, &hash).unwrap().unwrap();
+            assert_eq!(all(&connection, SCHEMA).unwrap()[0], found);
+            assert_eq!((found.id, found.rights), (id, new.rights));
+            assert_eq!((found.cache, found.names), (new.cache, new.names));
+        }
+    }
+
+    #[test]
+    fn a_restored_token_has_its_patterns() {
+        let connection = database();
+        let hash = TokenHash([7; 32]);
+        add(&connection, &hash, &new("push", Some("mr-*")), 1).unwrap();
+        let mut lines = Vec::new();
+        let mut write = |line: &str| {
+            lines.push(line.to_owned());
+            Ok(())
+        };
+        backup::dump(&connection, &mut write).unwrap();
+        let mut other = database();
+        let transaction = other.transaction().unwrap();
+        backup::restore(&transaction, &lines).unwrap();
+        transaction.commit().unwrap();
+        assert_eq!(
+            find(&other, &hash).unwrap(),
+            find(&connection, &hash).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_server_of_schema_5_refuses_a_token_for_some_names() {
+        let connection = database();
+        add(
+            &connection,
+            &TokenHash([0; 32]),
+            &new("read,push", Some("mr-*")),
+            1,
+        )
+        .unwrap();
+        let bits: i64 = connection
+            .query_row("select rights from token", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(Rights::from_bits(bits).to_string(), "read");
+        let old = all(&connection, NAMES_SCHEMA - 1).unwrap();
+        assert_eq!(old[0].names, None);
+    }
+
+    #[test]
+    fn permits() {
+        let connection = database();
+        let id = add(
+            &connection,
+            &TokenHash([0; 32]),
+            &new("push", Some("mr-*")),
+            1,
+        )
+        .unwrap();
+        let permit = |id, now, name: &str| {
+            permit(&connection, id, now, |names| names.matches(name)).unwrap()
+        };
+        assert_eq!(permit(id, 9, "mr-1"), Permit::Granted);
+        assert_eq!(permit(id, 9, "main"), Permit::OtherName(Glob::new("mr-*")));
+        assert_eq!(permit(id, 10, "mr-1"), Permit::Invalid);
+        assert_eq!(permit(id + 1, 9, "mr-1"), Permit::Invalid);
+        let all = add(&connection, &TokenHash([1; 32]), &new("push", None), 1).unwrap();
+        assert_eq!(permit(all, 9, "main"), Permit::Granted);
+        revoke(&connection, "ci", 5).unwrap();
+        assert_eq!(permit(id, 9, "mr-1"), Permit::Invalid);
+    }
 }

@@ -1,0 +1,297 @@
+//! A token uploads only into the caches, and only under the names, for which it was created.
+
+mod support;
+mod support_protocol;
+mod support_push;
+mod support_uploads;
+
+use std::fs;
+
+use serde_json::json;
+use support::{samovar, secret_file};
+use support_protocol::Push;
+use support_push::{Pusher, exits_with};
+use support_uploads::{MadePath, Running, Site};
+use testkit::http1::Response;
+use testkit::nix::{OwnStore, local, nix};
+use testkit::process::{fails, finish, output};
+
+/// Asserts that a response is a refusal of one line that contains all these texts.
+#[track_caller]
+fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
+    let text = response.text();
+    assert_eq!(
+        (response.status, text.lines().count()),
+        (status, 1),
+        "{text}"
+    );
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// Uploads the NAR file of a path, then its narinfo. Returns the response to the latter.
+fn put(server: &Running, token: &str, path: &MadePath) -> Response {
+    let file = server.put(token, &path.file_target(), &path.file);
+    assert_eq!(file.status, 200, "{}", file.text());
+    server.put(token, &path.target(), path.narinfo())
+}
+
+#[test]
+fn only_names_that_match_the_pattern_are_published() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&["--names", "mr-?-*"]);
+    for name in ["mr-1-", "mr-1-app"] {
+        let path = MadePath::new(name);
+        assert_eq!(put(&server, &token, &path).status, 200, "{name}");
+        server.assert_serves(&path);
+    }
+    // The hash part is not part of the name.
+    for name in ["mr-12-app", "mr-1", "app", "a-mr-1-app", "MR-1-app"] {
+        let path = MadePath::new(name);
+        let response = put(&server, &token, &path);
+        let quoted = format!("{name:?}");
+        assert_refused(&response, 422, &[&quoted, "\"mr-?-*\"", "another token"]);
+        server.assert_lacks(&path);
+    }
+    // A path that exists is not changed either: a second upload could add signatures.
+    let main = MadePath::new("main");
+    server.publish(&site.token(&[]), &main);
+    let before = server.get(&main.target()).text();
+    let signed = format!("{}Sig: a-1:{}==\n", main.narinfo(), "A".repeat(86));
+    server.put(&token, &main.file_target(), &main.file);
+    assert_refused(
+        &server.put(&token, &main.target(), signed),
+        422,
+        &["\"main\""],
+    );
+    assert_eq!(server.get(&main.target()).text(), before);
+    // References may have other names if they are in the cache.
+    let app = MadePath::new("mr-2-app").referring_to(&main.store_path);
+    assert_eq!(put(&server, &token, &app).status, 200);
+}
+
+#[test]
+fn a_push_with_one_other_name_publishes_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&["--names", "mr-*"]);
+    let (good, bad) = (MadePath::new("mr-1"), MadePath::new("main"));
+    let push = Push::new(&server, &token);
+    let paths = [&good, &bad];
+    let (id, _) = push.open(&paths);
+    push.pack(&id, &paths);
+    let response = push.publish(&id, &paths);
+    assert_refused(&response, 422, &["narinfo 2 of", "\"main\"", "\"mr-*\""]);
+    server.assert_lacks(&good);
+    push.published(&id, &[&good]);
+    server.assert_serves(&good);
+}
+
+#[test]
+fn a_revoked_token_publishes_no_name_at_all() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&["--name", "mr", "--names", "mr-*"]);
+    let path = MadePath::new("mr-1");
+    let push = Push::new(&server, &token);
+    let (id, _) = push.open(&[&path]);
+    push.pack(&id, &[&path]);
+    site.revoke("mr");
+    assert_refused(&push.publish(&id, &[&path]), 401, &["revoked"]);
+    server.assert_lacks(&path);
+}
+
+#[test]
+fn build_logs_and_realisations_need_matching_names() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&["--names", "mr-*"]);
+    let (good, bad) = (MadePath::new("mr-1"), MadePath::new("main"));
+    for path in [&good, &bad] {
+        server.publish(&site.token(&[]), path);
+    }
+    let log = |path: &MadePath| format!("/log/{}.drv", &path.store_path[11..]);
+    assert_eq!(server.put(&token, &log(&good), "log").status, 200);
+    assert_refused(&server.put(&token, &log(&bad), "log"), 422, &["\"main\""]);
+    assert_eq!(server.get(&log(&bad)).status, 404);
+
+    let document = |path: &MadePath| json!({ "outPath": path.store_path[11..] }).to_string();
+    let of = |path: &MadePath| format!("/build-trace-v2/{}.drv/out.doi", &path.store_path[11..]);
+    for (derivation, path, status) in [
+        (&good, &good, 200),
+        (&good, &bad, 422),
+        (&bad, &good, 422),
+        (&bad, &bad, 422),
+    ] {
+        let response = server.put(&token, &of(derivation), document(path));
+        assert_eq!(response.status, status, "{}", response.text());
+    }
+    assert_refused(
+        &server.put(&token, &of(&bad), document(&good)),
+        422,
+        &["main.drv", "mr-1", "\"mr-*\"", "a token for all names"],
+    );
+    // In this form, the name of the derivation is unknown.
+    let id = format!("sha256:{}!out", "1".repeat(64));
+    let text = json!({ "id": id, "outPath": good.store_path[11..] }).to_string();
+    let target = format!("/realisations/{id}.doi");
+    assert_refused(
+        &server.put(&token, &target, &text),
+        422,
+        &["only by a hash"],
+    );
+    assert_eq!(server.put(&site.token(&[]), &target, &text).status, 200);
+}
+
+#[test]
+fn nix_and_samovar_push_report_the_name_and_the_pattern() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&["--names", "mr-*"]);
+    let store = OwnStore::new();
+    let (good, bad) = (
+        store.add_file("mr-app", b"merge request"),
+        store.add_file("main-app", b"main"),
+    );
+    let home = tempfile::tempdir().unwrap();
+    let login = format!("machine 127.0.0.1 login a password {token}\n");
+    let netrc = secret_file(home.path(), "netrc", &login);
+    let copy = |path: &str| {
+        let mut command = nix("nix", home.path());
+        command.args(["copy", "--from", &local(store.root()), "--no-check-sigs"]);
+        command.args(["--to", &format!("{}/upload", server.url()), path]);
+        command.args(["--option", "netrc-file"]).arg(&netrc);
+        command
+    };
+    output(&mut copy(&good));
+    let error = fails(&mut copy(&bad));
+    assert!(
+        error.contains("\"main-app\"") && error.contains("\"mr-*\""),
+        "{error}"
+    );
+
+    // The push protocol: a path that is refused does not stop the others.
+    let other = store.add_file("mr-other", b"other");
+    let pusher = Pusher::new(&local(store.root()), &token);
+    let text = exits_with(&mut pusher.push(&server.url(), &[&other, &bad]), 1);
+    let failed = format!("failed {bad}: ");
+    assert!(
+        text.contains(&failed) && text.contains("\"mr-*\""),
+        "{text}"
+    );
+    assert!(text.contains("pushed 1 path,"), "{text}");
+}
+
+#[test]
+fn a_cache_pattern_selects_caches() {
+    let site = Site::new();
+    site.configure_empty("[caches.team-a]\n[caches.team-ab]\n[caches.other]\n");
+    let server = site.start();
+    let path = MadePath::new("app");
+    for (pattern, accepted) in [
+        ("team-?", &["team-a"][..]),
+        ("team-*", &["team-a", "team-ab"]),
+        ("other", &["other"]),
+        ("oth", &[]),
+        ("*", &["team-a", "team-ab", "other"]),
+    ] {
+        let token = site.token(&["--cache", pattern]);
+        for cache in ["team-a", "team-ab", "other"] {
+            let target = format!("/{cache}{}", path.file_target());
+            let response = server.put(&token, &target, &path.file);
+            let is_accepted = accepted.contains(&cache);
+            let status = if is_accepted { 200 } else { 401 };
+            assert_eq!(
+                response.status,
+                status,
+                "{pattern} {cache}: {}",
+                response.text()
+            );
+        }
+    }
+    // A pattern is not the name of a cache.
+    let mut list = samovar();
+    let list = output(
+        list.args(["cache", "list", "--storage"])
+            .arg(site.storage()),
+    );
+    assert!(!list.contains('*') && !list.contains('?'), "{list}");
+}
+
+#[test]
+fn the_command_shows_what_a_token_is_for() {
+    let site = Site::new();
+    let storage = site.storage();
+    let token = |arguments: &[&str]| {
+        let mut command = samovar();
+        command
+            .arg("token")
+            .arg(arguments[0])
+            .arg("--storage")
+            .arg(&storage);
+        let output = finish(command.args(&arguments[1..]));
+        assert!(output.status.success(), "{output:?}");
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let new = [
+        "create",
+        "--name",
+        "ci",
+        "--cache",
+        "team-*",
+        "--names",
+        "mr-*",
+        "--expires",
+        "30d",
+    ];
+    let (secret, notes) = token(&new);
+    assert_eq!((secret.len(), secret.lines().count()), (5 + 43 + 1, 1));
+    for part in [
+        "is a new storage",
+        storage.to_str().unwrap(),
+        "It expires on 20",
+        "samovar use --token-file FILE URL",
+        "machine HOST login ci password TOKEN",
+        "no cache of this storage has the name \"team-*\" yet",
+    ] {
+        assert!(notes.contains(part), "{part:?} is not in {notes:?}");
+    }
+    site.configure_empty("[caches.team-a]\n");
+    site.start().process.terminate();
+    let (_, notes) = token(&new);
+    assert!(
+        !notes.contains("new storage") && !notes.contains("no cache"),
+        "{notes}"
+    );
+    let (_, notes) = token(&["create", "--name", "all", "--cache", "team-b"]);
+    assert!(
+        notes.contains("\"team-b\" yet") && notes.contains("never expires"),
+        "{notes}"
+    );
+
+    let (list, _) = token(&["list"]);
+    let rows: Vec<Vec<&str>> = list
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows[0][..4], ["NAME", "RIGHTS", "CACHE", "NAMES"]);
+    assert_eq!(rows[1][..4], ["all", "read,push", "team-b", "all"]);
+    assert_eq!(rows[2][..4], ["ci", "read,push", "team-*", "mr-*"]);
+}
+
+#[test]
+fn a_directory_with_other_files_does_not_become_a_storage() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("photo"), "").unwrap();
+    let mut command = samovar();
+    command.args(["token", "create", "--name", "ci", "--storage"]);
+    let error = fails(command.arg(dir.path()));
+    assert!(
+        error.contains("is not a storage") && error.contains("photo"),
+        "{error}"
+    );
+    assert!(!dir.path().join(".samovar").exists());
+}
