@@ -4,6 +4,7 @@
 
 mod storage;
 
+use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
@@ -11,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use samovar_cache::access::Access;
 use samovar_cache::{NarCacheDirectory, Rule, load_key};
@@ -29,6 +31,10 @@ const DESCRIPTORS_MIN: u64 = 4096;
 /// A certificate that expires within this time gets a warning: automatic renewal should have
 /// replaced it by now.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// How to get a signing key.
+const NEW_KEY: &str = "nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE, and add \
+                       SECRET-FILE to secret-key-files";
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +130,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     let uploaded = storage::examine(config, findings);
     let store = store(config, findings);
     roots(config, store.as_deref(), findings);
-    daemon(config, findings);
+    daemon(config, store.as_deref(), findings);
     Examined {
         keys,
         store,
@@ -138,7 +144,8 @@ fn access(config: &Configuration, findings: &mut Findings) {
         match Access::new(cache.access.clone()) {
             Ok((_, warnings)) => {
                 for warning in &warnings {
-                    findings.warning("access", warning, "see the message");
+                    let (fault, fix) = split(warning, "add an entry to it, or remove it");
+                    findings.warning("access", fault, fix);
                 }
                 if warnings.is_empty() {
                     let prefix = &cache.prefix;
@@ -206,21 +213,25 @@ fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {
             findings.warning(
                 "key",
                 format!("{name} has no signing key: clients accept only paths signed by others"),
-                "nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE, and add \
-                 SECRET-FILE to secret-key-files",
+                NEW_KEY,
             );
         }
         for path in &cache.secret_key_files {
             match load_key(path) {
                 Ok(loaded) => {
-                    for warning in loaded.warnings {
-                        findings.warning("key", warning, "see the message");
+                    for warning in &loaded.warnings {
+                        let (fault, fix) = split(warning, NEW_KEY);
+                        findings.warning("key", fault, fix);
                     }
                     let public = loaded.key.public();
                     findings.ok("key", format!("{name} signs with {public}"));
                     keys.push(public);
                 }
-                Err(error) => findings.error("key", error.to_string(), "see the message"),
+                Err(error) => {
+                    let message = error.to_string();
+                    let (fault, fix) = split(&message, NEW_KEY);
+                    findings.error("key", fault, fix);
+                }
             }
         }
     }
@@ -380,12 +391,28 @@ fn directories(config: &Configuration, findings: &mut Findings) {
     }
 }
 
+/// Splits a message "fault: fix". `other_fix`: the fix for a message that has none.
+fn split<'a>(message: &'a str, other_fix: &'a str) -> (&'a str, &'a str) {
+    message.rsplit_once(": ").unwrap_or((message, other_fix))
+}
+
 /// Creates a temporary file in the directory and removes it immediately.
 fn tempfile_in(directory: &Path) -> io::Result<()> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TMPFILE;
-    rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR)?;
-    Ok(())
+    match rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR) {
+        // NFS and FUSE have no unnamed files.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let path = directory.join(format!(".samovar-doctor-{}", std::process::id()));
+            File::create_new(&path)?;
+            fs::remove_file(path)
+        }
+        opened => Ok(opened.map(drop)?),
+    }
 }
+
+/// How to give the server a store that it can read.
+const STORE_FIX: &str = "start nix-daemon, or let the server's user read the database and the \
+                         files of the store; to serve another store, set the option `store`";
 
 fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Store>> {
     let opened = Settings::from_process()
@@ -394,38 +421,42 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            findings.error("store", format!("{error:#}"), "see the message");
+            findings.error("store", format!("{error:#}"), STORE_FIX);
             return None;
         }
     };
     if let Some(remark) = store.take_schema_warning() {
-        findings.warning("store", remark.to_string(), "see the message");
+        findings.warning(
+            "store",
+            remark.to_string(),
+            "upgrade Samovar, if there is a version that supports this schema",
+        );
     }
     match store.newest(None, 1) {
         Ok(paths) if paths.is_empty() => findings.warning(
             "store",
             format!("{} holds no paths", store.store_dir()),
-            "see the option `store`, unless the store is new",
+            "none needed for a new store; otherwise set the option `store` to another one",
         ),
         Ok(_) => findings.ok("store", format!("{} is readable", store.store_dir())),
         Err(error) => {
-            let fix = "see the message; the database must be readable for the server's user";
-            findings.error("store", error.to_string(), fix);
+            findings.error("store", error.to_string(), STORE_FIX);
             return None;
         }
     }
     Some(store)
 }
 
-fn daemon(config: &Configuration, findings: &mut Findings) {
+/// Checks the daemon of the store. `store`: `None` if the store cannot be read.
+fn daemon(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
     if config.gc_lease == Some(Duration::ZERO) {
         return;
     }
-    let Ok(settings) = Settings::from_process() else {
+    let Some(daemon) = store.and_then(Store::daemon) else {
         return;
     };
-    let socket = settings.socket();
-    match UnixStream::connect(&socket) {
+    let socket = daemon.socket();
+    match UnixStream::connect(socket) {
         Ok(_) => findings.ok(
             "daemon",
             "nix-daemon protects paths that are being sent from garbage collection",

@@ -46,17 +46,17 @@ pub enum StorageError {
     )]
     Damaged(String),
     /// The directory is a storage, but its database is missing or empty.
-    #[error("the database .samovar/db.sqlite of this storage is missing: {NEW_DATABASE}")]
+    #[error("the database .samovar/db.sqlite of this storage is missing; {NEW_DATABASE}")]
     DatabaseMissing,
     /// The directory is a binary cache that is not a storage.
     #[error(
-        "the directory is a binary cache without a database: to make it a storage, run samovar \
+        "the directory is a binary cache without a database; to make it a storage, run samovar \
          import with the options of the server; if it was a storage and has lost its database, run \
          samovar import --rebuild instead"
     )]
     NotImported,
     /// This path, which is named as a storage, is not a directory.
-    #[error("{0:?} is not a directory")]
+    #[error("{0:?} is not a directory; name another path with --storage")]
     NotADirectory(PathBuf),
     /// The directory of the database cannot be created.
     #[error(
@@ -71,7 +71,7 @@ pub enum StorageError {
     },
     /// A file or directory of the storage belongs to another user, and this one may not use it.
     #[error(
-        "{path:?} belongs to the user {owner}, but this program runs as user {user}: run it as the \
+        "{path:?} belongs to the user {owner}, but this program runs as user {user}; run it as the \
          user of the server; if that is user {user}, give it all files of the storage with chown -R"
     )]
     Owner {
@@ -88,7 +88,8 @@ pub enum StorageError {
     /// The storage directory and the database belong to different storages.
     #[error(
         "storage directory and database do not belong together: .samovar/store-id is {directory}, \
-         the database has {database}; if the right database is lost, run samovar import --rebuild"
+         the database has {database}; restore both from the same copy, or, if the right database \
+         is lost, move this one away and run samovar import --rebuild"
     )]
     StoreId {
         /// The identifier in the storage directory.

@@ -50,6 +50,12 @@ fn doctor(words: &[&str]) -> (String, bool) {
     command.args(["doctor", "--store", &sample_store()]);
     let output = command.args(words).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.windows(2) {
+        let has_problem = pair[0].starts_with("error ") || pair[0].starts_with("warning ");
+        let has_fix = pair[1].starts_with("        fix: ") && !pair[1].contains("see the message");
+        assert!(has_fix || !has_problem, "{pair:?}");
+    }
     (text, output.status.success())
 }
 
@@ -130,18 +136,18 @@ fn server_errors() {
     check(
         &["--secret-key-files", text(&nowhere)],
         "does not exist",
-        "see the message",
+        "make one with `nix-store --generate-binary-cache-key",
     );
     check(
         &["--secret-key-files", text(&nonsense)],
         "key",
-        "see the message",
+        "one line NAME:BASE64",
     );
     let store = format!("local?root={}", text(&empty));
     check(
         &["--set", &format!("store={store}"), "--store", &store],
         "store:",
-        "",
+        "set the option `store`",
     );
     check(
         &["--listen", "192.0.2.1:5000"],
@@ -315,4 +321,25 @@ fn a_store_that_the_servers_user_cannot_read() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("error   store: "), "{text}");
     assert!(!output.status.success());
+}
+
+/// The socket in the warning is that of the configured store, which may have a daemon of its own.
+#[test]
+fn the_daemon_of_the_configured_store_is_checked() {
+    let store = testkit::nix::OwnStore::new();
+    let mut command = samovar();
+    command.args(["doctor", "--listen", "127.0.0.1:0", "--store"]);
+    let output = command
+        .arg(testkit::nix::local(store.root()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("warning daemon: "));
+    let socket = format!(
+        "{}/nix/var/nix/daemon-socket/socket",
+        store.root().display()
+    );
+    assert!(line.is_some_and(|line| line.contains(&socket)), "{text}");
 }

@@ -2,6 +2,7 @@
 
 mod support;
 mod support_uploads;
+mod support_volatile;
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use samovar_storage::DATABASE;
 use support::samovar;
 use support_uploads::{MadePath, Site};
+use support_volatile::VolatileDisk;
 use testkit::process::output;
 
 /// Runs `samovar doctor` with the site's configuration. Returns the findings about the storage, in
@@ -201,8 +203,8 @@ fn a_damaged_or_newer_database_is_an_error() {
     assert_finds(
         &damaged,
         "error",
-        "the database is damaged",
-        "from a backup",
+        "database is damaged",
+        "samovar import --rebuild",
     );
 }
 
@@ -217,5 +219,111 @@ fn a_storage_that_cannot_be_made_is_an_error() {
         "error",
         "the server cannot write to",
         "chown -R USER DIR/storage",
+    );
+}
+
+#[test]
+fn a_lost_database_and_a_binary_cache_are_errors() {
+    let site = Site::new();
+    drop(site.start());
+    fs::remove_file(site.storage().join(DATABASE)).expect("is there");
+    let lost = doctor(&site);
+    assert_finds(
+        &lost,
+        "error",
+        "db.sqlite of this storage is missing",
+        "--rebuild",
+    );
+    fs::remove_dir_all(site.storage()).expect("is there");
+    fs::create_dir_all(site.storage().join("nar")).expect("makes a directory");
+    fs::write(site.storage().join("nar/x.nar"), "x").expect("writes");
+    let cache = doctor(&site);
+    assert_finds(
+        &cache,
+        "error",
+        "is a binary cache without a database",
+        "samovar import",
+    );
+}
+
+#[test]
+fn a_missing_directory_is_not_called_writable() {
+    let site = Site::new();
+    let text = "ok      storage: DIR/storage does not exist yet; the server can create it\n";
+    let findings = doctor(&site);
+    assert!(findings.contains(text), "{findings}");
+    // The command resolves a relative path as the server does, by the working directory.
+    let mut command = samovar();
+    command.args(["doctor", "--storage", "relative"]);
+    let done = command.current_dir(site.dir()).output().expect("runs");
+    let findings = String::from_utf8(done.stdout).expect("is text");
+    let text = format!("{}/relative does not exist yet", site.dir().display());
+    assert!(findings.contains(&text), "{findings}");
+}
+
+#[test]
+fn a_storage_in_memory_causes_a_warning() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return;
+    };
+    let storage = dir.path().join("storage");
+    let site = Site::with_storage(dir, storage);
+    drop(site.start());
+    let findings = doctor(&site);
+    assert_finds(
+        &findings,
+        "warning",
+        "is in memory (tmpfs)",
+        "move the storage to a disk",
+    );
+    assert!(!findings.contains("error"), "{findings}");
+}
+
+#[test]
+fn a_storage_on_fuse_causes_a_warning() {
+    let dir = tempfile::tempdir().expect("makes a directory");
+    let (disk, at) = (VolatileDisk::new(1), dir.path().join("disk"));
+    fs::create_dir(&at).expect("makes a directory");
+    let Some(mounted) = disk.mount(&at) else {
+        return;
+    };
+    let site = Site::with_storage(dir, at.join("storage"));
+    drop(site.start());
+    let findings = doctor(&site);
+    assert_finds(
+        &findings,
+        "warning",
+        "is on a FUSE file system",
+        "use a local file system",
+    );
+    assert!(
+        findings.contains("ok      storage: DIR/disk/storage is writable\n"),
+        "{findings}"
+    );
+    assert!(!findings.contains("error"), "{findings}");
+    drop(mounted);
+}
+
+/// Runs where users may mount file systems in namespaces of their own.
+#[test]
+fn a_full_disk_is_an_error() {
+    let site = Site::new();
+    fs::create_dir(site.storage()).expect("makes a directory");
+    let program = samovar().get_program().to_owned();
+    let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" && cat /dev/zero >\"$1/fill\" 2>&-; \
+                  test -e \"$1/fill\" && exec \"$2\" doctor --config \"$3\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
+    command.arg(site.storage()).arg(program).arg(site.config());
+    let Ok(done) = command.output() else { return };
+    let findings = String::from_utf8_lossy(&done.stdout);
+    if findings.is_empty() {
+        return;
+    }
+    let text = "is full: 0 B of 1.0 MiB are free; uploads are refused";
+    assert!(findings.contains(text), "{findings}");
+    assert!(
+        findings.contains("fix: delete other files, or use a larger disk"),
+        "{findings}"
     );
 }

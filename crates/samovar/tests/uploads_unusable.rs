@@ -187,7 +187,7 @@ fn a_storage_of_another_user_is_reported_with_both_users() {
         fails(command.arg(storage))
     };
     let text = refused(&site.storage());
-    let part = "belongs to the user 0, but this program runs as user 65534: run it as the user of";
+    let part = "belongs to the user 0, but this program runs as user 65534; run it as the user of";
     assert!(text.contains(part), "{text}");
     // The administrator has run a command as root on a storage of the server's user.
     let private = site.storage().join(".samovar");

@@ -6,7 +6,7 @@ use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Inspection, StorageError, human_size, inspect};
+use samovar_storage::{Inspection, RootKind, StorageError, human_size, inspect};
 
 use super::{Findings, tempfile_in};
 use crate::config::Configuration;
@@ -41,6 +41,8 @@ const TMPFS: u32 = 0x0102_1994;
 pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option<StorePath> {
     let directory = config.storage.as_ref()?;
     clock(now(), None, findings);
+    // A relative path ends at the working directory, not at the root.
+    let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     let existing = directory.ancestors().find(|path| path.exists());
     let existing = existing.unwrap_or(Path::new("/"));
     if !directory_is_usable(directory, existing, findings) {
@@ -50,7 +52,13 @@ pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option
         file_system(directory, &found, findings);
     }
     space(directory, existing, findings);
-    match inspect(directory) {
+    // Without a database, a new storage is the only kind of directory that the server opens.
+    let inspected = RootKind::of(directory).and_then(|kind| match kind {
+        RootKind::Storage | RootKind::New => inspect(directory),
+        RootKind::WithoutDatabase => Err(StorageError::DatabaseMissing),
+        RootKind::BinaryCache => Err(StorageError::NotImported),
+    });
+    match inspected {
         Ok(None) => findings.warning(
             SUBJECT,
             format!("{directory:?} has no database yet; the server makes it"),
@@ -84,7 +92,11 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
     };
     match tried {
         Ok(()) => {
-            findings.ok(SUBJECT, format!("{shown} is writable"));
+            let text = match directory.exists() {
+                true => format!("{shown} is writable"),
+                false => format!("{shown} does not exist yet; the server can create it"),
+            };
+            findings.ok(SUBJECT, text);
             true
         }
         Err((path, error)) => {
@@ -135,7 +147,13 @@ fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let all = disk.f_blocks.saturating_mul(disk.f_frsize);
     let text = format!("{} of {} are free", human_size(free), human_size(all));
-    if free < all / 10 {
+    if free == 0 {
+        findings.error(
+            SUBJECT,
+            format!("the disk of {directory:?} is full: {text}; uploads are refused"),
+            "delete other files, or use a larger disk; then set uploads.retention-size",
+        );
+    } else if free < all / 10 {
         findings.warning(
             SUBJECT,
             format!("the disk of {directory:?} is nearly full: {text}"),
@@ -147,24 +165,28 @@ fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
 }
 
 fn failed(directory: &Path, error: &StorageError, findings: &mut Findings) {
+    let message = error.to_string();
+    let (fault, fix) = message.split_once("; ").unwrap_or((
+        &message,
+        "let the server's user read and write all files of the storage, and check that its disk \
+         has free space and no faults",
+    ));
     let fix = match error {
         StorageError::SchemaTooNew { .. } => "run the version of Samovar that wrote the database",
-        _ => "see the message; the server's user must be able to read and write all of it",
+        _ => fix,
     };
-    findings.error(SUBJECT, format!("{directory:?}: {error}"), fix);
+    findings.error(SUBJECT, format!("{directory:?}: {fault}"), fix);
 }
 
 fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
     let shown = directory.display();
     if let Some(first) = found.damage.first() {
-        findings.error(
-            SUBJECT,
-            format!(
-                "the database is damaged ({} problems): {first}",
-                found.damage.len()
-            ),
-            "stop the server, and restore .samovar/db.sqlite from a backup",
-        );
+        let count = found.damage.len();
+        let reason = match count {
+            1 => first.clone(),
+            _ => format!("{first}, and {} more", count - 1),
+        };
+        failed(directory, &StorageError::Damaged(reason), findings);
         return;
     }
     let schema = found.schema;

@@ -1,6 +1,6 @@
 //! [`Daemon`]: a pool of connections to one daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,12 @@ impl Daemon {
                 realisations: Mutex::default(),
             }),
         }
+    }
+
+    /// Returns the path of the daemon's socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.shared.socket
     }
 
     /// Checks that the daemon responds; connects unless a connection is open.

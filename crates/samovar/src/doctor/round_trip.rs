@@ -76,8 +76,10 @@ fn check_path(
     let (url, dir) = (cache.url(), cache.store_dir());
     let shown = path.display(dir);
     let narinfos = cache.narinfos(&[path.hash_part()]);
-    let narinfos =
-        narinfos.map_err(|error| (format!("{error:#}"), "see the message and the server's log"))?;
+    let narinfos = narinfos.map_err(|error| {
+        let fix = "look for the cause in the log of the server, and repeat the check";
+        (format!("{error:#}"), fix)
+    })?;
     let Some(narinfo) = narinfos.into_iter().next().flatten() else {
         let text = format!("{url} does not have {shown}, the newest {kind}");
         let fix = match kind {

@@ -9,6 +9,11 @@
     clippy::print_stdout,
     reason = "a test fails by panicking, and says what it has not tested"
 )]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
