@@ -10,6 +10,7 @@
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
 //! | [`nar`] | file trees in memory, and their NARs |
+//! | [`content`] | generated contents of files |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
 //! | [`sqlite`] | a second process with an open database, to test locking |
 //!
@@ -25,6 +26,7 @@
     reason = "a test helper fails by panicking"
 )]
 
+pub mod content;
 pub mod http1;
 #[cfg(feature = "http2")]
 pub mod http2;

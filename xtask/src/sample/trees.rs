@@ -1,8 +1,9 @@
 //! File trees of the paths in a sample store.
 
+use testkit::content::Content;
 use testkit::random::SplitMix64;
 
-use super::random::{Content, Node, file_len};
+use super::random::{Node, file_len};
 
 /// Generates a tree of about `files` small files like a `node_modules` folder: packages, each with
 /// a few nested folders of ten files. Sizes are those of [`file_len`], divided by `shrink`.
