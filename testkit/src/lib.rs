@@ -11,6 +11,7 @@
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
 //! | [`nar`] | file trees in memory, and their NARs |
 //! | [`content`] | generated contents of files |
+//! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
 //! | [`sqlite`] | a second process with an open database, to test locking |
 //!
@@ -35,6 +36,7 @@ pub mod nix;
 pub mod process;
 pub mod procfs;
 pub mod random;
+pub mod small_files;
 pub mod sqlite;
 pub mod wait;
 pub mod websocket;

@@ -26,6 +26,7 @@ mod suites;
 mod test_run;
 mod tidy;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -38,6 +39,7 @@ usage: xtask TASK [ARGUMENT...]
   setup [--test]                   install missing packages; --test: those of the tests too
   sample-store [--bench] DIR       make a store with Nix; --bench: with the benchmarks' paths
   sample-store --paths N DIR       make a store of N valid paths, nearly all without files
+  small-files [--shrink N] DIR     generate a tree of 42,246 small files, or an Nth of them
   serve [--port N]                 build the server and serve this machine's store, or the sample
   bench [OPTION...]                measure the server beside nginx and other installed caches
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
@@ -82,6 +84,11 @@ fn run() -> Result<()> {
             sample::make(Path::new(dir), sample::Kind::Rows(count))
         }
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
+        ["small-files", dir] => small_files(1, dir),
+        ["small-files", "--shrink", shrink, dir] => {
+            let shrink: NonZeroUsize = shrink.parse().context("--shrink must be a number")?;
+            small_files(shrink.get(), dir)
+        }
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {
@@ -104,6 +111,13 @@ fn run() -> Result<()> {
         [] => bail!("no task given\n\n{USAGE}"),
         [task, ..] => bail!("unknown task or wrong arguments: {task}\n\n{USAGE}"),
     }
+}
+
+/// Generates the tree of small files at `dir`, which must not exist.
+fn small_files(shrink: usize, dir: &str) -> Result<()> {
+    let tree = testkit::small_files::small_files(shrink);
+    tree.write_tree(Path::new(dir))
+        .with_context(|| format!("cannot write the tree {dir:?}"))
 }
 
 /// Parses `--port N`; the default is that of nix-serve.
