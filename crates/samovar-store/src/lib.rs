@@ -50,8 +50,8 @@ pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::Store;
 pub use tree::{
-    EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page, PageEntry,
-    PageRequest, Place, PlanError, Tree, TreeError,
+    EntryKind, EntryType, Fingerprint, Identity, ListingReader, Metadata, NarPlan, NarReader,
+    NarSink, Page, PageEntry, PageRequest, Place, PlanError, Scan, Tree, TreeError, Visit,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
 pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

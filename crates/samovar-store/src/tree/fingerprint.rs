@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::TreeError;
-use super::descent::{Descent, open_directory};
-use super::directory::{Dents, Entries};
+use super::scan::{Scan, Visit};
 
 /// A hash of the names, inode numbers, modes, sizes and times of all files of a tree. Any change
 /// through the file system changes it; corruption on the disk does not.
@@ -32,77 +30,42 @@ impl Fingerprint {
     /// Computes the fingerprint of the tree at `root`. If nothing exists there, returns a fixed
     /// fingerprint.
     pub(super) fn of(root: &Path) -> Result<Self, TreeError> {
-        let mut nodes = Nodes::default();
+        let mut hash = Sha256::new();
         match rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => nodes.hash.update(b"nothing"),
+            Err(Errno::NOENT) => hash.update(b"nothing"),
             Err(error) => return Err(error.into()),
             Ok(stat) => {
-                note(&mut nodes.hash, b"", &stat);
+                note(&mut hash, &[], &stat);
                 if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                    nodes.walk(root)?;
+                    note_all(&mut hash, root)?;
                 }
             }
         }
-        let hash: [u8; 32] = nodes.hash.finalize().into();
+        let hash: [u8; 32] = hash.finalize().into();
         let mut first = [0; 16];
         first.copy_from_slice(&hash[..16]);
         Ok(Self(first))
     }
 }
 
-#[derive(Default)]
-struct Nodes {
-    hash: Sha256,
-    descent: Descent,
-    /// One level per directory of the descent, each with the index of its next entry.
-    levels: Vec<(Entries, usize)>,
-    dents: Dents,
-}
-
-impl Nodes {
-    fn walk(&mut self, root: &Path) -> Result<(), TreeError> {
-        self.enter(open_directory(CWD, root)?)?;
-        while let Some((entries, next)) = self.levels.last_mut() {
-            if *next == entries.count() && entries.has_more() {
-                // The memory budget did not suffice for the whole directory: read its next part.
-                entries.read_on(self.descent.innermost()?, &mut self.dents)?;
-                *next = 0;
+/// Hashes the entries below the directory `root`.
+fn note_all(hash: &mut Sha256, root: &Path) -> Result<(), TreeError> {
+    let mut scan = Scan::open(root, true)?;
+    while let Some(visit) = scan.step()? {
+        match visit {
+            Visit::Entry { name, metadata } | Visit::Enter { name, metadata } => {
+                note(hash, &[name, b"\0"], &metadata.0);
             }
-            let index = *next;
-            if index == entries.count() {
-                self.hash.update(b"end");
-                self.levels.pop();
-                self.descent.leave()?;
-                continue;
-            }
-            *next += 1;
-            let parent = self.descent.innermost()?;
-            let name = entries.c_name(index)?;
-            let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            let inner = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => Some(open_directory(parent, name)?),
-                _ => None,
-            };
-            note(&mut self.hash, name.to_bytes_with_nul(), &stat);
-            if let Some(directory) = inner {
-                self.enter(directory)?;
-            }
+            Visit::Leave => hash.update(b"end"),
+            Visit::Unreadable { error, .. } => return Err(error),
         }
-        Ok(())
     }
-
-    fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
-        let mut entries = Entries::default();
-        entries.read(directory.as_fd(), &mut self.dents)?;
-        self.descent.enter(directory)?;
-        self.levels.push((entries, 0));
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Adds a file to the hash. Leaves out the device number, which may change on reboot.
-fn note(hash: &mut Sha256, name: &[u8], stat: &Stat) {
-    hash.update(name);
+fn note(hash: &mut Sha256, name: &[&[u8]], stat: &Stat) {
+    name.iter().for_each(|part| hash.update(part));
     hash.update(stat.st_mode.to_le_bytes());
     hash.update(stat.st_ino.to_le_bytes());
     hash.update(stat.st_size.to_le_bytes());

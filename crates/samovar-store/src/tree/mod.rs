@@ -6,6 +6,7 @@
 //! * `segments`, `nar_reader`, `listing_reader`: turn a traversal into bytes.
 //! * `nar_plan`: remembers a traversal in memory, so that a later reader can start at any offset.
 //! * `place`: reads one file or one page of a directory, without traversing the tree.
+//! * `scan`: reads the metadata of all entries, and goes on past those that cannot be read.
 //! * `identity`, `fingerprint`: detect changes by metadata. Comparing contents with the registered
 //!   hash is [`verify`](crate::verify()).
 //!
@@ -46,6 +47,7 @@ mod nar_reader;
 mod place;
 mod readahead;
 mod reservation;
+mod scan;
 mod segments;
 mod steps;
 mod walk;
@@ -62,6 +64,7 @@ pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
 pub use place::{EntryKind, Page, PageEntry, PageRequest, Place};
+pub use scan::{EntryType, Metadata, Scan, Visit};
 
 use nar_plan::{PlannedWalk, Planner, Replay};
 use steps::Steps;
