@@ -9,7 +9,8 @@ use clap_complete::Shell;
 use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
-    caches, client_setup, export, fsck, gc, hook, import, pin, push, secrets, serve, status, token,
+    caches, client_setup, export, fsck, gc, hook, import, pin, profile, push, secrets, serve,
+    status, token,
 };
 
 /// Defines all commands, for parsing, help, man pages and completions.
@@ -36,6 +37,7 @@ pub fn command() -> Command {
         .subcommand(fsck::command())
         .subcommand(import::command())
         .subcommand(export::command())
+        .subcommand(profile::command())
         .subcommand(
             Command::new("completions")
                 .about("Prints a shell completion script")

@@ -1,6 +1,7 @@
 //! The command line `samovar`. It queries Nix binary caches for paths and for the download size of
 //! closures, pushes paths to caches, verifies stores, diagnoses set-ups, manages the storage of
-//! uploaded paths, and runs the server with a configuration file (`samovar serve`).
+//! uploaded paths, profiles trees of small files, and runs the server with a configuration file
+//! (`samovar serve`).
 //!
 //! [`cli::command`] defines the command line, also for help, man pages and completions. [`run`]
 //! runs a command line. `Cache` is a client of a binary cache. It uses bulk queries
@@ -29,6 +30,7 @@ mod import;
 mod netrc;
 mod outcome;
 mod pin;
+mod profile;
 mod push;
 mod records;
 mod remote;
@@ -108,6 +110,7 @@ pub fn run(
         "doctor" if one.get_flag("verify") => (doctor::verify_paths(one, out), Some(2)),
         "doctor" => (doctor::run(one, out), None),
         "fsck" => (fsck::run(one, out), Some(2)),
+        "profile" => (profile::run(one, out), Some(2)),
         "import" => (import::run(one, out), Some(2)),
         "export" => (export::run(one, out), Some(2)),
         "use" => (client_setup::run(one, out), None),

@@ -21,6 +21,7 @@ use super::walk::{Node, OWNER_EXECUTE, open_file};
 /// A walk through the metadata of a tree.
 #[derive(Debug)]
 pub struct Scan {
+    root: Metadata,
     descent: Descent,
     levels: Vec<Level>,
     dents: Dents,
@@ -138,15 +139,22 @@ impl Scan {
     /// Any [`TreeError`]; [`TreeError::Changed`] if the root is not a directory.
     pub fn open(root: &Path, crosses_mounts: bool) -> Result<Self, TreeError> {
         let directory = open_directory(CWD, root)?;
-        let device = rustix::fs::fstat(&directory)?.st_dev;
+        let stat = rustix::fs::fstat(&directory)?;
         let mut scan = Self {
+            root: Metadata(stat),
             descent: Descent::default(),
             levels: Vec::new(),
             dents: Dents::default(),
-            device: (!crosses_mounts).then_some(device),
+            device: (!crosses_mounts).then_some(stat.st_dev),
         };
         scan.enter(directory)?;
         Ok(scan)
+    }
+
+    /// Returns the metadata of the root.
+    #[must_use]
+    pub fn root(&self) -> &Metadata {
+        &self.root
     }
 
     /// Takes the next step; `None` at the end. After an error the scan has ended.
