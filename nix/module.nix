@@ -32,6 +32,9 @@ let
       uploads =
         (cfg.settings.uploads or { })
         // optionalAttrs (cfg.uploads.retention != null) { inherit (cfg.uploads) retention; }
+        // optionalAttrs (cfg.uploads.retentionRules != [ ]) {
+          retention-rules = cfg.uploads.retentionRules;
+        }
         // optionalAttrs (cfg.uploads.retentionSize != null) {
           retention-size = cfg.uploads.retentionSize;
         }
@@ -99,6 +102,13 @@ in
         default = null;
         example = "90d";
         description = "Time since the last use after which uploaded paths are deleted; never if null.";
+      };
+
+      retentionRules = mkOption {
+        type = types.listOf types.str;
+        default = [ ];
+        example = [ "*-debug=30d" ];
+        description = "Retention times by name; the first pattern that matches applies.";
       };
 
       retentionSize = mkOption {

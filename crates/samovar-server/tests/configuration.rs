@@ -413,6 +413,7 @@ fn every_option_can_be_set_everywhere() {
             Kind::List if spec.name.ends_with("ids") => "1",
             Kind::Text if spec.name == "prefix" => "/x",
             Kind::Text if spec.name == "uploads.retention" => "1d",
+            Kind::List if spec.name == "uploads.retention-rules" => "*-debug=1d",
             Kind::Text if spec.name == "public-url" => "https://x",
             Kind::Text | Kind::Path | Kind::List => "x",
         };
@@ -537,4 +538,38 @@ fn options_of_uploads_without_a_storage_are_remarked() {
     );
     let file = "storage = \"/s\"\nuploads.retention = \"30d\"\n";
     assert_eq!(remarks(file), [] as [String; 0]);
+}
+
+#[test]
+fn retention_rules_are_a_pattern_and_a_time() {
+    let rules = |list: &str| {
+        let file = format!("storage = \"/s\"\nuploads.retention-rules = {list}\n");
+        let config = configuration(&file).map_err(|error| error.to_string())?;
+        let rules = config.caches[0].retention.rules.iter();
+        Ok::<_, String>(
+            rules
+                .map(|rule| (rule.names.to_string(), rule.days))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let found = rules("[\"*-debug=30d\", \"a=b-*= 1 d\", \"keep-*=forever\"]").unwrap();
+    let expected = [("*-debug", Some(30)), ("a=b-*", Some(1)), ("keep-*", None)];
+    assert_eq!(
+        found,
+        expected.map(|(names, days)| (names.to_owned(), days))
+    );
+    for wrong in [
+        "*-debug",
+        "=30d",
+        "*-debug=",
+        "*-debug=23h",
+        "*-debug=0d",
+        "*-debug=never",
+    ] {
+        let error = rules(&format!("[{wrong:?}]")).unwrap_err();
+        assert!(
+            error.contains("uploads.retention-rules must be a list of rules"),
+            "{error}"
+        );
+    }
 }

@@ -36,13 +36,14 @@
 //!   which `hold` is counted.
 //! * **One collector runs at a time**, among all processes: it holds a lock on a file.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::mem;
 use std::ops::AddAssign;
 use std::path::Path;
 
-use samovar_nix::HashPart;
+use samovar_nix::{Glob, HashPart};
 
 use crate::error::StorageError;
 use crate::keep;
@@ -89,13 +90,62 @@ impl Default for Rules {
 }
 
 /// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Number of days after its last use for which a path is kept. `None`: it is kept forever.
     pub days: Option<u32>,
+    /// Other numbers of days for paths with certain names. The first rule that matches applies.
+    pub rules: Vec<RetentionRule>,
     /// Maximum total length of the cache's files, in bytes. If it is exceeded, the paths that were
     /// not used for the longest time are deleted. `None`: no limit.
     pub size: Option<u64>,
+}
+
+/// A retention time for paths whose names match a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetentionRule {
+    /// Pattern of names without the hash part.
+    pub names: Glob,
+    /// Number of days as in [`Retention::days`].
+    pub days: Option<u32>,
+}
+
+impl Retention {
+    /// Returns the rule that applies to paths of this name, or `None` if none matches.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&RetentionRule> {
+        self.rules.iter().find(|rule| rule.names.matches(name))
+    }
+
+    /// Returns the number of days after its last use for which a path of this name is kept. `None`:
+    /// it is kept forever.
+    #[must_use]
+    pub fn days_of(&self, name: &str) -> Option<u32> {
+        self.rule(name).map_or(self.days, |rule| rule.days)
+    }
+}
+
+/// The retention of each cache, by name. Caches without an entry keep all their paths.
+#[derive(Debug, Clone, Default)]
+pub struct Retentions(HashMap<String, Retention>);
+
+impl Retentions {
+    /// Returns the retention of the cache with this name.
+    #[must_use]
+    pub fn of(&self, cache: &str) -> &Retention {
+        const ALL: &Retention = &Retention {
+            days: None,
+            rules: Vec::new(),
+            size: None,
+        };
+        self.0.get(cache).unwrap_or(ALL)
+    }
+}
+
+impl FromIterator<(String, Retention)> for Retentions {
+    fn from_iter<T: IntoIterator<Item = (String, Retention)>>(retentions: T) -> Self {
+        Self(retentions.into_iter().collect())
+    }
 }
 
 /// Numbers of pins, paths and NARs that a run has changed.
@@ -157,8 +207,7 @@ pub struct Collector<'a> {
     metadata: &'a dyn Metadata,
     objects: &'a dyn Objects,
     rules: Rules,
-    /// Returns the retention of the cache with this name.
-    retention: &'a dyn Fn(&str) -> Retention,
+    retentions: &'a Retentions,
     /// Called after each deletion of a path.
     deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
     phase: Phase,
@@ -209,7 +258,7 @@ impl<'a> Collector<'a> {
         metadata: &'a dyn Metadata,
         objects: &'a dyn Objects,
         rules: Rules,
-        retention: &'a dyn Fn(&str) -> Retention,
+        retentions: &'a Retentions,
         deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
     ) -> Result<Option<Self>, StorageError> {
         let lock = File::create(root.join(LOCK))
@@ -219,7 +268,7 @@ impl<'a> Collector<'a> {
                 metadata,
                 objects,
                 rules,
-                retention,
+                retentions,
                 deleted,
                 phase: Phase::RemovePins,
                 summary: Summary::default(),
@@ -347,8 +396,7 @@ impl<'a> Collector<'a> {
     }
 
     fn mark(&mut self) -> Result<Phase, StorageError> {
-        let graph = self.metadata.graph()?;
-        let verdicts = keep::decide(&graph, self.retention, &self.rules, self.metadata.now());
+        let (graph, verdicts) = preview(self.metadata, &self.rules, self.retentions)?;
         let (mut kept, mut dead) = (Vec::new(), Vec::new());
         for (path, verdict) in graph.paths.iter().zip(verdicts) {
             match (verdict, path.is_condemned) {
@@ -397,9 +445,9 @@ fn next<T>(list: &mut Vec<T>) -> Vec<T> {
 pub fn preview(
     metadata: &dyn Metadata,
     rules: &Rules,
-    retention: &dyn Fn(&str) -> Retention,
+    retentions: &Retentions,
 ) -> Result<(Graph, Vec<Verdict>), StorageError> {
-    let graph = metadata.graph()?;
-    let verdicts = keep::decide(&graph, retention, rules, metadata.now());
+    let graph = metadata.graph(&|cache, name| retentions.of(cache).days_of(name))?;
+    let verdicts = keep::decide(&graph, retentions, rules, metadata.now());
     Ok((graph, verdicts))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::collect::{Retention, Rules};
+use crate::collect::{Retention, Retentions, Rules};
 use crate::metadata::{DAY, Graph};
 
 /// The decision about a path.
@@ -16,28 +16,28 @@ pub enum Verdict {
     OverSize,
 }
 
-/// Returns a verdict for each path, in the order of the graph. `retention` returns that of the
-/// cache with this name.
+/// Returns a verdict for each path, in the order of the graph.
 ///
-/// A path is kept if it is young, pinned or used within the retention time of its cache, or if a
-/// kept path refers to it. If the kept paths of a cache exceed its retention size, the paths that
+/// A path is kept if it is young, pinned or used within its retention time, or if a kept path
+/// refers to it. If the kept paths of a cache exceed its retention size, the paths that
 /// were not used for the longest time are deleted first, but never one that is pinned, young, or
 /// used today or yesterday. A use of a path counts as a use of its closure.
 pub(crate) fn decide(
     graph: &Graph,
-    retention: &dyn Fn(&str) -> Retention,
+    retentions: &Retentions,
     rules: &Rules,
     now: i64,
 ) -> Vec<Verdict> {
-    let retentions: Vec<Retention> = graph.caches.iter().map(|name| retention(name)).collect();
+    let retentions = graph.caches.iter().map(|name| retentions.of(name));
+    let retentions: Vec<&Retention> = retentions.collect();
     let today = now.div_euclid(DAY);
     let mut kept = vec![false; graph.paths.len()];
     let mut needed = vec![false; graph.paths.len()];
     for (index, path) in graph.paths.iter().enumerate() {
-        let days = retentions[path.cache as usize].days;
         let is_young = path.registered_at > now - rules.young;
         needed[index] = is_young || path.used_on >= today - 1;
-        kept[index] = days.is_none_or(|days| path.used_on >= today - i64::from(days));
+        let is_used = |days| path.used_on >= today - i64::from(days);
+        kept[index] = path.days.is_none_or(is_used);
     }
     for index in &graph.pinned {
         needed[*index as usize] = true;
@@ -83,7 +83,7 @@ fn spread(graph: &Graph, marked: &mut [bool]) {
 
 /// Changes the verdict on the least recently used paths of each cache that exceeds its retention
 /// size.
-fn shrink(graph: &Graph, retentions: &[Retention], needed: &[bool], verdicts: &mut [Verdict]) {
+fn shrink(graph: &Graph, retentions: &[&Retention], needed: &[bool], verdicts: &mut [Verdict]) {
     let used_on = closure_uses(graph, verdicts);
     // Number of kept paths for each cache and NAR. The file of a NAR counts once per cache.
     let mut counts: HashMap<(u32, i64), u32> = HashMap::new();
@@ -149,7 +149,10 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use samovar_nix::Glob;
+
     use super::*;
+    use crate::collect::RetentionRule;
     use crate::metadata::GraphPath;
 
     const TODAY: i64 = 20_000;
@@ -173,6 +176,7 @@ mod tests {
                 file_size: 1 << *nar,
                 used_on: TODAY - unused,
                 registered_at: NOW - age * 3600,
+                days: None,
                 is_condemned: false,
             });
             let references: BTreeSet<u32> = references
@@ -235,15 +239,16 @@ mod tests {
         /// or recently used.
         #[test]
         fn the_kept_paths_are_the_closures_of_roots(nodes in nodes(), days in 1..15_u32) {
-            let graph = graph(&nodes);
-            let retention = |cache: &str| Retention {
-                days: (cache == "a").then_some(days),
-                size: None,
-            };
-            let verdicts = decide(&graph, &retention, &Rules::default(), NOW);
+            let mut graph = graph(&nodes);
+            // Paths have different retention times, as with rules for names.
+            let days = |index: usize| days + u32::try_from(index).unwrap() % 3;
+            for (index, path) in graph.paths.iter_mut().enumerate() {
+                path.days = (path.cache == 0).then_some(days(index));
+            }
+            let verdicts = decide(&graph, &Retentions::default(), &Rules::default(), NOW);
             let is_root = |index: &usize| {
                 let (cache, _, unused, age, _, is_pinned) = nodes[*index];
-                cache == 1 || is_pinned || age < 24 || unused <= i64::from(days)
+                cache == 1 || is_pinned || age < 24 || unused <= i64::from(days(*index))
             };
             let expected = closure(&graph, (0..nodes.len()).filter(is_root));
             for (index, verdict) in verdicts.iter().enumerate() {
@@ -258,11 +263,12 @@ mod tests {
             max in 0..5000_u64,
         ) {
             let graph = graph(&nodes);
-            let unlimited = |_: &str| Retention::default();
-            let limited = |cache: &str| Retention {
-                days: None,
-                size: (cache == "a").then_some(max),
+            let limit = Retention {
+                size: Some(max),
+                ..Retention::default()
             };
+            let (unlimited, limited) =
+                (Retentions::default(), Retentions::from_iter([("a".to_owned(), limit)]));
             let rules = Rules::default();
             let all = decide(&graph, &unlimited, &rules, NOW);
             prop_assert!(all.iter().all(|verdict| *verdict == Verdict::Keep));
@@ -307,12 +313,37 @@ mod tests {
     fn check(unused: i64, age: i64, days: u32, expected: Verdict) {
         let mut graph = graph(&[(0, 1, unused, 0, Vec::new(), false)]);
         graph.paths[0].registered_at = NOW - age;
-        let retention = |_: &str| Retention {
-            days: Some(days),
+        graph.paths[0].days = Some(days);
+        let verdicts = decide(&graph, &Retentions::default(), &Rules::default(), NOW);
+        assert_eq!(verdicts, [expected]);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_a_name_applies() {
+        let rule = |names, days| RetentionRule {
+            names: Glob::new(names),
+            days,
+        };
+        let retention = Retention {
+            days: Some(90),
+            rules: vec![
+                rule("keep-*", None),
+                rule("*-debug", Some(30)),
+                rule("*-d*", Some(7)),
+            ],
             size: None,
         };
-        let verdicts = decide(&graph, &retention, &Rules::default(), NOW);
-        assert_eq!(verdicts, [expected]);
+        for (name, days) in [
+            ("keep-a-debug", None),
+            ("curl-8.5.0-debug", Some(30)),
+            ("curl-8.5.0-dev", Some(7)),
+            ("curl-8.5.0", Some(90)),
+        ] {
+            assert_eq!(retention.days_of(name), days, "{name}");
+        }
+        let retentions = Retentions::from_iter([("a".to_owned(), retention.clone())]);
+        assert_eq!(*retentions.of("a"), retention);
+        assert_eq!(*retentions.of("b"), Retention::default());
     }
 
     #[test]

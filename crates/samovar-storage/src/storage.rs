@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::admission::Admission;
-use crate::collect::{Retention, Rules};
+use crate::collect::{Retentions, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
@@ -64,8 +64,7 @@ pub struct Storage {
     pub(crate) loose_bytes: Mutex<HashMap<i64, u64>>,
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
-    /// Retention of each cache, by name.
-    pub(crate) retentions: Mutex<HashMap<String, Retention>>,
+    pub(crate) retentions: Mutex<Retentions>,
 }
 
 /// The hash parts of all paths, in memory.

@@ -1,13 +1,12 @@
 //! Runs the background threads of a storage: they write uses, make backups, collect, and read
 //! totals.
 
-use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::collect::{Collector, Retention, Summary};
+use crate::collect::{Collector, Retentions, Summary};
 use crate::error::StorageError;
 use crate::storage::Storage;
 
@@ -28,8 +27,8 @@ const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 const TOTALS_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
-    /// Sets the retention of each cache, by name. Caches without an entry keep all their paths.
-    pub fn set_retentions(&self, retentions: HashMap<String, Retention>) {
+    /// Sets the retention of each cache.
+    pub fn set_retentions(&self, retentions: Retentions) {
         *self
             .retentions
             .lock()
@@ -145,14 +144,13 @@ impl Storage {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let retention = |cache: &str| retentions.get(cache).copied().unwrap_or_default();
         let deleted = |cache, hash_part| self.forget(cache, hash_part).map(drop);
         let collector = Collector::start(
             &self.root,
             &*self.metadata,
             &*self.objects,
             self.rules,
-            &retention,
+            &retentions,
             &deleted,
         )?;
         collector.map(run).transpose()

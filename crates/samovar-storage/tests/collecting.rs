@@ -93,9 +93,9 @@ impl Model {
         let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, clock).unwrap();
         let keep = Retention {
             days: Some(1),
-            size: None,
+            ..Retention::default()
         };
-        storage.set_retentions([("default".to_owned(), keep)].into());
+        storage.set_retentions([("default".to_owned(), keep)].into_iter().collect());
         let database = database(dir.path());
         let new = NewToken {
             name: "model".to_owned(),

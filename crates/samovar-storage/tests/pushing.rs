@@ -175,7 +175,7 @@ fn a_path_that_the_client_need_not_send_is_revived() {
     fixture.send(id, &made);
     fixture.publish(id, &made);
     let database = fixture.database();
-    let path = || database.graph().unwrap().paths[0];
+    let path = || database.graph(&|_, _| None).unwrap().paths[0];
     pass(40 * DAY);
     database.condemn_paths(&[path().id], true).unwrap();
     assert!(database.confirm(10).unwrap() && path().is_condemned);

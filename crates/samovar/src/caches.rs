@@ -8,6 +8,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
 use samovar_server::config::CacheSettings;
+use samovar_storage::collect::{Retention, RetentionRule};
 use samovar_storage::metadata::{CacheSummary, Caches as _, Freed, Sqlite};
 use samovar_storage::objects::Directory;
 use samovar_storage::purge_step;
@@ -149,12 +150,16 @@ fn configured_cells(settings: Option<&CacheSettings>) -> [String; 3] {
     let Some(settings) = settings else {
         return ["-", "for ever", "no: not served"].map(str::to_owned);
     };
-    let retention = match (settings.retention.days, settings.retention.size) {
+    let Retention { days, rules, size } = &settings.retention;
+    let mut retention = match (days, size) {
         (None, None) => "for ever".to_owned(),
         (Some(days), None) => format!("{days} days"),
-        (None, Some(size)) => human(size),
-        (Some(days), Some(size)) => format!("{days} days, {}", human(size)),
+        (None, Some(size)) => human(*size),
+        (Some(days), Some(size)) => format!("{days} days, {}", human(*size)),
     };
+    if !rules.is_empty() {
+        retention.push_str(&format!(", {} rules", rules.len()));
+    }
     let quota = settings.quota.map_or_else(|| "-".to_owned(), human);
     [quota, retention, "yes".to_owned()]
 }
@@ -174,6 +179,12 @@ fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSetting
         document["quota"] = settings.and_then(|settings| settings.quota).into();
         let retention = settings.map(|settings| &settings.retention);
         document["retentionDays"] = retention.and_then(|retention| retention.days).into();
+        let rules = retention.map(|retention| retention.rules.iter());
+        let rule =
+            |rule: &RetentionRule| json!({ "names": rule.names.to_string(), "days": rule.days });
+        document["retentionRules"] = rules
+            .map(|rules| rules.map(rule).collect::<Vec<_>>())
+            .into();
         document["retentionSize"] = retention.and_then(|retention| retention.size).into();
     }
     document

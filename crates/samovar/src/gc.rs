@@ -3,13 +3,14 @@
 //! The command may run while the server runs. It uses the options of `samovar serve`, so with the
 //! same configuration it does what the server does every hour.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io::Write;
 
 use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use samovar_server::config::CacheSettings;
 use samovar_server::server::unserved;
-use samovar_storage::collect::{Collector, Retention, Rules, Verdict, preview};
+use samovar_storage::collect::{Collector, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Caches as _, DAY, Metadata};
 use samovar_storage::objects::Directory;
 
@@ -54,14 +55,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let config = serve::configuration(&serve::settings(matches)?)?;
     let directory = storage::directory(&config)?;
     let metadata = open(&directory, false)?;
-    let retentions: HashMap<&str, Retention> = config
-        .caches
-        .iter()
-        .map(|cache| (cache.storage_name(), cache.retention))
-        .collect();
-    let retention = |cache: &str| retentions.get(cache).copied().unwrap_or_default();
+    let of_cache =
+        |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
+    let retentions: Retentions = config.caches.iter().map(of_cache).collect();
     if matches.get_flag("dry-run") {
-        show(&metadata, &retention, out)?;
+        show(&metadata, &retentions, out)?;
         if serve::has_file(matches) {
             for (_name, text) in unserved(&config.caches, metadata.caches()?) {
                 writeln!(out, "{text}, and not collected")?;
@@ -75,7 +73,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         &metadata,
         &objects,
         Rules::default(),
-        &retention,
+        &retentions,
         // The server notices deleted paths by itself.
         &|_cache, _hash_part| Ok(()),
     )?;
@@ -98,10 +96,10 @@ fn condemned_count(metadata: &dyn Metadata) -> anyhow::Result<usize> {
 /// Prints the paths that a run would delete, with the size of their files and the reason.
 fn show(
     metadata: &dyn Metadata,
-    retention: &dyn Fn(&str) -> Retention,
+    retentions: &Retentions,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let (graph, verdicts) = preview(metadata, &Rules::default(), retention)?;
+    let (graph, verdicts) = preview(metadata, &Rules::default(), retentions)?;
     let kept: HashSet<i64> = graph
         .paths
         .iter()
@@ -110,31 +108,36 @@ fn show(
         .map(|(path, _)| path.nar_id)
         .collect();
     let (mut count, mut freed, mut counted) = (0_u64, 0, HashSet::new());
+    let rules = graph.caches.iter().map(|cache| &retentions.of(cache).rules);
+    let widths = rules.flatten().map(|rule| rule.names.to_string().len());
+    let width = widths.max().unwrap_or_default().max(9);
     writeln!(
         out,
-        "{:>10}  {:10}  {:9}  {:12}  PATH",
+        "{:>10}  {:10}  {:width$}  {:12}  PATH",
         "SIZE", "LAST USE", "REASON", "CACHE"
     )?;
     for (path, verdict) in graph.paths.iter().zip(&verdicts) {
-        let reason = match verdict {
-            Verdict::Keep => continue,
-            Verdict::Unused => "unused",
-            Verdict::OverSize => "size",
-        };
+        if *verdict == Verdict::Keep {
+            continue;
+        }
         let Some(store_path) = metadata.store_path(path.id)? else {
             continue;
+        };
+        let cache = graph.caches.get(path.cache as usize);
+        let cache = cache.map_or("", String::as_str);
+        let rule = retentions.of(cache).rule(store_path.name());
+        let reason = match (verdict, rule) {
+            (Verdict::OverSize, _) => "size".to_owned(),
+            (_, Some(rule)) => rule.names.to_string(),
+            (_, None) => "unused".to_owned(),
         };
         count += 1;
         if !kept.contains(&path.nar_id) && counted.insert(path.nar_id) {
             freed += path.file_size;
         }
-        let cache = graph
-            .caches
-            .get(path.cache as usize)
-            .map_or("", String::as_str);
         writeln!(
             out,
-            "{:>10}  {:10}  {reason:9}  {cache:12}  {}",
+            "{:>10}  {:10}  {reason:width$}  {cache:12}  {}",
             human(path.file_size),
             date(path.used_on * DAY),
             store_path.base_name()

@@ -121,7 +121,8 @@ fn uploads_are_configured_below_the_state_directory() {
     let home = Home::new();
     let given = r#"{
         enable = true;
-        uploads = { enable = true; retention = "90d"; quota = "600 GiB"; };
+        uploads = { enable = true; retention = "90d"; quota = "600 GiB";
+          retentionRules = [ "*-debug=30d" ]; };
         nginx.hostName = "cache.example.org";
     }"#;
     let made = evaluate(&home, "module.nix", given).unwrap();
@@ -142,6 +143,7 @@ fn uploads_are_configured_below_the_state_directory() {
     for line in [
         "storage = \"/var/lib/samovar/storage\"",
         "uploads.retention = ",
+        "uploads.retention-rules = [\"*-debug=30d\"]",
         "uploads.quota = ",
     ] {
         assert!(text.contains(line), "{line}: {text}");

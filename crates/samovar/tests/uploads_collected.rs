@@ -358,6 +358,58 @@ fn above_the_retention_size_the_longest_unused_go_first() {
 }
 
 #[test]
+fn rules_for_names_shorten_or_extend_the_retention() {
+    let site = Site::new();
+    site.configure_empty(
+        "uploads.retention = \"90d\"\n\
+         uploads.retention-rules = [\"keep-*=forever\", \"*-debug=30d\"]\n",
+    );
+    let server = site.start();
+    let token = site.token(&[]);
+    let [needed, debug, kept, app, old] =
+        ["needed-debug", "app-debug", "keep-debug", "app", "old"].map(MadePath::new);
+    let app = app.referring_to(&needed.store_path);
+    for path in [&needed, &debug, &kept, &app, &old] {
+        server.publish(&token, path);
+    }
+    age(&site, 31);
+    sql(
+        &site,
+        "update path set used_on = used_on - 60 where name in ('old', 'keep-debug')",
+    );
+    let gc = |arguments: &[&str]| {
+        let mut command = samovar();
+        command.args(["gc", "--config"]).arg(site.config());
+        output(command.args(arguments))
+    };
+    let plan = gc(&["--dry-run"]);
+    let reason = |path: &MadePath| {
+        let line = plan
+            .lines()
+            .find(|line| line.ends_with(&path.store_path[11..]));
+        line.map(|line| {
+            line.split_whitespace()
+                .nth(3)
+                .unwrap_or_default()
+                .to_owned()
+        })
+    };
+    assert_eq!(reason(&debug).as_deref(), Some("*-debug"), "{plan}");
+    assert_eq!(reason(&old).as_deref(), Some("unused"), "{plan}");
+    for path in [&needed, &kept, &app] {
+        assert_eq!(reason(path), None, "{plan}");
+    }
+    for _ in 0..2 {
+        gc(&[]);
+        age(&site, 0);
+        sql(&site, "update path set condemned_at = condemned_at - 3600");
+    }
+    let statuses =
+        [&needed, &debug, &kept, &app, &old].map(|path| server.get(&path.target()).status);
+    assert_eq!(statuses, [200, 404, 200, 200, 404]);
+}
+
+#[test]
 fn a_collector_that_is_killed_loses_nothing() {
     let site = Site::new();
     let server = site.start();

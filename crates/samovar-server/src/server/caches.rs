@@ -112,7 +112,8 @@ pub(super) fn add_uploads(
         let stored = storage.cache(settings.storage_name(), index == 0)?;
         cache.uploads = Some(stored.with_quota(settings.quota));
     }
-    let retention = |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention);
+    let retention =
+        |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
     storage.set_retentions(settings.iter().map(retention).collect());
     Ok(())
 }

@@ -45,9 +45,14 @@ pub struct GraphPath {
     pub used_on: i64,
     /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
+    /// Number of days after its last use for which the path is kept. `None`: it is kept forever.
+    pub days: Option<u32>,
     /// Whether the path is condemned.
     pub is_condemned: bool,
 }
+
+/// Returns [`GraphPath::days`] from the name of a cache and the name of a path in it.
+pub type Days<'a> = dyn Fn(&str, &str) -> Option<u32> + 'a;
 
 impl Graph {
     /// Returns the indices of a path's references.

@@ -24,7 +24,7 @@ use crate::verify::Verified;
 
 pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
-pub use collect::{Graph, GraphPath, NewPin, Pin, Uses};
+pub use collect::{Days, Graph, GraphPath, NewPin, Pin, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath,
@@ -406,11 +406,12 @@ pub trait Metadata:
     fn record_uses(&self, uses: &Uses) -> Result<(), StorageError>;
 
     /// Reads all paths, their references and the valid pins from one snapshot of the database.
+    /// `days` returns [`GraphPath::days`] of a path from the name of its cache and its own name.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn graph(&self) -> Result<Graph, StorageError>;
+    fn graph(&self, days: &Days<'_>) -> Result<Graph, StorageError>;
 
     /// Returns the store path in this row, or `None` if the row does not exist.
     ///

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 
 use samovar_cache::access::{Forwarded, RefuseWith};
 use samovar_cache::{NarCoding, PublicKey, Sign, Stored};
+use samovar_nix::Glob;
+use samovar_storage::collect::RetentionRule;
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
 use super::Shown::{Value, Words};
@@ -270,15 +272,27 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "uploads.retention",
         Parsed("a time of at least 1d, such as 90d", |draft, text| {
-            let days = unit::time(text)?.as_secs() / (24 * 60 * 60);
-            let days = u32::try_from(days).ok().filter(|days| *days > 0)?;
-            draft.cache.retention.days = Some(days);
+            draft.cache.retention.days = Some(days(text)?);
             Some(())
         }),
         "Time since the last use after which uploaded paths are deleted, in whole days. Pinned \
          paths stay, and so does everything that the remaining paths refer to.",
     )
     .defaults_to(Words("for ever")),
+    cache(
+        "uploads.retention-rules",
+        Each(
+            "a list of rules such as \"*-debug=30d\", with a time of at least 1d or forever",
+            |draft, values| {
+                let rule = |value: &Toml| retention_rule(value.as_text()?);
+                draft.cache.retention.rules = values.iter().map(rule).collect::<Option<_>>()?;
+                Some(())
+            },
+        ),
+        "Retention times of paths by name, PATTERN=TIME or PATTERN=forever. The first rule whose \
+         pattern, with * and ?, matches the name without the hash part applies, otherwise \
+         uploads.retention does.",
+    ),
     cache(
         "uploads.retention-size",
         Size(1, u64::MAX, |draft, len| {
@@ -295,6 +309,26 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     )
     .defaults_to(Words("no limit")),
 ];
+
+/// Parses a retention time of at least a day; returns it in whole days.
+fn days(text: &str) -> Option<u32> {
+    let days = unit::time(text)?.as_secs() / (24 * 60 * 60);
+    u32::try_from(days).ok().filter(|days| *days > 0)
+}
+
+/// Parses `PATTERN=TIME`. The names of store paths may contain `=`, times do not.
+fn retention_rule(text: &str) -> Option<RetentionRule> {
+    let (names, time) = text.rsplit_once('=')?;
+    let days = match time.trim() {
+        "forever" => None,
+        time => Some(days(time)?),
+    };
+    let names = Some(names.trim()).filter(|names| !names.is_empty())?;
+    Some(RetentionRule {
+        names: Glob::new(names),
+        days,
+    })
+}
 
 const IDS: &str = "a list of numeric user or group IDs";
 

@@ -6,7 +6,7 @@ use samovar_nix::{HashPart, StorePath};
 use super::rows::{damaged, path_of, unsigned};
 use super::{check, paths};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, DAY, Graph, GraphPath, Uses};
+use crate::metadata::{CacheId, DAY, Days, Graph, GraphPath, Uses};
 use crate::mirror::narinfo_key;
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
@@ -36,7 +36,11 @@ pub(super) fn record_uses(
     Ok(())
 }
 
-pub(super) fn graph(connection: &Connection, now: i64) -> Result<Graph, StorageError> {
+pub(super) fn graph(
+    connection: &Connection,
+    days: &Days<'_>,
+    now: i64,
+) -> Result<Graph, StorageError> {
     // All queries read the same snapshot.
     let transaction = connection.unchecked_transaction()?;
     let mut graph = Graph::default();
@@ -49,13 +53,17 @@ pub(super) fn graph(connection: &Connection, now: i64) -> Result<Graph, StorageE
     }
     let mut statement = transaction.prepare(
         "select path.id, cache_id, nar_id, file_size, used_on, registered_at, \
-         condemned_at is not null from path join nar on nar.id = nar_id order by path.id",
+         condemned_at is not null, path.name from path join nar on nar.id = nar_id \
+         order by path.id",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
+        let cache = position(&cache_ids, &row.get(1)?)?;
+        let name = row.get_ref(7)?.as_str().unwrap_or_default();
         graph.paths.push(GraphPath {
             id: row.get(0)?,
-            cache: position(&cache_ids, &row.get(1)?)?,
+            cache,
+            days: days(&graph.caches[cache as usize], name),
             nar_id: row.get(2)?,
             file_size: unsigned(row.get(3)?)?,
             used_on: row.get(4)?,

@@ -36,7 +36,7 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Clock, Graph, LookupResult, Metadata, NewNar, NewPath, NewPin, NewRealisation,
+    CacheId, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewPin, NewRealisation,
     NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::admission::PATIENCE;
@@ -328,8 +328,8 @@ impl Metadata for Sqlite {
         self.write(|transaction| collect::record_uses(transaction, uses, self.now()))
     }
 
-    fn graph(&self) -> Result<Graph, StorageError> {
-        self.read(|connection| collect::graph(connection, self.now()))
+    fn graph(&self, days: &Days<'_>) -> Result<Graph, StorageError> {
+        self.read(|connection| collect::graph(connection, days, self.now()))
     }
 
     fn store_path(&self, id: i64) -> Result<Option<StorePath>, StorageError> {
