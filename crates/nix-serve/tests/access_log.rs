@@ -49,7 +49,9 @@ fn the_access_log_line_by_line() {
         assert_eq!(client, "127.0.0.1 - -");
         let (time, rest) = rest.split_at(rest.find("] ").unwrap() + 2);
         assert_eq!((time.len(), &time[22..]), (30, " +0000] "), "{line}");
-        let len = "This cache is read-only: use GET or HEAD.\n".len();
+        let text = "This URL takes no uploads: check it, or ask the operator to allow uploads \
+                    (samovar serve --storage).\n";
+        let len = text.len();
         assert_eq!(rest, expected.replace("LEN", &len.to_string()));
     }
 }

@@ -17,6 +17,8 @@ use support_process::{Connection, Process, Response, once, serve_sample, signal}
 
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
 const NOT_ALLOWED: &str = "This cache is read-only: use GET or HEAD.\n";
+const NO_UPLOADS: &str = "This URL takes no uploads: check it, or ask the operator to allow \
+                          uploads (samovar serve --storage).\n";
 const ONLY_POST: &str = "Use POST for this URL.\n";
 const MISSES: [&str; 3] = [
     "No such path.\n",
@@ -383,9 +385,13 @@ fn every_method_on_every_target_gets_its_documented_status() {
                     );
                 }
                 _ => {
+                    let text = match method {
+                        b"PUT" => NO_UPLOADS,
+                        _ => NOT_ALLOWED,
+                    };
                     assert_eq!(
                         (reply.status, &*reply.text()),
-                        (405, NOT_ALLOWED),
+                        (405, text),
                         "{}",
                         target.escape_ascii()
                     );

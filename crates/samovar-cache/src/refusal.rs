@@ -5,7 +5,7 @@
 //! text is one variant of [`Fixed`]: a worker sends it as a [`Response`], an I/O thread as the
 //! [`Prepared`] that was made from the same variant at start.
 
-use samovar_http::http::Status;
+use samovar_http::http::{Method, Status};
 use samovar_http::{Prepared, Response};
 use samovar_store::StoreError;
 
@@ -71,6 +71,10 @@ pub(crate) enum Fixed {
     Quarantined,
     Incomplete,
     NotAllowed,
+    /// A PUT to a URL that takes no uploads.
+    NoUploads,
+    /// A GET below `upload/` in a cache that takes no uploads.
+    NoUploadUrl,
     OnlyPost,
     Busy,
     Unavailable,
@@ -82,7 +86,7 @@ const RETRY_AFTER: Field = ("Retry-After", "1");
 
 impl Fixed {
     /// All variants in the order of their declaration, which [`PreparedAnswers`] relies on.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Healthy,
         Self::NoPath,
         Self::NotFound,
@@ -90,10 +94,21 @@ impl Fixed {
         Self::Quarantined,
         Self::Incomplete,
         Self::NotAllowed,
+        Self::NoUploads,
+        Self::NoUploadUrl,
         Self::OnlyPost,
         Self::Busy,
         Self::Unavailable,
     ];
+
+    /// Returns the response to a request with a method other than GET and HEAD, for a URL that only
+    /// has these.
+    pub(crate) fn of_method(method: Method) -> Self {
+        match method {
+            Method::Put => Self::NoUploads,
+            _ => Self::NotAllowed,
+        }
+    }
 
     const fn head(self) -> AnswerHead {
         let (status, fields): (_, &'static [Field]) = match self {
@@ -102,7 +117,11 @@ impl Fixed {
                 (Status::NOT_FOUND, &[TEXT])
             }
             Self::Incomplete => (Status::UNPROCESSABLE_CONTENT, &[TEXT]),
-            Self::NotAllowed => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "GET, HEAD")]),
+            Self::NotAllowed | Self::NoUploads => {
+                (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "GET, HEAD")])
+            }
+            // The status must not be 404: for that, `nix copy` would not print the text.
+            Self::NoUploadUrl => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "")]),
             Self::OnlyPost => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "POST")]),
             Self::Busy | Self::Unavailable => (Status::SERVICE_UNAVAILABLE, &[TEXT, RETRY_AFTER]),
         };
@@ -122,6 +141,10 @@ impl Fixed {
             }
             Self::Incomplete => "The closure has a path that cannot be served.\n",
             Self::NotAllowed => "This cache is read-only: use GET or HEAD.\n",
+            Self::NoUploads | Self::NoUploadUrl => {
+                "This URL takes no uploads: check it, or ask the operator to allow uploads \
+                 (samovar serve --storage).\n"
+            }
             Self::OnlyPost => "Use POST for this URL.\n",
             Self::Busy => "Too many bulk queries are in progress. Try again.\n",
             Self::Unavailable => "The store cannot be read at the moment. Try again.\n",

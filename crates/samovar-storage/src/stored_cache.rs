@@ -18,7 +18,7 @@ use crate::mirror::{log_prefix, narinfo_key};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
-use crate::token::{Token, TokenHash};
+use crate::token::{Denied, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 
 /// Length of the buffer for receiving a build log, in bytes.
@@ -136,20 +136,23 @@ impl StoredCache {
         Ok(is_whole.then_some((nar, file)))
     }
 
-    /// Returns the token with this text if it is valid for this cache, else `None`. `now`: time in
-    /// seconds since 1970.
+    /// Returns the token with this text if it is valid for this cache, else the reason why it is
+    /// not. `now`: time in seconds since 1970.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    pub fn authorize(&self, text: &[u8], now: i64) -> Result<Option<Token>, StorageError> {
+    pub fn authorize(&self, text: &[u8], now: i64) -> Result<Result<Token, Denied>, StorageError> {
         let Some(hash) = TokenHash::of(text) else {
-            return Ok(None);
+            return Ok(Err(Denied::Unknown));
         };
         let token = self.storage.metadata.token(&hash)?;
-        let token = token.filter(|token| token.is_valid(now) && token.covers(&self.name));
+        let token = token.ok_or(Denied::Unknown).and_then(|token| {
+            token.check(&self.name, now)?;
+            Ok(token)
+        });
         let seen = &self.storage.seen_tokens;
-        if token.is_some() && !self.is_seen(text) {
+        if token.is_ok() && !self.is_seen(text) {
             let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
             if seen.len() >= SEEN_COUNT_MAX {
                 seen.clear();

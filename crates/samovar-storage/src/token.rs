@@ -157,6 +157,60 @@ impl Token {
         }
         options
     }
+
+    /// Checks that the token is valid at this time for the cache with this name.
+    ///
+    /// # Errors
+    ///
+    /// The token is revoked, has expired, or is for another cache.
+    pub fn check(&self, cache: &str, now: i64) -> Result<(), Denied> {
+        let name = || self.name.clone();
+        if self.revoked_at.is_some() {
+            return Err(Denied::Revoked { name: name() });
+        }
+        if !self.is_valid(now) {
+            return Err(Denied::Expired { name: name() });
+        }
+        match &self.cache {
+            Some(own) if !self.covers(cache) => Err(Denied::OtherCache {
+                name: name(),
+                cache: own.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The reason why a token gives no rights. Only a client that has the token learns more than
+/// [`Unknown`](Self::Unknown).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The database does not have the token.
+    #[error("the token is unknown: ask the operator of the cache for a valid one")]
+    Unknown,
+    /// The token has expired.
+    #[error("the token {name:?} has expired: ask the operator of the cache for a new one")]
+    Expired {
+        /// Name of the token.
+        name: String,
+    },
+    /// The operator has revoked the token.
+    #[error("the token {name:?} was revoked: ask the operator of the cache for a new one")]
+    Revoked {
+        /// Name of the token.
+        name: String,
+    },
+    /// The token is valid for other caches only.
+    #[error(
+        "the token {name:?} is for the cache {cache:?}: correct the URL, or ask the operator for a \
+         token for this cache"
+    )]
+    OtherCache {
+        /// Name of the token.
+        name: String,
+        /// Pattern of the caches for which the token is valid.
+        cache: String,
+    },
 }
 
 #[cfg(test)]
@@ -223,9 +277,36 @@ mod tests {
     }
 
     #[test]
-    fn a_token_expires_at_its_time() {
-        let token = token(None, None);
-        assert!(token.is_valid(9) && !token.is_valid(10));
+    fn a_token_is_valid_for_its_cache_until_it_expires_or_is_revoked() {
+        let token = token(Some("team"), None);
+        assert!(token.is_valid(9));
+        assert_eq!(token.check("team", 9), Ok(()));
+        let name = || "ci".to_owned();
+        assert_eq!(
+            token.check("team", 10),
+            Err(Denied::Expired { name: name() })
+        );
+        let cache = "team".to_owned();
+        assert_eq!(
+            token.check("default", 9),
+            Err(Denied::OtherCache {
+                name: name(),
+                cache
+            })
+        );
+        let revoked = Token {
+            revoked_at: Some(5),
+            ..token.clone()
+        };
+        assert_eq!(
+            revoked.check("team", 10),
+            Err(Denied::Revoked { name: name() })
+        );
+        let everywhere = Token {
+            cache: None,
+            ..token
+        };
+        assert_eq!(everywhere.check("default", 9), Ok(()));
     }
 
     #[test]

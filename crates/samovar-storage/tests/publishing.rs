@@ -11,7 +11,7 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{Metadata, NewToken, Published, StoredPath};
-use samovar_storage::token::{Rights, Token, TokenHash, now};
+use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
 use sha2::{Digest, Sha256};
@@ -258,7 +258,11 @@ fn a_revoked_token_publishes_nothing() {
     let database = open_database(fixture.dir.path()).unwrap();
     assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 1);
     assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 0);
-    assert_eq!(fixture.cache.authorize(b"smv1_a", NOW).unwrap(), None);
+    let name = "smv1_a".to_owned();
+    assert_eq!(
+        fixture.cache.authorize(b"smv1_a", NOW).unwrap(),
+        Err(Denied::Revoked { name })
+    );
     let narinfo = text(&app, &upload, &[]);
     assert_eq!(fixture.refused(0, &app, &narinfo), Refusal::TokenInvalid);
     assert_eq!(fixture.cache.lookup(app.hash_part()).unwrap(), None);

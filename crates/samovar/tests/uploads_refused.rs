@@ -89,7 +89,9 @@ fn uploading_needs_a_token_with_the_right_to_push() {
                 assert_refused(&response, status, &["token"]);
                 let challenge = response.header("WWW-Authenticate").is_some();
                 assert_eq!(challenge, status == 401, "{authorization} {target}");
-                assert!(!response.text().contains("smv1_"), "{}", response.text());
+                // The refusal may state how tokens begin, but quotes none.
+                let text = response.text().replace("begins with smv1_:", "");
+                assert!(!text.contains("smv1_"), "{text}");
             }
         }
     }

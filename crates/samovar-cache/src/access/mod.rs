@@ -287,8 +287,18 @@ impl Access {
     /// Makes the response to a refused request, for workers; `None` if the cache is hidden from the
     /// client.
     pub fn refused(&self, refusal: Refusal) -> Option<Response> {
+        self.refused_because(refusal, None)
+    }
+
+    /// Makes the response to a refused request, like [`refused`](Self::refused). `reason`: a
+    /// sentence about the client's credentials.
+    pub(crate) fn refused_because(
+        &self,
+        refusal: Refusal,
+        reason: Option<&str>,
+    ) -> Option<Response> {
         match refusal {
-            Refusal::Denied => self.denied.as_ref().map(Denied::response),
+            Refusal::Denied => Some(self.denied.as_ref()?.response(reason)),
             Refusal::TooMany(wait) => Some(too_many(wait)),
         }
     }

@@ -1,5 +1,6 @@
 //! Responses to clients that access control refuses.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use samovar_http::http::Status;
@@ -84,9 +85,14 @@ impl Denied {
         }))
     }
 
-    /// Returns the response that a worker sends.
-    pub(super) fn response(&self) -> Response {
-        let response = Response::text(self.status, self.body).header(NO_STORE.0, NO_STORE.1);
+    /// Returns the response that a worker sends. `reason`: a sentence for the client, which
+    /// replaces the general one.
+    pub(super) fn response(&self, reason: Option<&str>) -> Response {
+        let text = match reason {
+            Some(reason) => format!("{reason}\n").into(),
+            None => Cow::Borrowed(self.body),
+        };
+        let response = Response::text(self.status, text).header(NO_STORE.0, NO_STORE.1);
         match &self.challenge {
             Some(challenge) => response.header("WWW-Authenticate", challenge),
             None => response,

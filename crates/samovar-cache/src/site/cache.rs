@@ -33,6 +33,9 @@ use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
 use crate::upload::{self, Context, Cost, Uploaded, Uploads};
 
+/// The first URL that clients request to push to a cache, without the cache's prefix.
+const UPLOAD_INFO: &[u8] = b"/upload/nix-cache-info";
+
 /// The configuration of a cache.
 #[derive(Debug)]
 pub struct CacheConfig {
@@ -227,7 +230,7 @@ impl Cache {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
             return match is_bulk {
                 true => reply.dispatch(),
-                false => reply.prepared(fixed.get(Fixed::NotAllowed)),
+                false => reply.prepared(fixed.get(Fixed::of_method(head.method()))),
             };
         }
         let hash_part = match route {
@@ -241,7 +244,7 @@ impl Cache {
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
-            Route::Unknown => return reply.prepared(fixed.get(Fixed::NotFound)),
+            Route::Unknown => return reply.prepared(fixed.get(self.unknown(path))),
             Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
             _ => return self.pass_on(&route, reply),
         };
@@ -341,7 +344,7 @@ impl Cache {
                 }
                 // The I/O thread could not refuse the method, because the client was not
                 // authenticated yet.
-                _ => Fixed::NotAllowed.response(),
+                _ => Fixed::of_method(head.method()).response(),
             });
         }
         let closure_of = match route {
@@ -406,7 +409,15 @@ impl Cache {
         match self.paged() {
             // If clients need passwords, workers also get requests that are not for pages.
             Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
-            _ => Fixed::NotFound.response(),
+            _ => self.unknown(path).response(),
+        }
+    }
+
+    /// Returns the response to a URL that is neither part of the cache protocol nor of a page.
+    fn unknown(&self, path: &[u8]) -> Fixed {
+        match path {
+            UPLOAD_INFO if self.uploads.is_none() => Fixed::NoUploadUrl,
+            _ => Fixed::NotFound,
         }
     }
 
@@ -431,7 +442,11 @@ impl Cache {
             }
             Verdict::Refused(refusal) => {
                 observer.event(&refusal.event());
-                access.refused(refusal)
+                let reason = self
+                    .uploads
+                    .as_ref()
+                    .and_then(|uploads| uploads.denial(head));
+                access.refused_because(refusal, reason.as_deref())
             }
             // Unreachable: `authenticate` never returns `Unverified`.
             Verdict::Unverified => access.refused(access::Refusal::Denied),

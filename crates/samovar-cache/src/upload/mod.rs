@@ -165,7 +165,20 @@ impl Uploads {
             },
             _ => false,
         };
-        matches!(token, Some(Ok(Some(token))) if token.rights.read || may_push())
+        matches!(token, Some(Ok(Ok(token))) if token.rights.read || may_push())
+    }
+
+    /// Returns the reason why the request's token does not admit it to a cache that is not public.
+    /// Returns `None` if the request has no token, or the token cannot be looked up.
+    pub(crate) fn denial(&self, head: Head<'_>) -> Option<String> {
+        let token = with_token(head, |text| self.stored.authorize(text, now()))?;
+        Some(match token.ok()? {
+            Ok(token) => format!(
+                "the token {:?} may not read: it has the right {}",
+                token.name, token.rights
+            ),
+            Err(denied) => denied.to_string(),
+        })
     }
 
     /// Answers a request on a worker. Returns `None` for requests for which [`cost`] returns
@@ -277,9 +290,10 @@ impl Uploads {
     /// Responds with the file of an uploaded NAR, or with a range of it.
     fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let opened = token
-            .transpose()
-            .and_then(|token| self.stored.open_file(token.flatten().as_ref(), name));
+        let opened = token.transpose().and_then(|token| {
+            let token = token.and_then(Result::ok);
+            self.stored.open_file(token.as_ref(), name)
+        });
         let (nar, file) = match opened {
             Ok(Some(opened)) => opened,
             Ok(None) => return Fixed::NoPath.response(),
@@ -338,27 +352,29 @@ impl Uploads {
     fn pusher(&self, context: Context<'_>, head: Head<'_>) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         match &token {
-            Some(Ok(Some(token))) if token.rights.push => {}
+            Some(Ok(Ok(token))) if token.rights.push => {}
             Some(Err(_)) => {}
             _ => self.stored.count_unauthorized(),
         }
         match token {
-            Some(Ok(Some(token))) if token.rights.push => Ok(token),
-            Some(Ok(Some(token))) => Err(refused(
+            Some(Ok(Ok(token))) if token.rights.push => Ok(token),
+            Some(Ok(Ok(token))) => Err(refused(
                 Status::FORBIDDEN,
                 &format!(
-                    "the token {:?} may not push: it has the right {}",
+                    "the token {:?} may not push: it has the right {}; ask the operator of the \
+                     cache for a token with the right push",
                     token.name, token.rights
                 ),
             )),
-            Some(Ok(None)) => Err(unauthorized(
-                "the token is unknown, expired, revoked, or for another cache: ask the operator of \
-                 the cache for a valid one, and put it into netrc",
-            )),
+            Some(Ok(Err(denied))) => Err(unauthorized(&denied.to_string())),
             Some(Err(error)) => Err(unavailable(context, &error)),
+            None if Credentials::of(head.headers()).is_some() => Err(unauthorized(&format!(
+                "the password is not a token, which begins with {PREFIX}: ask the operator of the \
+                 cache for one"
+            ))),
             None => Err(unauthorized(
-                "uploading needs a token as the password for this host in netrc: make one \
-                 with `samovar token create` on the server",
+                "uploading needs a token as the password for this host in netrc: ask the operator \
+                 of the cache for one, who makes it with `samovar token create`",
             )),
         }
     }
