@@ -4,13 +4,15 @@ use std::collections::HashSet;
 use std::io::BufReader;
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
 use ureq::Body;
 use ureq::http::Response;
 
-use crate::http::{Http, Patience, read_body};
+use crate::http::{Http, Patience, first_line, read_body};
+use crate::outcome::Failed;
+use crate::private::Private;
 use crate::records::{Record, Records};
 use crate::remote::Remote;
 use crate::walk::{self, Found};
@@ -36,17 +38,6 @@ pub(crate) struct Cache {
     supports_bulk: OnceLock<bool>,
 }
 
-/// The cache denies access to this client.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Private {
-    /// The cache answered 401 or 403 to a request without credentials.
-    #[error("{0}: the cache is private, and the request had no login")]
-    NoLogin(String),
-    /// The cache answered 401 or 403 to a request with the login from the URL.
-    #[error("{0}: the login in the URL was refused")]
-    WrongLogin(String),
-}
-
 impl Cache {
     /// Opens the cache at `url`: requests its `nix-cache-info`.
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
@@ -67,16 +58,29 @@ impl Cache {
         let status = response.status();
         if matches!(status.as_u16(), 401 | 403) {
             let refused = format!("{info_url} answered {status}");
-            let private = match url.authorization() {
+            let private = match url.login_source() {
                 None => Private::NoLogin(refused),
-                Some(_) => Private::WrongLogin(refused),
+                Some(source) => {
+                    let reason = first_line(response).map(|line| format!(" ({line})"));
+                    let reason = reason.unwrap_or_default();
+                    Private::WrongLogin(format!("{refused}: {source} was refused{reason}"))
+                }
             };
             return Err(private.into());
         }
-        ensure!(
-            status == 200,
-            "{info_url} answered {status}: is {url} a binary cache?"
-        );
+        if status != 200 {
+            if status == 400 && !url.is_secure() && is_about_https(response) {
+                let secure = url.origin_with("https");
+                let error = anyhow!("{} speaks only HTTPS: use {secure}", url.origin());
+                return Err(Failed::Unavailable.because(error));
+            }
+            let failed = match status.is_server_error() {
+                true => Failed::Unavailable,
+                false => Failed::Refused,
+            };
+            let error = anyhow!("{info_url} answered {status}: is {url} a binary cache?");
+            return Err(failed.because(error));
+        }
         let text = read_body(response, CACHE_INFO_LEN_MAX)
             .with_context(|| format!("cannot read {info_url}"))?;
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -273,6 +277,13 @@ impl Cache {
         );
         Ok(narinfo)
     }
+}
+
+/// Returns whether an error response says that the port speaks HTTPS, as that of Samovar and of
+/// nginx does.
+fn is_about_https(response: Response<Body>) -> bool {
+    let body = read_body(response, CACHE_INFO_LEN_MAX).unwrap_or_default();
+    String::from_utf8_lossy(&body).contains("HTTPS")
 }
 
 fn is_records(response: &Response<Body>) -> bool {

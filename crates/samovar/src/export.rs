@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::cache_info;
@@ -13,7 +13,7 @@ use samovar_storage::metadata::{CacheId, Metadata, StoredPath};
 use samovar_storage::objects::{Directory, Objects as _};
 use tempfile::NamedTempFile;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Failed, Outcome};
 use crate::roots;
 use crate::serve;
 use crate::size::human;
@@ -34,9 +34,10 @@ pub(crate) fn command() -> Command {
              nix-cache-info. Files that the directory has are skipped. Hashes of files are \
              checked. Prints a line for each path that cannot be exported, or that refers to a \
              path of the server's Nix store, which is not exported. Exit code 0: all paths were \
-             exported; 1: a path was not, or misses a reference; 2: the command line is invalid, \
-             or the storage or the directory cannot be used. The server may run. Give its \
-             configuration, for the signing keys: samovar export --config FILE --to DIRECTORY",
+             exported; 1: a path was not, or misses a reference; 2: the command line or the \
+             configuration is invalid; 3: the storage or the directory is unavailable. The server \
+             may run. Give its configuration, for the signing keys: samovar export --config FILE \
+             --to DIRECTORY",
         )
         .arg(
             Arg::new("to")
@@ -84,7 +85,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         .iter()
         .find(|cache| cache.storage_name() == name);
     let cache = metadata.find_cache(name)?;
-    let cache = cache.with_context(|| format!("the storage has no cache {name:?}"))?;
+    let cache = cache.ok_or_else(|| {
+        Failed::Usage.because(anyhow!(
+            "the storage has no cache {name:?}: correct --cache"
+        ))
+    })?;
     let signing = signing(settings.unwrap_or(first))?;
     let render = renderer(&signing, cache.store_dir.clone());
     let to: &PathBuf = matches.get_one("to").context("a directory is missing")?;
@@ -93,13 +98,14 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         objects: &Directory::open(&root)?,
         root: &root,
         cache: cache.id,
+        store_dir: &cache.store_dir,
         to,
         links: matches.get_flag("link"),
     };
-    export.begin(&cache.store_dir)?;
+    export.begin()?;
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
-    let wanted = export.closure(&paths, &cache.store_dir)?;
+    let wanted = export.closure(&paths)?;
     let counts = export.all(wanted.as_ref(), &render, out)?;
     let (exported, bytes, faults) = (counts.exported, human(counts.bytes), counts.faults);
     writeln!(
@@ -150,13 +156,15 @@ struct Export<'a> {
     /// The storage directory, from which the paths are exported.
     root: &'a Path,
     cache: CacheId,
+    store_dir: &'a StoreDir,
     to: &'a Path,
     links: bool,
 }
 
 impl Export<'_> {
     /// Creates the target directory. An existing one must have the same store directory.
-    fn begin(&self, store_dir: &StoreDir) -> anyhow::Result<()> {
+    fn begin(&self) -> anyhow::Result<()> {
+        let store_dir = self.store_dir;
         let failed = || format!("cannot write to {:?}", self.to);
         fs::create_dir_all(self.to.join("nar")).with_context(failed)?;
         let storage = fs::canonicalize(self.root)?;
@@ -183,19 +191,18 @@ impl Export<'_> {
 
     /// Returns the hash parts in the closures of `paths`. Returns `None`, which means all paths of
     /// the cache, if `paths` is empty.
-    fn closure(
-        &self,
-        paths: &[String],
-        dir: &StoreDir,
-    ) -> anyhow::Result<Option<HashSet<HashPart>>> {
+    fn closure(&self, paths: &[String]) -> anyhow::Result<Option<HashSet<HashPart>>> {
         if paths.is_empty() {
             return Ok(None);
         }
-        let roots = roots::read(paths, dir, io::stdin().lock())?;
+        let roots = roots::read(paths, self.store_dir, io::stdin().lock())?;
         let mut open = Vec::new();
         for root in roots {
             let is_known = self.metadata.has_path(self.cache, root.hash_part)?;
-            ensure!(is_known, "the cache does not have {}", root.text);
+            if !is_known {
+                let error = anyhow!("the cache does not have {}", root.shown());
+                return Err(Failed::Refused.because(error));
+            }
             open.push(root.hash_part);
         }
         let mut closure = HashSet::new();
@@ -230,7 +237,7 @@ impl Export<'_> {
                 listed.cache == self.cache && wanted.is_none_or(is_wanted)
             });
             for listed in batch {
-                let path = listed.path.base_name();
+                let path = listed.path.display(self.store_dir);
                 match self.one(&listed.path, render) {
                     Ok(Exported {
                         bytes,
@@ -242,7 +249,7 @@ impl Export<'_> {
                         counts.unsigned += u64::from(!has_signature);
                         counts.faults += missing.len() as u64;
                         for reference in missing {
-                            let reference = reference.base_name();
+                            let reference = reference.display(self.store_dir);
                             writeln!(
                                 out,
                                 "incomplete {path}: the cache does not have {reference}"

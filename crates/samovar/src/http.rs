@@ -1,18 +1,24 @@
 //! Sends HTTP requests, and repeats those that fail temporarily.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::typestate::{WithBody, WithoutBody};
 use ureq::{Agent, Body, RequestBuilder};
 
+use crate::credential::TOKEN_VARIABLE;
+use crate::fault::Fault;
+use crate::netrc::netrc_of_nix;
+use crate::notice::notice;
+use crate::outcome::Failed;
 use crate::remote::Remote;
 
 /// Maximum number of parallel requests for single narinfos, the same as Nix's.
@@ -42,6 +48,9 @@ pub(crate) struct Patience {
     attempt_count_max: u32,
     /// Longest pause between two attempts, also if `Retry-After` requests a longer one.
     pause_max: Duration,
+    /// Total time of the attempts, for the notice that is printed after the first failure. `None`:
+    /// no notice is printed.
+    notice: Option<&'static str>,
 }
 
 impl Patience {
@@ -49,6 +58,13 @@ impl Patience {
     pub(crate) const QUERY: Self = Self {
         attempt_count_max: 5,
         pause_max: Duration::from_secs(10),
+        notice: None,
+    };
+
+    /// For a command that reports a failed attempt to the user, and gives up soon.
+    pub(crate) const SETUP: Self = Self {
+        notice: Some("a few seconds"),
+        ..Self::QUERY
     };
 
     /// For uploads, which survive the restart of a server: the client's own pauses add up to at
@@ -56,6 +72,7 @@ impl Patience {
     pub(crate) const UPLOAD: Self = Self {
         attempt_count_max: 9,
         pause_max: Duration::from_secs(60),
+        notice: Some("a minute"),
     };
 }
 
@@ -84,6 +101,16 @@ pub(crate) struct Http {
     patience: Patience,
     /// Number of requests sent, including retries.
     request_count: Arc<AtomicU64>,
+    outage: Arc<Outage>,
+}
+
+/// Whether the server responds, for notices.
+#[derive(Debug, Default)]
+struct Outage {
+    /// Whether a request has got a response other than a temporary error.
+    is_reached: AtomicBool,
+    /// Whether a notice was printed since the last response.
+    is_noted: AtomicBool,
 }
 
 impl Http {
@@ -111,6 +138,7 @@ impl Http {
             remote,
             patience,
             request_count: Arc::default(),
+            outage: Arc::default(),
         })
     }
 
@@ -119,6 +147,14 @@ impl Http {
     pub(crate) fn at(&self, url: String) -> Self {
         Self {
             remote: self.remote.at(url),
+            ..self.clone()
+        }
+    }
+
+    /// Returns a client for the same URL that sends no login.
+    pub(crate) fn without_login(&self) -> Self {
+        Self {
+            remote: self.remote.without_login(),
             ..self.clone()
         }
     }
@@ -212,18 +248,35 @@ impl Http {
             let is_last = attempt >= self.patience.attempt_count_max;
             self.request_count.fetch_add(1, Ordering::Relaxed);
             let wanted = match ask()? {
-                Ok(response) if is_last || !is_passing(response.status().as_u16()) => {
+                Ok(response) if !is_passing(response.status().as_u16()) => {
+                    self.outage.is_reached.store(true, Ordering::Relaxed);
+                    self.outage.is_noted.store(false, Ordering::Relaxed);
                     return Ok(response);
                 }
-                Ok(response) => retry_after(&response),
-                Err(error) if is_last || !may_pass(&error) => {
-                    return Err(error).with_context(|| {
-                        format!(
-                            "{url} cannot be reached: check the URL, the network and the server"
-                        )
-                    });
+                Ok(response) if is_last => return Ok(response),
+                Ok(response) => {
+                    // A server that was reached before may be busy for a short time.
+                    if !self.outage.is_reached.load(Ordering::Relaxed) {
+                        self.note_outage(&format!("{url} answered {}", response.status()));
+                    }
+                    retry_after(&response)
                 }
-                Err(_) => None,
+                Err(error) => {
+                    let fault = Fault::of(&error, &self.remote);
+                    let (server, reason) = (self.remote.origin(), &fault.reason);
+                    if !fault.is_temporary || is_last {
+                        let error = match fault.is_temporary {
+                            false => anyhow!("{server} cannot be reached: {reason}"),
+                            true => anyhow!(
+                                "{server} cannot be reached ({reason}): check the URL, the \
+                                 network and the server"
+                            ),
+                        };
+                        return Err(Failed::Unavailable.because(error));
+                    }
+                    self.note_outage(&format!("{server} cannot be reached ({reason})"));
+                    None
+                }
             };
             // Lengthen the pause by up to a quarter at random, so that the clients of a restarted
             // server do not all return at once.
@@ -235,6 +288,49 @@ impl Http {
         bail!("{url} was not requested")
     }
 
+    /// Describes an error response in one line: its status, the first line of its body, and for 401
+    /// and 403 the source of the login.
+    pub(crate) fn refusal(&self, response: Response<Body>) -> String {
+        let status = response.status();
+        let login = match (status.as_u16(), self.remote.login_source()) {
+            (401, None) => {
+                return format!(
+                    "{status}: it requires a token: give one with --token-file FILE, in \
+                     {TOKEN_VARIABLE}, or as the password for {:?} in {:?}",
+                    self.remote.host(),
+                    netrc_of_nix()
+                );
+            }
+            (401 | 403, Some(source)) => format!(" with {source}"),
+            _ => String::new(),
+        };
+        match first_line(response) {
+            Some(line) => format!("{status}{login}: {line}"),
+            None => format!("{status}{login}"),
+        }
+    }
+
+    /// Returns the error of a command whose request got this error response. `what`: the refused
+    /// operation.
+    pub(crate) fn refused(&self, what: impl Display, response: Response<Body>) -> anyhow::Error {
+        let status = response.status();
+        let failed = match status.is_server_error() || is_passing(status.as_u16()) {
+            true => Failed::Unavailable,
+            false => Failed::Refused,
+        };
+        let refusal = self.refusal(response);
+        failed.because(anyhow!("the cache refused {what}: {refusal}"))
+    }
+
+    /// Prints a notice about the first failure since the last response.
+    fn note_outage(&self, failure: &str) {
+        if let Some(time) = self.patience.notice
+            && !self.outage.is_noted.swap(true, Ordering::Relaxed)
+        {
+            notice(&format!("{failure}; trying for {time}"));
+        }
+    }
+
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match self.remote.authorization() {
             Some(value) => request.header("Authorization", value),
@@ -243,19 +339,17 @@ impl Http {
     }
 }
 
-/// Describes an error response in one line: its status and the first line of its body.
-pub(crate) fn refusal(response: Response<Body>) -> String {
-    let status = response.status();
+/// Returns the first line of an error response, if it is plain text.
+pub(crate) fn first_line(response: Response<Body>) -> Option<String> {
     let is_text = response
         .headers()
         .get("Content-Type")
         .is_none_or(|value| value.as_bytes().starts_with(b"text/plain"));
     let body = read_body(response, REFUSAL_LEN_MAX).unwrap_or_default();
     let text = String::from_utf8_lossy(&body);
-    match text.lines().next().map(str::trim) {
-        Some(line) if is_text && !line.is_empty() => format!("{status}: {line}"),
-        _ => status.to_string(),
-    }
+    let line = text.lines().next().map(str::trim);
+    let line = line.filter(|line| is_text && !line.is_empty());
+    line.map(str::to_owned)
 }
 
 /// Reads a body of at most `len_max` bytes.
@@ -274,13 +368,6 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
 /// Returns whether an error with this status is temporary, so that a retry may succeed.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
-}
-
-fn may_pass(error: &ureq::Error) -> bool {
-    matches!(
-        error,
-        ureq::Error::Io(_) | ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed
-    )
 }
 
 fn retry_after(response: &Response<Body>) -> Option<Duration> {

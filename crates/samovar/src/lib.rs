@@ -20,16 +20,20 @@ mod caches;
 pub mod cli;
 mod client_setup;
 mod command;
+mod credential;
 mod doctor;
 mod export;
+mod fault;
 mod fsck;
 mod gc;
 mod hook;
 mod http;
 mod import;
 mod netrc;
+mod notice;
 mod outcome;
 mod pin;
+mod private;
 mod profile;
 mod push;
 mod records;
@@ -56,9 +60,13 @@ use clap::error::ErrorKind;
 use clap_complete::Shell;
 use samovar_server::config::{ConfigError, import_harmonia};
 
-use outcome::Outcome;
+use outcome::{Failed, Outcome};
 pub use records::{Record, Records, RecordsError};
 pub use remote::without_logins;
+
+/// The error of [`is_exec_without_dashes`].
+const EXEC_USAGE: &str =
+    "write the command of --exec after --, as in: samovar push URL --exec -- nix build";
 
 /// A failed command.
 #[derive(Debug)]
@@ -78,14 +86,18 @@ pub fn run(
     words: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let matches = match cli::command().try_get_matches_from(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let matches = match cli::command().try_get_matches_from(&words) {
         Ok(matches) => matches,
         Err(error)
             if error.use_stderr()
                 && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
             return Err(Failure {
-                error: anyhow::Error::msg(one_line(&error)),
+                error: anyhow::Error::msg(match is_exec_without_dashes(&words) {
+                    true => EXEC_USAGE.to_owned(),
+                    false => one_line(&error),
+                }),
                 code: ExitCode::from(2),
             });
         }
@@ -98,10 +110,27 @@ pub fn run(
     let Some((name, one)) = matches.subcommand() else {
         return Ok(ExitCode::from(2));
     };
-    if name == "push" {
-        return push::run(one, out).map_err(|error| Failure {
+    // The exit code of an error without a reason follows.
+    let transferred = match name {
+        "push" => Some((push::run(one, out), Failed::Unavailable)),
+        "import" => Some((
+            import::run(one, out).map(Outcome::code),
+            Failed::Unavailable,
+        )),
+        "export" => Some((
+            export::run(one, out).map(Outcome::code),
+            Failed::Unavailable,
+        )),
+        "use" => Some((
+            client_setup::run(one, out).map(Outcome::code),
+            Failed::Refused,
+        )),
+        _ => None,
+    };
+    if let Some((transferred, default)) = transferred {
+        return transferred.map_err(|error| Failure {
+            code: Failed::of(&error).unwrap_or(default).code(),
             error,
-            code: ExitCode::from(3),
         });
     }
     let (outcome, error_code) = match name {
@@ -111,9 +140,6 @@ pub fn run(
         "doctor" => (doctor::run(one, out), None),
         "fsck" => (fsck::run(one, out), Some(2)),
         "profile" => (profile::run(one, out), Some(2)),
-        "import" => (import::run(one, out), Some(2)),
-        "export" => (export::run(one, out), Some(2)),
-        "use" => (client_setup::run(one, out), None),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };
     outcome.map(Outcome::code).map_err(|error| {
@@ -149,6 +175,13 @@ fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Resul
         "completions" => completions(one, out),
         _ => man(one),
     }
+}
+
+/// Returns whether the command of `samovar push --exec` is not separated from the options. The
+/// advice of the command-line parser is wrong in this case.
+fn is_exec_without_dashes(words: &[OsString]) -> bool {
+    let has = |wanted: &str| words.iter().any(|word| word == wanted);
+    has("push") && has("--exec") && !has("--")
 }
 
 /// Formats an error of the command-line parser in one line.

@@ -14,7 +14,15 @@ use percent_encoding::percent_decode_str;
 pub(crate) struct Remote {
     /// The URL without login and without a trailing slash.
     url: String,
-    authorization: Option<String>,
+    login: Option<RemoteLogin>,
+}
+
+/// The value of an `Authorization` header, and its source.
+#[derive(Clone)]
+struct RemoteLogin {
+    authorization: String,
+    /// Description of the source, such as `the token in SAMOVAR_TOKEN`.
+    source: String,
 }
 
 impl Remote {
@@ -44,8 +52,27 @@ impl Remote {
         };
         Ok(Self {
             url: format!("{scheme}://{host}{}", path.trim_end_matches('/')),
-            authorization: login.map(basic),
+            login: login.map(|login| RemoteLogin {
+                authorization: basic(login),
+                source: "the login in the URL".to_owned(),
+            }),
         })
+    }
+
+    /// Parses the URL of a cache. Removes a final `/upload`, which the URLs for `nix copy` have.
+    ///
+    /// # Errors
+    ///
+    /// If `text` is not a URL for [`parse`](Self::parse), or has a query or a fragment.
+    pub(crate) fn of_cache(text: &str) -> anyhow::Result<Self> {
+        let remote = Self::parse(text)?;
+        let url = remote.url();
+        ensure!(
+            !url.contains(['?', '#']),
+            "{url:?} has parameters of nix copy: leave out the part after the question mark"
+        );
+        let url = url.strip_suffix("/upload").unwrap_or(url).to_owned();
+        Ok(remote.at(url))
     }
 
     /// Returns the URL without login and without a trailing slash.
@@ -53,21 +80,37 @@ impl Remote {
         &self.url
     }
 
-    /// Returns the value of the `Authorization` header, if the URL had a login.
+    /// Returns the value of the `Authorization` header, if there is a login.
     pub(crate) fn authorization(&self) -> Option<&str> {
-        self.authorization.as_deref()
+        self.login.as_ref().map(|login| &*login.authorization)
     }
 
-    /// Replaces the value of the `Authorization` header.
-    pub(crate) fn authorize(&mut self, authorization: String) {
-        self.authorization = Some(authorization);
+    /// Returns the description of the login's source, such as `the token in SAMOVAR_TOKEN`.
+    pub(crate) fn login_source(&self) -> Option<&str> {
+        self.login.as_ref().map(|login| &*login.source)
+    }
+
+    /// Replaces the value of the `Authorization` header. `source`: description of its source.
+    pub(crate) fn authorize(&mut self, authorization: String, source: String) {
+        self.login = Some(RemoteLogin {
+            authorization,
+            source,
+        });
+    }
+
+    /// Returns the URL without a login.
+    pub(crate) fn without_login(&self) -> Self {
+        Self {
+            url: self.url.clone(),
+            login: None,
+        }
     }
 
     /// Returns this login for another URL of the same host.
     pub(crate) fn at(&self, url: String) -> Self {
         Self {
             url,
-            authorization: self.authorization.clone(),
+            login: self.login.clone(),
         }
     }
 
@@ -83,6 +126,20 @@ impl Remote {
 
     pub(crate) fn is_secure(&self) -> bool {
         self.url.starts_with("https://")
+    }
+
+    /// Returns the scheme, the host and the port of the URL.
+    pub(crate) fn origin(&self) -> &str {
+        let start = self.url.find("://").map_or(0, |at| at + 3);
+        let rest = self.url.get(start..).unwrap_or_default();
+        let len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        self.url.get(..start + len).unwrap_or_default()
+    }
+
+    /// Returns the origin of the URL with another scheme.
+    pub(crate) fn origin_with(&self, scheme: &str) -> String {
+        let (_, authority) = self.origin().split_once("://").unwrap_or_default();
+        format!("{scheme}://{authority}")
     }
 }
 
@@ -176,6 +233,20 @@ mod tests {
             ("http://127.0.0.1:80", "127.0.0.1"),
         ] {
             assert_eq!(Remote::parse(url).unwrap().host(), host);
+        }
+    }
+
+    #[test]
+    fn origins() {
+        for (url, origin) in [
+            ("http://a.b", "http://a.b"),
+            ("https://u:p@a.b:5000/c:d?e", "https://a.b:5000"),
+            ("http://[::1]:1?a", "http://[::1]:1"),
+        ] {
+            let remote = Remote::parse(url).unwrap();
+            assert_eq!(remote.origin(), origin);
+            let other = format!("x{}", &origin[origin.find(':').unwrap()..]);
+            assert_eq!(remote.origin_with("x"), other);
         }
     }
 

@@ -1,9 +1,17 @@
 //! Parses the store paths on a command line.
 
-use std::io::BufRead;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead};
+use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow};
 use samovar_nix::{HashPart, StoreDir, StorePath};
+
+use crate::outcome::Failed;
+
+/// Maximum number of symbolic links that are followed, as in Linux.
+const LINK_COUNT_MAX: usize = 40;
 
 /// A store path that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +19,27 @@ pub(crate) struct Root {
     /// The argument, or the store path that it refers to.
     pub(crate) text: String,
     pub(crate) hash_part: HashPart,
+    /// The argument, if it is a symbolic link to the store path.
+    link: Option<String>,
+}
+
+impl Root {
+    fn new(path: &StorePath, dir: &StoreDir, link: Option<String>) -> Self {
+        Self {
+            text: path.full(dir),
+            hash_part: path.hash_part(),
+            link,
+        }
+    }
+
+    /// Describes the root in a message about its absence: the store path, and the link that leads
+    /// to it.
+    pub(crate) fn shown(&self) -> String {
+        match &self.link {
+            Some(link) => format!("{}, to which {link:?} leads,", self.text),
+            None => self.text.clone(),
+        }
+    }
 }
 
 /// Parses the arguments. The argument `-` stands for the lines of `input`.
@@ -27,7 +56,8 @@ pub(crate) fn read(
             continue;
         }
         let Some(input) = input.take() else {
-            bail!("- is given twice: standard input can be read only once");
+            let error = anyhow!("- is given twice: standard input can be read only once");
+            return Err(Failed::Usage.because(error));
         };
         for line in input.lines() {
             let line = line.context("cannot read standard input")?;
@@ -46,25 +76,87 @@ fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
         return Ok(Root {
             text: text.to_owned(),
             hash_part,
+            link: None,
         });
     }
-    let path = StorePath::from_base_name(text).ok();
-    let path = path.or_else(|| below(text, dir)).or_else(|| {
-        let target = std::fs::canonicalize(text).ok()?;
-        below(target.to_str()?, dir)
-    });
-    let path = path.with_context(|| {
-        format!("{text:?} is not a path in {dir}, a base name, a hash part or a link to one")
-    })?;
-    Ok(Root {
-        text: path.full(dir),
-        hash_part: path.hash_part(),
-    })
+    let named = StorePath::from_base_name(text).ok();
+    if let Some(path) = named.or_else(|| below(Path::new(text), dir)) {
+        return Ok(Root::new(&path, dir, None));
+    }
+    let unknown =
+        format!("{text:?} is not a path in {dir}, a base name, a hash part or a link to one");
+    match follow(Path::new(text), dir) {
+        Followed::Store(path) => Ok(Root::new(&path, dir, Some(text.to_owned()))),
+        Followed::Gone(target) => Err(Failed::Usage.because(anyhow!(
+            "{unknown}: it leads to {target:?}, which does not exist"
+        ))),
+        Followed::Elsewhere => Err(Failed::Usage.because(anyhow!(unknown))),
+    }
 }
 
-/// Returns the store path that contains the file `text`, or `None` if the file is outside of `dir`.
-fn below(text: &str, dir: &StoreDir) -> Option<StorePath> {
-    let rest = text.strip_prefix(dir.as_str())?.strip_prefix('/')?;
+/// The result of following symbolic links.
+enum Followed {
+    /// The links lead to this store path, which need not exist on this file system.
+    Store(StorePath),
+    /// The links lead to this path outside of the store, which does not exist.
+    Gone(PathBuf),
+    /// The path is not a link, or leads to a file outside of the store.
+    Elsewhere,
+}
+
+/// Follows the symbolic links in a path, one by one, until a path is in the store. So a link to a
+/// store path is recognised even if the store is not mounted on this file system, or if the path
+/// was deleted.
+fn follow(path: &Path, dir: &StoreDir) -> Followed {
+    let mut resolved = std::env::current_dir().unwrap_or_default();
+    let mut rest: Vec<OsString> = parts(path).rev().collect();
+    let mut link_count = 0;
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            resolved.pop();
+            continue;
+        }
+        // The root directory replaces all that was resolved before.
+        resolved.push(part);
+        if let Some(path) = below(&resolved, dir) {
+            return Followed::Store(path);
+        }
+        match fs::read_link(&resolved) {
+            Ok(target) if link_count < LINK_COUNT_MAX => {
+                link_count += 1;
+                // The store directory itself may be below a link, which must not be followed.
+                if let Some(path) = below(&target, dir) {
+                    return Followed::Store(path);
+                }
+                resolved.pop();
+                rest.extend(parts(&target).rev());
+            }
+            Ok(_) => return Followed::Elsewhere,
+            Err(error) if link_count > 0 && error.kind() == io::ErrorKind::NotFound => {
+                resolved.extend(rest.into_iter().rev());
+                return Followed::Gone(resolved);
+            }
+            // The path is not a link.
+            Err(_) => {}
+        }
+    }
+    Followed::Elsewhere
+}
+
+/// Splits a path into its components, without `.`.
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components()
+        .filter(|part| *part != Component::CurDir)
+        .map(|part| part.as_os_str().to_owned())
+}
+
+/// Returns the store path that contains the file at `path`, or `None` if the file is outside of
+/// `dir`.
+fn below(path: &Path, dir: &StoreDir) -> Option<StorePath> {
+    let rest = path
+        .to_str()?
+        .strip_prefix(dir.as_str())?
+        .strip_prefix('/')?;
     let base_name = rest.split('/').next()?;
     StorePath::from_base_name(base_name).ok()
 }
@@ -117,16 +209,41 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed() {
+    fn links_are_followed_to_the_store_path() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().canonicalize().unwrap();
-        let target = store.join(format!("{H}-app"));
-        std::fs::create_dir(&target).unwrap();
-        let link = store.join("result");
-        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let file = |name: &str| store.join(name).to_str().unwrap().to_owned();
+        let target = file(&format!("{H}-app"));
+        for (link, to) in [
+            ("result", &*target),
+            ("relative", &format!("./{H}-app")),
+            ("second", "result"),
+            ("inside", &format!("{target}/bin/app")),
+            ("loop", "loop"),
+            ("nowhere", "/nowhere/app"),
+        ] {
+            std::os::unix::fs::symlink(to, store.join(link)).unwrap();
+        }
         let store_dir = StoreDir::new(store.to_str().unwrap()).unwrap();
-        let words = [link.to_str().unwrap().to_owned()];
-        let roots = read(&words, &store_dir, &b""[..]).unwrap();
-        assert_eq!(roots[0].text, target.to_str().unwrap());
+        let read = |text: &str| read(&[text.to_owned()], &store_dir, &b""[..]);
+        // The path need not exist: the store may be on another file system.
+        for exists in [false, true] {
+            if exists {
+                fs::create_dir_all(format!("{target}/bin")).unwrap();
+            }
+            for link in ["result", "relative", "second", "inside", "result/bin/app"] {
+                let link = file(link);
+                let roots = read(&link).unwrap();
+                assert_eq!(roots[0].text, target, "{link}");
+                let shown = format!("{target}, to which {link:?} leads,");
+                assert_eq!(roots[0].shown(), shown);
+            }
+        }
+        let error = |name: &str| read(&file(name)).unwrap_err().to_string();
+        let end = ": it leads to \"/nowhere/app\", which does not exist";
+        assert!(error("nowhere").ends_with(end), "{}", error("nowhere"));
+        for name in ["loop", "absent", "."] {
+            assert!(error(name).ends_with("a link to one"), "{}", error(name));
+        }
     }
 }

@@ -11,6 +11,8 @@ use samovar_server::config::{
 };
 use samovar_server::server::{self, Predecessor};
 
+use crate::credential::TOKEN_VARIABLE;
+
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
@@ -124,7 +126,7 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
         let value = value.with_context(|| format!("${name} is not UTF-8"))?;
         variables.push((name.to_owned(), value));
     }
-    settings.add_variables(variables, &[CONFIG_VARIABLE])?;
+    settings.add_variables(variables, &[CONFIG_VARIABLE, TOKEN_VARIABLE])?;
     for spec in OptionSpec::all() {
         let origin = Origin::Option(spec.option());
         let Ok(Some(texts)) = matches.try_get_many::<String>(spec.name) else {

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use samovar_cache::{Signing, render_uploaded};
 use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
@@ -11,14 +11,15 @@ use samovar_server::server;
 use samovar_storage::metadata::StoredPath;
 use sha2::{Digest as _, Sha256};
 
+use crate::outcome::Failed;
+
 const PIECE_LEN: usize = 256 << 10;
 
 /// Returns the configured storage directory. Fails if none is configured.
 pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
-    config
-        .storage
-        .clone()
-        .context("no storage is configured: name its directory with --storage, or use --config")
+    let none = "no storage is configured: name its directory with --storage, or use --config";
+    let directory = config.storage.clone();
+    directory.ok_or_else(|| Failed::Usage.because(anyhow!(none)))
 }
 
 /// Reads and checks the signing keys of a cache.

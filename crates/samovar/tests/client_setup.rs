@@ -263,6 +263,96 @@ fn a_private_cache_is_used_with_a_token() {
 }
 
 #[test]
+fn a_token_is_checked_by_the_cache_before_it_is_written() {
+    let (site, server) = serve("");
+    fs::set_permissions(site.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The URL of nix copy names the same cache.
+    let url = format!("{}/upload", server.url());
+    let token = site.token(&["--name", "reader", "--rights", "read"]);
+    site.revoke("reader");
+    for home in Home::both() {
+        let before = home.files();
+        let setup = |token: &str, more: &[&str]| {
+            let mut setup = home.setup(&[more, &["--yes", &url]].concat());
+            setup.env("SAMOVAR_TOKEN", token);
+            setup
+        };
+        let text = fails(&mut setup(&token, &[]));
+        let expected = "the cache does not accept the token: ";
+        assert!(
+            text.contains(expected) && text.contains("was revoked"),
+            "{text}"
+        );
+        let text = fails(&mut setup("notatoken", &[]));
+        assert!(text.contains("is not a token"), "{text}");
+        assert_eq!(home.files(), before);
+        for (rights, expected) in [("read", "may not push"), ("push", "may push")] {
+            let token = site.token(&["--rights", rights]);
+            let text = output(&mut setup(&token, &["--print"]));
+            assert!(
+                text.starts_with("the cache accepts the token, which "),
+                "{text}"
+            );
+            assert!(text.lines().next().unwrap().ends_with(expected), "{text}");
+        }
+        assert_eq!(home.files(), before);
+    }
+    let other = Site::new();
+    let config = fs::read_to_string(other.config()).unwrap();
+    let lines = config.lines().filter(|line| !line.starts_with("storage"));
+    fs::write(other.config(), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let server = other.start();
+    for home in Home::both() {
+        let mut setup = home.setup(&["--print", "--yes", &server.url()]);
+        let text = output(setup.env("SAMOVAR_TOKEN", "smv1_x"));
+        assert!(text.contains("was not checked"), "{text}");
+    }
+}
+
+#[test]
+fn the_token_of_a_host_is_replaced_with_a_warning() {
+    let site = Site::new();
+    site.configure(&sample_store(), "[caches.a]\n[caches.b]\n");
+    let server = site.start();
+    let (a, b) = (format!("{}/a", server.url()), format!("{}/b", server.url()));
+    let (first, second) = (site.token(&[]), site.token(&[]));
+    for home in Home::both() {
+        let before = home.files();
+        let setup = |url: &str, token: &str| {
+            let mut setup = home.setup(&["--yes", url]);
+            let done = setup.env("SAMOVAR_TOKEN", token).output().unwrap();
+            let text = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+            (done.status.code(), text)
+        };
+        let warning = "the new token replaces the earlier one for 127.0.0.1";
+        for url in [&a, &b] {
+            let (code, text) = setup(url, &first);
+            assert!(code == Some(0) && !text.contains(warning), "{text}");
+        }
+        // Nix reads one login for the host, so the other cache cannot have another token.
+        let (code, text) = setup(&b, &second);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("one token for all these caches"), "{text}");
+        let (code, text) = setup(&a, &second);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains(warning), "{text}");
+        assert!(
+            text.contains(&format!("Nix sends it to {b}, too")),
+            "{text}"
+        );
+        let mut undo = home.setup(&["--undo", &a]);
+        let done = undo.output().unwrap();
+        let text = String::from_utf8(done.stderr).unwrap();
+        assert!(
+            text.contains(&format!("Nix sends the login to {b}, too")),
+            "{text}"
+        );
+        output(&mut home.setup(&["--undo", &b]));
+        assert_eq!(home.files(), before);
+    }
+}
+
+#[test]
 fn two_caches_are_set_up_and_undone_independently() {
     let (_site, server) = serve("");
     let (_other_site, other) = serve("");

@@ -42,7 +42,7 @@ fn a_refused_token_is_no_reason_for_the_stock_sequence() {
     let proxy = Proxy::start(server.address, |_| Action::Forward);
     for token in ["smv1_wrong", &site.token(&["--rights", "read"])] {
         let pusher = Pusher::new(&sample_store(), token);
-        let text = exits_with(&mut pusher.push(&proxy.url(), &[&sample("text")]), 3);
+        let text = exits_with(&mut pusher.push(&proxy.url(), &[&sample("text")]), 1);
         assert!(text.contains("the cache refused the push: 40"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }

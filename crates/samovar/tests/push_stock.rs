@@ -105,7 +105,7 @@ fn a_wrong_token_is_refused_in_one_sentence() {
         &mut pusher.push(&server.url(), &[&path]),
         pusher.without_token(&server.url()).arg(&path),
     ] {
-        let text = exits_with(command, 3);
+        let text = exits_with(command, 1);
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(
             text.contains("the cache refused") && text.contains("401"),
@@ -157,7 +157,7 @@ fn paths_that_cannot_be_pushed_are_listed_and_the_others_are_pushed() {
     );
 
     let absent = "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-absent";
-    let text = exits_with(&mut pusher.push(&url, &[absent]), 3);
+    let text = exits_with(&mut pusher.push(&url, &[absent]), 1);
     assert!(text.contains("is not in the store"), "{text}");
 }
 

@@ -159,17 +159,16 @@ fn what_is_damaged_or_incomplete_is_named() {
             "{start} … {end}: {text}"
         );
     };
-    let base = |path: &MadePath| path.store_path[11..].to_owned();
     line(
-        &format!("not exported {}", base(&damaged)),
+        &format!("not exported {}", damaged.store_path),
         "the file is damaged: run samovar fsck --deep",
     );
     line(
-        &format!("not exported {}", base(&lost)),
+        &format!("not exported {}", lost.store_path),
         "the file is missing",
     );
-    let missing = format!("the cache does not have {}", &sample("built")[11..]);
-    line(&format!("incomplete {}", base(&outer)), &missing);
+    let missing = format!("the cache does not have {}", sample("built"));
+    line(&format!("incomplete {}", outer.store_path), &missing);
     assert!(
         text.ends_with("2 paths exported, 230 B written, 3 faults\n") || text.contains("3 faults")
     );

@@ -45,6 +45,11 @@ impl Change {
         }))
     }
 
+    /// Returns whether the file has secrets.
+    pub(super) fn is_secret(&self) -> bool {
+        self.mode == SECRET
+    }
+
     /// Prints the change as made (`is_made`) or as planned.
     pub(super) fn print(&self, is_made: bool, out: &mut dyn Write) -> io::Result<()> {
         let verb = match (is_made, &self.after) {

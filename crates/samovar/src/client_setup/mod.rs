@@ -21,19 +21,23 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::PublicKey;
 
 use crate::arguments::switch;
-use crate::cache::{Cache, INFO_PATH, Private};
+use crate::cache::{Cache, INFO_PATH};
+use crate::credential::{TOKEN_VARIABLE, token_in};
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
-use crate::outcome::Outcome;
+use crate::notice::notice;
+use crate::outcome::{Failed, Outcome};
+use crate::private::Private;
+use crate::push::may_push;
 use crate::remote::{Remote, basic_of};
 use files::{Change, PUBLIC, SECRET};
 use machine::Machine;
 
-/// Environment variable that may contain the token.
-const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
-
 /// Maximum length of a token, in bytes.
 const TOKEN_LEN_MAX: u64 = 4096;
+
+/// Start of the first line of a cache's settings file. The URL of the cache follows.
+const FIRST_LINE: &str = "# Removed by: samovar use --undo ";
 
 /// User name that is written beside the token into the netrc file. Servers ignore it.
 const LOGIN: &str = "samovar";
@@ -45,10 +49,11 @@ pub(crate) fn command() -> Command {
         .after_help(
             "Changes the settings of the machine in /etc/nix if run as root, else those of the \
              user in ~/.config/nix, and prints what it changed. The public key is read from the \
-             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, and \
-             written into the netrc file of Nix. Exit code 0: the client uses the cache; 1: \
-             something is left to do, which is printed, or an error; 2: the command line is \
-             invalid.",
+             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, checked \
+             by the cache, and written into the netrc file of Nix, which has one login for all \
+             caches of a host. Exit code 0: the client uses the cache; 1: something is left to do, \
+             which is printed, or the cache refused the request; 2: the command line is invalid; \
+             3: the cache is unavailable.",
         )
         .arg(
             Arg::new("key")
@@ -76,7 +81,7 @@ pub(crate) fn command() -> Command {
             Arg::new("url")
                 .value_name("URL")
                 .required(true)
-                .help("URL of a binary cache, without a login"),
+                .help("URL of a binary cache, without a login; a final /upload is left out"),
         )
 }
 
@@ -93,17 +98,7 @@ fn key(text: &str) -> Result<PublicKey, String> {
 /// changed.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let url: &String = matches.get_one("url").context("a URL is missing")?;
-    let remote = Remote::parse(url)?;
-    ensure!(
-        remote.authorization().is_none(),
-        "the URL has a login, which other users can see: give the token with --token-file"
-    );
-    ensure!(
-        !remote
-            .url()
-            .contains(|char: char| char == '#' || char.is_whitespace() || char.is_control()),
-        "the URL has a # or white space, which nix.conf cannot contain"
-    );
+    let remote = remote(url).map_err(|error| Failed::Usage.because(error))?;
     let machine = Machine::probe()?;
     let is_plan = matches.get_flag("print");
     if matches.get_flag("undo") {
@@ -125,6 +120,21 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         writeln!(out, "nothing to change: {} is set up here", setup.url)?;
     }
     setup.print_notes(!changes.is_empty(), out)
+}
+
+/// Parses the URL of the cache.
+fn remote(url: &str) -> anyhow::Result<Remote> {
+    let remote = Remote::of_cache(url)?;
+    ensure!(
+        remote.authorization().is_none(),
+        "the URL has a login, which other users can see: give the token with --token-file"
+    );
+    let is_space = |char: char| char.is_whitespace() || char.is_control();
+    ensure!(
+        !remote.url().contains(is_space),
+        "the URL has white space, which nix.conf cannot contain"
+    );
+    Ok(remote)
 }
 
 /// Carries out the changes and prints them. With `is_plan`, only prints them.
@@ -157,29 +167,23 @@ impl Setup {
         mut remote: Remote,
         out: &mut dyn Write,
     ) -> anyhow::Result<Self> {
-        let token = token(
-            matches
-                .get_one::<PathBuf>("token-file")
-                .map(PathBuf::as_path),
-        )?;
+        let file = matches.get_one::<PathBuf>("token-file");
+        let token = token(file.map(PathBuf::as_path));
+        let token = token.map_err(|error| Failed::Usage.because(error))?;
         let netrc_in_use = netrc_of_nix();
         let host = remote.host().to_owned();
-        let authorization = match &token {
-            Some(token) => Some(basic_of(LOGIN.as_bytes(), token.as_bytes())),
-            None => login(
-                &files::read(&netrc_in_use)
-                    .ok()
-                    .flatten()
-                    .unwrap_or_default(),
-                &host,
-            )
-            .map(|login| login.authorization()),
-        };
-        if let Some(authorization) = authorization {
-            remote.authorize(authorization);
+        if let Some(Token { text, source }) = &token {
+            let authorization = basic_of(LOGIN.as_bytes(), text.as_bytes());
+            remote.authorize(authorization, source.clone());
+        } else {
+            let text = files::read(&netrc_in_use).ok().flatten();
+            if let Some(login) = login(&text.unwrap_or_default(), &host) {
+                let source = format!("the password for {host:?} in {netrc_in_use:?}");
+                remote.authorize(login.authorization(), source);
+            }
         }
         let url = remote.url().to_owned();
-        let http = Http::new(remote, Patience::QUERY)?;
+        let http = Http::new(remote, Patience::SETUP)?;
         let info = http.get(INFO_PATH)?;
         let cache = Cache::with_info(http, info).map_err(|error| match error.downcast_ref() {
             Some(Private::NoLogin(_)) => error
@@ -187,6 +191,9 @@ impl Setup {
             Some(Private::WrongLogin(_)) => error.context("the cache does not accept the login"),
             None => error,
         })?;
+        if token.is_some() {
+            writeln!(out, "{}", checked_token(cache.http())?)?;
+        }
         let given = matches.get_many("key").into_iter().flatten().cloned();
         let is_confirmed = matches.get_flag("yes") || matches.get_flag("print");
         let keys = keys::trusted(cache.http(), given.collect(), is_confirmed, out)?;
@@ -195,7 +202,7 @@ impl Setup {
             url,
             host,
             keys,
-            token,
+            token: token.map(|token| token.text),
             netrc_in_use,
         })
     }
@@ -247,19 +254,34 @@ impl Setup {
     fn plan_login(&self, netrc: &Path, token: &str) -> anyhow::Result<Option<Change>> {
         let before = files::read(netrc)?;
         // An entry that an earlier run wrote for this cache is replaced.
+        let own = before
+            .as_deref()
+            .and_then(|text| edit::find(text, &self.url));
         let rest = match &before {
-            Some(text) if edit::find(text, &self.url).is_some() => edit::remove(text, &self.url),
+            Some(text) if own.is_some() => edit::remove(text, &self.url),
             other => other.clone(),
         };
         let known = login(rest.as_deref().unwrap_or_default(), &self.host);
         if let Some(known) = known {
             ensure!(
                 known.password == token,
-                "{netrc:?} has another login for {} already, and Nix uses the first one: remove \
-                 it, or leave the token out",
+                "{netrc:?} has another login for {} already, and Nix uses the first one for all \
+                 caches of a host: remove it, or ask for one token for all these caches",
                 self.host
             );
             return Ok(None);
+        }
+        let own = own.and_then(|line| login(line, &self.host));
+        if own.is_some_and(|own| own.password != token) {
+            let others = others(self.machine.dir(), &self.url);
+            notice(&format!(
+                "warning: the new token replaces the earlier one for {} in {netrc:?}{}",
+                self.host,
+                match others.is_empty() {
+                    true => String::new(),
+                    false => format!("; Nix sends it to {}, too", others.join(", ")),
+                }
+            ));
         }
         let entry = |token: &str| format!("machine {} login {LOGIN} password {token}", self.host);
         let after = edit::add(rest.as_deref(), &entry(token), &self.url);
@@ -362,6 +384,14 @@ fn undo(machine: &Machine, url: &str) -> anyhow::Result<Vec<Change>> {
             changes.push(Change::plan(&path, after, mode, format!("- {line}"))?);
         }
     }
+    let has_login = changes.iter().flatten().any(|change| change.is_secret());
+    let others = others(machine.dir(), url);
+    if has_login && !others.is_empty() {
+        notice(&format!(
+            "warning: Nix sends the login to {}, too: run samovar use for it again",
+            others.join(", ")
+        ));
+    }
     let snippet = snippet_file(machine.dir(), url)?;
     if let Some(text) = files::read(&snippet)? {
         changes.push(Change::plan(&snippet, None, PUBLIC, settings(&text))?);
@@ -388,7 +418,52 @@ fn snippet_file(dir: &Path, url: &str) -> anyhow::Result<PathBuf> {
 
 /// Returns the first line of a cache's settings file: a comment.
 fn first_line(url: &str) -> String {
-    format!("# Removed by: samovar use --undo {url}\n")
+    format!("{FIRST_LINE}{url}\n")
+}
+
+/// Returns the URLs of the other caches on the same host that are set up here.
+fn others(dir: &Path, url: &str) -> Vec<String> {
+    let host = |url: &str| Some(Remote::parse(url).ok()?.host().to_owned());
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let urls = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let is_ours = name.starts_with("samovar-") && name.ends_with(".conf");
+        let text = is_ours
+            .then(|| files::read(&entry.path()).ok())
+            .flatten()??;
+        Some(text.lines().next()?.strip_prefix(FIRST_LINE)?.to_owned())
+    });
+    let mut others: Vec<String> = urls
+        .filter(|other| other != url && host(other) == host(url))
+        .collect();
+    others.sort();
+    others
+}
+
+/// Asks the server about the token with which `http` sends its requests. Returns a sentence about
+/// it.
+///
+/// # Errors
+///
+/// The server cannot be reached, or refuses the token.
+fn checked_token(http: &Http) -> anyhow::Result<&'static str> {
+    let may_push = may_push(http);
+    match may_push {
+        Ok(Some(true)) => return Ok("the cache accepts the token, which may push"),
+        Ok(Some(false)) => return Ok("the cache accepts the token, which may not push"),
+        Err(error) if Failed::of(&error) != Some(Failed::Refused) => return Err(error),
+        Ok(None) | Err(_) => {}
+    }
+    // The server has no tokens for uploads, or this is none of them. It may be a token for reading:
+    // `http` has read nix-cache-info with it.
+    let is_public = http.without_login().get(INFO_PATH)?.status() == 200;
+    match (is_public, may_push) {
+        (false, _) => Ok("the cache accepts the token for reading"),
+        (true, Ok(_)) => Ok(
+            "the token was not checked: the cache is public and takes no uploads, so it needs none",
+        ),
+        (true, Err(error)) => Err(error.context("the cache does not accept the token")),
+    }
 }
 
 /// Returns the lines of a settings file without its comments.
@@ -397,26 +472,33 @@ fn settings(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
+/// A token and the description of its source.
+struct Token {
+    text: String,
+    source: String,
+}
+
 /// Reads the token from the file (`-`: standard input) or the environment variable. Returns `None`
 /// if there is no file and the variable is unset or empty.
-fn token(file: Option<&Path>) -> anyhow::Result<Option<String>> {
-    let text = match file {
+fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
+    let (text, place) = match file {
         Some(file) if file == Path::new("-") => {
             let mut text = String::new();
             io::stdin().take(TOKEN_LEN_MAX).read_to_string(&mut text)?;
-            text
+            (text, "standard input".to_owned())
         }
-        Some(file) => files::read(file)?.with_context(|| format!("there is no file {file:?}"))?,
+        Some(file) => {
+            let text = files::read(file)?;
+            let text = text.with_context(|| format!("there is no file {file:?}"))?;
+            (text, format!("{file:?}"))
+        }
         None => match std::env::var(TOKEN_VARIABLE) {
-            Ok(text) if !text.is_empty() => text,
+            Ok(text) if !text.is_empty() => (text, TOKEN_VARIABLE.to_owned()),
             _ => return Ok(None),
         },
     };
-    let token = text.lines().next().unwrap_or_default().trim();
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\#".contains(&byte);
-    ensure!(
-        !token.is_empty() && token.bytes().all(is_plain),
-        "expected a token of printable ASCII in the first line"
-    );
-    Ok(Some(token.to_owned()))
+    Ok(Some(Token {
+        text: token_in(&text, &place)?.to_owned(),
+        source: format!("the token in {place}"),
+    }))
 }

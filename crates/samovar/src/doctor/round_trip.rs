@@ -3,7 +3,8 @@
 use samovar_nix::StorePath;
 use samovar_server::checkup::{Examined, Findings};
 
-use crate::cache::{Cache, Private};
+use crate::cache::Cache;
+use crate::private::Private;
 
 const SUBJECT: &str = "round trip";
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_cache::Signing;
 use samovar_nix::narinfo::NarInfo;
@@ -21,7 +21,7 @@ use samovar_storage::verify::FileName;
 use samovar_storage::{PutError, Refusal, Storage, StoredCache};
 use samovar_store::{Settings, Store};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Failed, Outcome};
 use crate::serve;
 use crate::storage::{directory, renderer, signing};
 use crate::trust::{is_signed, keys};
@@ -42,10 +42,10 @@ pub(crate) fn command() -> Command {
              and no file is copied: so a directory that was written by nix copy --to file://DIR \
              becomes a storage. Paths that the storage has are skipped; an import that was \
              interrupted goes on when it is repeated. Prints a line for each path that cannot be \
-             imported. Exit code 0: all paths were imported; 1: a path was not; 2: the command \
-             line is invalid, or the source or the storage cannot be used. Give the configuration \
-             of the server, for its signing keys: samovar import --config FILE --from \
-             https://cache.example.org ./result",
+             imported. Exit code 0: all paths were imported; 1: a path was not, or the source \
+             refused the request; 2: the command line or the configuration is invalid; 3: the \
+             source or the storage is unavailable. Give the configuration of the server, for its \
+             signing keys: samovar import --config FILE --from https://cache.example.org ./result",
         )
         .arg(
             Arg::new("from")
@@ -178,10 +178,11 @@ fn cache_of(
     let mirrored = storage.mirrored_name()?;
     let mirrored = mirrored.unwrap_or_else(|| first.storage_name().to_owned());
     let name = name.unwrap_or(&mirrored);
-    ensure!(
-        !is_in_place || *name == mirrored,
-        "the narinfos in the directory are those of the cache {mirrored:?}: leave out --cache"
-    );
+    if is_in_place && *name != mirrored {
+        return Err(Failed::Usage.because(anyhow!(
+            "the narinfos in the directory are those of the cache {mirrored:?}: leave out --cache"
+        )));
+    }
     let settings = config
         .caches
         .iter()

@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
 use samovar_storage::StoredCache;
@@ -16,6 +16,8 @@ use samovar_storage::verify::{FileName, Unlimited};
 
 use super::Failure;
 use crate::cache::Cache;
+use crate::outcome::Failed;
+use crate::remote::Remote;
 use crate::roots;
 use crate::storage::copy;
 use crate::walk;
@@ -86,7 +88,8 @@ impl Source {
             match cache {
                 Kind::Directory { root, .. } => named.extend(narinfos_in(root)?),
                 Kind::Http(_) => {
-                    bail!("a cache over HTTP has no list of its paths: name those to import")
+                    let error = "a cache over HTTP has no list of its paths: name those to import";
+                    return Err(Failed::Usage.because(anyhow!(error)));
                 }
             }
         }
@@ -179,11 +182,15 @@ impl Source {
 impl Kind {
     fn open(text: &str, links: bool) -> anyhow::Result<(Self, StoreDir)> {
         if !text.starts_with("http://") && !text.starts_with("https://") {
-            return Self::directory(
-                Path::new(text.strip_prefix("file://").unwrap_or(text)),
-                links,
-            );
+            let path = text.strip_prefix("file://").unwrap_or(text);
+            if path.len() < text.len() && !path.starts_with('/') {
+                return Err(Failed::Usage.because(anyhow!(
+                    "{text:?} has no absolute path: write three slashes, file:///{path}"
+                )));
+            }
+            return Self::directory(Path::new(path), links);
         }
+        Remote::parse(text).map_err(|error| Failed::Usage.because(error))?;
         let cache = Cache::open(text)?;
         let store_dir = cache.store_dir().clone();
         Ok((Self::Http(cache), store_dir))

@@ -9,6 +9,7 @@ use samovar_store::Store;
 
 use super::Pusher;
 use super::report::Report;
+use crate::credential::TOKEN_VARIABLE;
 
 /// Number of registered paths per query.
 const LIST_COUNT: usize = 500;
@@ -28,6 +29,8 @@ pub(super) fn run(
     let before = newest(&*pusher.store)?;
     let status = Command::new(program)
         .args(arguments)
+        // The command, such as a build with scripts of others, needs no token.
+        .env_remove(TOKEN_VARIABLE)
         .status()
         .with_context(|| format!("cannot run {program:?}"))?;
     let infos = registered_after(&*pusher.store, before)?;

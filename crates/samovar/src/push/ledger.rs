@@ -44,6 +44,8 @@ pub(super) struct Ledger<'a> {
     missing_counts: Vec<usize>,
     referrers: Vec<Vec<usize>>,
     ready: VecDeque<usize>,
+    /// Whether a path failed because the cache lost its NAR.
+    has_lost_nar: bool,
 }
 
 impl<'a> Ledger<'a> {
@@ -64,6 +66,7 @@ impl<'a> Ledger<'a> {
             missing_counts: vec![0; infos.len()],
             referrers: vec![Vec::new(); infos.len()],
             ready: VecDeque::new(),
+            has_lost_nar: false,
         };
         for (index, info) in infos.iter().enumerate() {
             ledger.by_nar.entry(info.nar_hash).or_default().push(index);
@@ -176,6 +179,13 @@ impl<'a> Ledger<'a> {
         self.set(path, State::Failed(reason));
     }
 
+    /// Fails the path because the cache has lost its NAR since the push was opened.
+    pub(super) fn lost_nar(&mut self, path: usize) {
+        let reason = "its NAR was deleted from the cache meanwhile: run the command again";
+        self.failed(path, reason.to_owned());
+        self.has_lost_nar = true;
+    }
+
     pub(super) fn is_failed(&self, path: usize) -> bool {
         matches!(self.states.get(path), Some(State::Failed(_)))
     }
@@ -204,7 +214,10 @@ impl<'a> Ledger<'a> {
 
     /// Ends the push and returns its result. A path that is neither present nor published fails.
     pub(super) fn into_result(mut self, dir: &StoreDir) -> Summary {
-        let mut summary = Summary::default();
+        let mut summary = Summary {
+            has_lost_nar: self.has_lost_nar,
+            ..Summary::default()
+        };
         for (index, info) in self.infos.iter().enumerate() {
             let is_open = matches!(self.states.get(index), Some(State::Waiting | State::Stored));
             if is_open && !self.fails_by_reference(index) {
@@ -237,6 +250,8 @@ pub(super) struct Summary {
     pub(super) nar_len: u64,
     /// Number of compressed bytes sent for NARs.
     pub(super) sent_len: u64,
+    /// Whether a path failed because the cache lost its NAR during the push.
+    pub(super) has_lost_nar: bool,
 }
 
 impl Summary {
@@ -247,6 +262,7 @@ impl Summary {
         self.failed.extend(other.failed);
         self.nar_len += other.nar_len;
         self.sent_len += other.sent_len;
+        self.has_lost_nar = other.has_lost_nar;
     }
 }
 

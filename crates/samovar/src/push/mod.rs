@@ -28,11 +28,12 @@ mod stock;
 mod watch;
 mod wire;
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, ensure};
 use clap::ArgMatches;
 use samovar_nix::{HashPart, PathInfo};
 #[cfg(test)]
@@ -41,17 +42,18 @@ use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::Store;
 
 use crate::cache::{Cache, INFO_PATH};
-use crate::http::{Http, Patience, refusal};
-use crate::outcome::Outcome;
+use crate::http::{Http, Patience};
+use crate::notice::notice;
+use crate::outcome::{Failed, Outcome};
 use crate::roots::{self, Root};
 use closure::{Paths, Selection};
 use compress::Compressing;
 use ledger::{Lack, Summary};
 use options::{Options, Source};
-use progress::{Progress, eprint};
+use progress::Progress;
 use report::Report;
 use resume::Unfinished;
-use session::Session;
+use session::{Opening, Session};
 use stock::Stock;
 use wire::Opened;
 
@@ -61,13 +63,16 @@ pub(crate) use options::command;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
+/// Maximum number of sessions for the same paths, if the cache loses NARs meanwhile.
+const ROUND_COUNT_MAX: usize = 3;
+
 /// Pushes the paths that the command line selects.
 ///
 /// # Errors
 ///
 /// The store or the cache is unavailable, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let options = Options::of(matches)?;
+    let options = Options::of(matches).map_err(|error| Failed::Usage.because(error))?;
     let mut pusher = Pusher::new(&options)?;
     let (code, report) = match &options.source {
         Source::Watch => return watch::run(&mut pusher, &options, out),
@@ -80,6 +85,24 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     };
     report.print(out, options.is_json)?;
     Ok(code.unwrap_or_else(|| report.outcome().code()))
+}
+
+/// Returns whether the login of `http` gives the right to push to the cache at its URL. Returns
+/// `None` if the server does not support the push protocol.
+///
+/// # Errors
+///
+/// The server cannot be reached, or refuses the login.
+pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
+    let http = http.at(format!("{}/upload{}", http.remote(), wire::PREFIX));
+    Ok(match session::open(&http, &[])? {
+        Opening::Opened(opened) => {
+            session::end(&http, &opened);
+            Some(true)
+        }
+        Opening::NotPermitted(_) => Some(false),
+        Opening::Unsupported => None,
+    })
 }
 
 /// Pushes paths of one store to one cache, in one or several pushes.
@@ -108,7 +131,8 @@ impl Pusher {
         let settings = samovar_store::Settings::from_process()?;
         let store = samovar_store::open(options.store.as_deref(), &settings)?;
         let mut remote = options.remote.clone();
-        options.credentials.authorize(&mut remote)?;
+        let authorized = options.credentials.authorize(&mut remote);
+        authorized.map_err(|error| Failed::Usage.because(error))?;
         Ok(Self {
             store,
             http: Http::new(remote, Patience::UPLOAD)?,
@@ -125,8 +149,9 @@ impl Pusher {
         let paths = self.find(&hash_parts)?;
         if let Some(absent) = paths.absent.first() {
             let root = roots.iter().find(|root| root.hash_part == *absent);
-            let text = root.map_or_else(|| absent.to_string(), |root| root.text.clone());
-            bail!("{text} is not in the store: build it first, or correct the path");
+            let text = root.map_or_else(|| absent.to_string(), Root::shown);
+            let error = anyhow!("{text} is not in the store: build it, or correct the path");
+            return Err(Failed::Refused.because(error));
         }
         self.push(&paths)
     }
@@ -155,7 +180,7 @@ impl Pusher {
             };
             let pause_now = pause.mul_f64(1.0 + fastrand::f64() / 4.0);
             let error = crate::without_logins(&format!("{error:#}"));
-            eprint(&format!(
+            notice(&format!(
                 "{error}; trying again in {} s",
                 pause_now.as_secs()
             ));
@@ -188,8 +213,11 @@ impl Pusher {
         let target = self.target.insert(target);
         if let Some(http) = target.protocol.clone() {
             match session::open(&http, infos)? {
-                Some(opened) => return self.push_by_protocol(&http, opened, infos),
-                None => target.protocol = None,
+                Opening::Opened(opened) => return self.push_by_protocol(&http, opened, infos),
+                Opening::Unsupported => target.protocol = None,
+                // A dry run needs no right to push: the narinfos show which paths are there.
+                Opening::NotPermitted(_) if self.is_dry => {}
+                Opening::NotPermitted(error) => return Err(error),
             }
         }
         let cache = &target.cache;
@@ -215,7 +243,35 @@ impl Pusher {
         summary
     }
 
+    /// Pushes paths by the push protocol. If the cache loses a NAR before its path is published,
+    /// pushes the paths that failed again.
     fn push_by_protocol(
+        &self,
+        http: &Http,
+        opened: Opened,
+        infos: &[PathInfo],
+    ) -> anyhow::Result<Summary> {
+        let mut summary = self.push_opened(http, opened, infos)?;
+        for _ in 1..ROUND_COUNT_MAX {
+            if !summary.has_lost_nar {
+                break;
+            }
+            let dir = self.store.store_dir();
+            let failed: HashSet<&str> = summary.failed.iter().map(|(path, _)| &**path).collect();
+            let is_failed = |info: &&PathInfo| failed.contains(&*info.path.full(dir));
+            let rest: Vec<PathInfo> = infos.iter().filter(is_failed).cloned().collect();
+            let Opening::Opened(opened) = session::open(http, &rest)? else {
+                break;
+            };
+            let again = self.push_opened(http, opened, &rest)?;
+            summary.failed.clear();
+            summary.add(again);
+        }
+        Ok(summary)
+    }
+
+    /// Pushes the paths of one session.
+    fn push_opened(
         &self,
         http: &Http,
         opened: Opened,
@@ -232,7 +288,7 @@ impl Pusher {
         };
         let lacks = &session.opened.lacks;
         if self.is_dry {
-            session.end();
+            session::end(http, &session.opened);
             return Ok(self.would_push(infos, lacks));
         }
         let progress = progress_of(infos, lacks);
@@ -252,7 +308,15 @@ impl Pusher {
                 protocol = Some(below.at(format!("{}{}", below.remote(), wire::PREFIX)));
                 Cache::with_info(below, response)?
             }
-            401 => bail!("the cache refused the push: {}", refusal(response)),
+            401 => return Err(below.refused("the push", response)),
+            // A Samovar without storage: the URL exists, but has no method.
+            405 if response
+                .headers()
+                .get("Allow")
+                .is_some_and(|allow| allow.is_empty()) =>
+            {
+                return Err(below.refused("the push", response));
+            }
             _ => {
                 let http = self.http.clone();
                 let response = http.get(INFO_PATH)?;

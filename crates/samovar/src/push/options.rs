@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_nix::Glob;
 
@@ -55,9 +55,9 @@ pub(crate) fn command() -> Command {
              Samovar refuses paths that refer to a path that is neither uploaded nor in the \
              server's Nix store; other servers do not check that. Prints a summary line, and a \
              line for each path that was not pushed, with the reason. Exit code 0: all paths are \
-             in the cache; 1: a path was not pushed; 2: the command line is invalid; 3: the cache \
-             or the store is unavailable. With --exec: the exit code of the command if it is not \
-             0. With --watch, the command runs until it is killed.",
+             in the cache; 1: a path was not pushed, or the cache refused the push; 2: the command \
+             line is invalid; 3: the cache or the store is unavailable. With --exec: the exit code \
+             of the command if it is not 0. With --watch, the command runs until it is killed.",
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
@@ -91,7 +91,10 @@ pub(crate) fn command() -> Command {
         .arg(
             switch("dry-run")
                 .conflicts_with_all(["exec", "spool", "watch"])
-                .help("List the paths that the cache lacks, and push nothing"),
+                .help(
+                    "List the paths that the cache lacks, and push nothing; needs only the right \
+                     to read",
+                ),
         )
         .arg(json())
         .arg(
@@ -168,7 +171,7 @@ impl Options {
             .get_one::<u16>("jobs")
             .map(|jobs| usize::from(*jobs));
         Ok(Self {
-            remote: cache(url)?,
+            remote: Remote::of_cache(url)?,
             source,
             store: matches.get_one::<String>("store").cloned(),
             credentials: Sources {
@@ -195,18 +198,6 @@ impl Options {
             },
         })
     }
-}
-
-/// Parses the URL of a cache. Removes a final `/upload`, which the URLs for `nix copy` have.
-fn cache(url: &str) -> anyhow::Result<Remote> {
-    let remote = Remote::parse(url)?;
-    let text = remote.url();
-    ensure!(
-        !text.contains(['?', '#']),
-        "{text:?} has parameters of nix copy: leave out the part after the question mark"
-    );
-    let text = text.strip_suffix("/upload").unwrap_or(text).to_owned();
-    Ok(remote.at(text))
 }
 
 #[cfg(test)]

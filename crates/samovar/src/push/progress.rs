@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::notice::{ERASE, notice};
 use crate::size::human;
 
 /// Time between two progress lines if standard error is not a terminal.
@@ -13,9 +14,6 @@ const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time between two updates of the line on a terminal.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Returns to the start of the line and erases it (ECMA-48, EL).
-const ERASE: &str = "\r\x1b[K";
 
 /// The progress of one push, in bytes of the NARs that the server has acknowledged.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ impl Progress {
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}{line}").ok();
         } else {
-            eprint(&line);
+            notice(&line);
         }
     }
 
@@ -76,11 +74,6 @@ impl Progress {
             write!(io::stderr(), "{ERASE}").ok();
         }
     }
-}
-
-/// Prints a message on standard error. Ignores errors, because standard error may be closed.
-pub(super) fn eprint(message: &str) {
-    writeln!(io::stderr(), "samovar: {message}").ok();
 }
 
 fn line(done_len: u64, len: u64, elapsed: Duration) -> String {

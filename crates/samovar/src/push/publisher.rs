@@ -10,7 +10,7 @@ use samovar_storage::push::wire::{PUBLISH_COUNT_MAX, PUBLISH_LEN_MAX};
 use super::ledger::Ledger;
 use super::session::answer;
 use super::wire::{self, LINE_LEN_MAX, Missing};
-use crate::http::{Http, refusal};
+use crate::http::Http;
 
 /// Total length in bytes of stored NARs without a narinfo at which paths are published before the
 /// end of the push. Servers limit the length of unfinished uploads, usually to 100 GiB.
@@ -141,7 +141,8 @@ impl<'a, 'l> Publisher<'a, 'l> {
                 }
                 (422, _) => match sent[..] {
                     [path] => {
-                        let reason = format!("the cache refused it: {}", refusal(response));
+                        let refusal = self.http.refusal(response);
+                        let reason = format!("the cache refused it: {refusal}");
                         self.ledger.failed(path, reason);
                     }
                     // The server refuses one of the paths. Publish each half alone to find it; the
@@ -153,7 +154,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
                         paths.splice(..0, second);
                     }
                 },
-                _ => bail!("the cache refused to publish: {}", refusal(response)),
+                _ => return Err(self.http.refused("to publish", response)),
             }
         }
     }
@@ -187,27 +188,24 @@ impl<'a, 'l> Publisher<'a, 'l> {
 
     fn fail_missing(&mut self, missing: Vec<Missing>) -> anyhow::Result<()> {
         for missing in missing {
-            let (path, reason) = match missing {
-                Missing::Reference {
-                    reference,
-                    referrer,
-                } => {
+            let hash_part = match &missing {
+                Missing::Reference { referrer, .. } => *referrer,
+                Missing::Nar(path) => *path,
+            };
+            let path = self.ledger.find(hash_part);
+            let path = path.context("the cache names an unknown path")?;
+            match missing {
+                Missing::Reference { reference, .. } => {
                     let found = self.ledger.find(reference);
                     let info = found.and_then(|found| self.ledger.info(found));
                     let text = reference.to_string();
                     let reference = info.map_or(&*text, |info| info.path.base_name());
-                    let reason = format!("its reference {reference} is not in the cache");
-                    (referrer, format!("{reason}: push it, too"))
-                }
-                Missing::Nar(path) => {
                     let reason =
-                        "its NAR was deleted from the cache meanwhile: run the command again";
-                    (path, reason.to_owned())
+                        format!("its reference {reference} is not in the cache: push it, too");
+                    self.ledger.failed(path, reason);
                 }
-            };
-            let path = self.ledger.find(path);
-            let path = path.context("the cache names an unknown path")?;
-            self.ledger.failed(path, reason);
+                Missing::Nar(_) => self.ledger.lost_nar(path),
+            }
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ use super::progress::Progress;
 use super::publisher::{Event, Publisher};
 use super::resume::Unfinished;
 use super::wire::{self, Opened};
-use crate::http::{Http, Payload, read_body, refusal};
+use crate::http::{Http, Payload, read_body};
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 16 << 20;
@@ -80,23 +80,41 @@ pub(super) struct Session<'a> {
     pub(super) unfinished: Unfinished,
 }
 
-/// Opens a push: sends the list of its paths to the server. Returns `None` if the server does not
-/// support the push protocol.
+/// The result of a request to open a push.
+#[derive(Debug)]
+pub(super) enum Opening {
+    Opened(Opened),
+    /// The server does not support the push protocol.
+    Unsupported,
+    /// The client sent no token, or its token gives no right to push.
+    NotPermitted(anyhow::Error),
+}
+
+/// Opens a push: sends the list of its paths to the server.
 ///
 /// # Errors
 ///
 /// The server cannot be reached, refuses the token, or sends an invalid response.
-pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Option<Opened>> {
+pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
     let body = wire::open_body(infos);
     let (response, text) = answer(|| http.post("/open", body.as_bytes()))?;
     let Some(text) = text else {
-        return match response.status().as_u16() {
-            404 | 405 | 501 => Ok(None),
-            _ => bail!("the cache refused the push: {}", refusal(response)),
+        let error = |response| http.refused("the push", response);
+        return match (response.status().as_u16(), http.remote().authorization()) {
+            (404 | 405 | 501, _) => Ok(Opening::Unsupported),
+            (403, _) | (401, None) => Ok(Opening::NotPermitted(error(response))),
+            _ => Err(error(response)),
         };
     };
-    let opened = wire::parse_opened(&text, infos);
-    opened.with_context(|| format!("invalid answer from {}", http.url("/open")))
+    let opened = wire::parse_opened(&text, infos)
+        .with_context(|| format!("invalid answer from {}", http.url("/open")))?;
+    Ok(opened.map_or(Opening::Unsupported, Opening::Opened))
+}
+
+/// Ends the push on the server. Ignores errors, because the push expires anyway. An earlier push
+/// whose parts were continued is not ended: it may have parts of other NARs.
+pub(super) fn end(http: &Http, opened: &Opened) {
+    http.delete(&format!("/{}", opened.push_id)).ok();
 }
 
 /// Sends a request. Returns the response, and its text if the status is 200 or 409. Repeats the
@@ -218,14 +236,8 @@ impl Session<'_> {
         };
         let mut summary = ledger.into_result(dir);
         summary.sent_len = progress.sent_len();
-        self.end();
+        end(self.http, &self.opened);
         Ok(summary)
-    }
-
-    /// Ends the push on the server. Ignores errors, because the push expires anyway. An earlier
-    /// push whose parts were continued is not ended: it may have parts of other NARs.
-    pub(super) fn end(&self) {
-        self.http.delete(&format!("/{}", self.opened.push_id)).ok();
     }
 
     fn url(&self, rest: &str) -> String {
@@ -321,7 +333,7 @@ impl Shared<'_> {
         let (response, text) =
             answer(|| self.session.http.put(&url, BINARY, Payload::Bytes(body)))?;
         let (200, Some(text)) = (response.status().as_u16(), text) else {
-            bail!("the cache refused a pack: {}", refusal(response));
+            return Err(self.session.http.refused("a pack", response));
         };
         let infos = nars.iter().map(|&nar| self.info(nar));
         let infos = infos.collect::<anyhow::Result<Vec<_>>>()?;
@@ -377,11 +389,8 @@ impl Shared<'_> {
         let response = self.session.http.put(&url, BINARY, bytes)?;
         if response.status() != 200 {
             self.session.unfinished.forget(&info.nar_hash);
-            bail!(
-                "the cache refused part {number} of {}: {}",
-                info.path.base_name(),
-                refusal(response)
-            );
+            let what = format!("part {number} of {}", info.path.base_name());
+            return Err(self.session.http.refused(what, response));
         }
         Ok(())
     }
@@ -419,14 +428,14 @@ impl Shared<'_> {
         match response.status().as_u16() {
             200 => events.send(Event::Stored(nar))?,
             422 => {
-                let reason = format!("the cache refused it: {}", refusal(response));
+                let refusal = self.session.http.refusal(response);
+                let reason = format!("the cache refused it: {refusal}");
                 events.send(Event::Failed(nar, reason))?;
             }
-            _ => bail!(
-                "the cache cannot join the parts of {}: {}",
-                info.path.base_name(),
-                refusal(response)
-            ),
+            _ => {
+                let what = format!("to join the parts of {}", info.path.base_name());
+                return Err(self.session.http.refused(what, response));
+            }
         }
         self.session.unfinished.forget(&info.nar_hash);
         Ok(())

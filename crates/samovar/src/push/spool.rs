@@ -13,9 +13,9 @@ use anyhow::Context as _;
 use samovar_nix::{HashPart, StorePath};
 
 use super::Pusher;
-use super::progress::eprint;
 use super::report::Report;
 use crate::hook::{self, FAILED};
+use crate::notice::notice;
 
 /// Maximum number of attempts to push the same paths. The pauses between them add up to nine
 /// minutes.
@@ -55,7 +55,7 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
         let roots: Vec<HashPart> = paths.map(StorePath::hash_part).collect();
         let (report, absent) = pusher.push_persistently(&roots, ATTEMPT_COUNT_MAX)?;
         for hash_part in absent {
-            eprint(&format!(
+            notice(&format!(
                 "{hash_part} was deleted from the store before it was pushed"
             ));
         }
@@ -86,7 +86,7 @@ fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
             Ok(path) => paths.push(path),
             Err(error) => {
                 is_readable = false;
-                eprint(&format!(
+                notice(&format!(
                     "{file:?} has {line:?}, which is no path: {error}; the file is moved into \
                      {FAILED}"
                 ));

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{Cursor, Write as _};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{Hash, NarHash, PathInfo};
 use samovar_store::Store;
@@ -30,7 +30,9 @@ use super::compress::{self, Compressing, Output, SMALL_LEN_MAX};
 use super::ledger::{Lack, Ledger, Summary};
 use super::progress::Progress;
 use super::wire;
-use crate::http::{Http, Payload, refusal};
+use crate::cache::INFO_PATH;
+use crate::http::{Http, Payload};
+use crate::outcome::Failed;
 
 const CONNECTION_COUNT: usize = 16;
 
@@ -238,7 +240,8 @@ impl Stock<'_> {
                     Payload::File(&on_disk)
                 }
             };
-            accepted(self.http.put(&url, "application/x-nix-nar", payload)?, &url)?;
+            let response = self.http.put(&url, "application/x-nix-nar", payload)?;
+            accepted(self.http, response, &url)?;
             self.progress.add(info.nar_size, sent.len);
         } else {
             self.progress.add(info.nar_size, 0);
@@ -258,7 +261,7 @@ impl Stock<'_> {
         let response = self
             .http
             .put(&url, "text/x-nix-narinfo", Payload::Bytes(&text))?;
-        accepted(response, &url)
+        accepted(self.http, response, &url)
     }
 }
 
@@ -348,18 +351,17 @@ impl<'a> Shared<'a> {
 }
 
 /// Returns an error unless the response to a PUT reports success.
-fn accepted(response: Response<Body>, url: &str) -> Result<(), Failure> {
+fn accepted(http: &Http, response: Response<Body>, url: &str) -> Result<(), Failure> {
     match response.status().as_u16() {
         200 | 201 | 204 => Ok(()),
         // These statuses refuse the content of this one file.
         400 | 409 | 413 | 422 => Err(Failure::Path(format!(
             "the cache refused it: {}",
-            refusal(response)
+            http.refusal(response)
         ))),
-        _ => Err(Failure::Push(anyhow::anyhow!(
-            "the cache refused PUT {url}: {}",
-            refusal(response)
-        ))),
+        _ => Err(Failure::Push(
+            http.refused(format_args!("PUT {url}"), response),
+        )),
     }
 }
 
@@ -370,15 +372,19 @@ fn accepted(response: Response<Body>, url: &str) -> Result<(), Failure> {
 /// The server cannot be reached, or does not take uploads.
 pub(super) fn create_cache(http: &Http, store: &dyn Store) -> anyhow::Result<()> {
     let text = format!("StoreDir: {}\n", store.store_dir());
-    let url = "/nix-cache-info";
     let response = http.put(
-        url,
+        INFO_PATH,
         "text/x-nix-cache-info",
         Payload::Bytes(text.as_bytes()),
     )?;
-    match accepted(response, url) {
-        Ok(()) => Ok(()),
-        Err(Failure::Push(error)) => Err(error),
-        Err(Failure::Path(reason)) => bail!("{url}: {reason}"),
+    match response.status().as_u16() {
+        200 | 201 | 204 => Ok(()),
+        _ => {
+            let (url, refusal) = (http.remote(), http.refusal(response));
+            Err(Failed::Refused.because(anyhow!(
+                "there is no cache at {url}, and the server refused to create one ({refusal}): \
+                 check the URL"
+            )))
+        }
     }
 }

@@ -20,8 +20,8 @@ use samovar_store::Store;
 
 use super::exec::{newest, registered_after, wanted};
 use super::options::Options;
-use super::progress::eprint;
 use super::{Pusher, cache_dir};
+use crate::notice::notice;
 
 /// Time between two queries for the newest registration. A query takes 50 µs.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -43,12 +43,12 @@ pub(super) fn run(
     let newest = newest(&*pusher.store)?;
     let mut last = position.read().unwrap_or(newest);
     position.write(last);
-    eprint("watching for new paths");
+    notice("watching for new paths");
     loop {
         let infos = match new_paths(&*pusher.store, &mut last) {
             Ok(infos) => infos,
             Err(error) => {
-                eprint(&format!("{error:#}; trying again"));
+                notice(&format!("{error:#}; trying again"));
                 std::thread::sleep(PAUSE);
                 continue;
             }
@@ -102,7 +102,7 @@ impl Position {
 
     fn write(&self, last: i64) {
         if let Err(error) = self.try_write(last) {
-            eprint(&format!(
+            notice(&format!(
                 "{error:#}: after a restart, paths that were registered meanwhile will not be \
                  pushed"
             ));

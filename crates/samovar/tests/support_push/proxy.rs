@@ -10,6 +10,8 @@ pub(crate) enum Action {
     Forward,
     /// Responds with this status, without forwarding the request.
     Refuse(u16),
+    /// Closes the connection without a response.
+    Close,
     /// Holds the request until [`Proxy::resume`], then closes its connection.
     Hold,
 }
@@ -134,6 +136,7 @@ fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
                 format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             return (&client).write_all(text.as_bytes()).ok();
         }
+        Action::Close => return None,
         Action::Hold => {
             let mut state = state.lock().unwrap();
             state.held_count += 1;

@@ -1,0 +1,17 @@
+//! Messages on standard error that are not errors.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+/// Returns to the start of the line and erases it (ECMA-48, EL).
+pub(crate) const ERASE: &str = "\r\x1b[K";
+
+/// Prints a message on standard error. On a terminal, it replaces the progress line. Ignores
+/// errors, because standard error may be closed.
+pub(crate) fn notice(message: &str) {
+    let mut stderr = io::stderr().lock();
+    let erase = match stderr.is_terminal() {
+        true => ERASE,
+        false => "",
+    };
+    writeln!(stderr, "{erase}samovar: {message}").ok();
+}
