@@ -112,6 +112,7 @@ use samovar_http_proto::h2;
 pub use body::{Batch, Progress, Source};
 pub use channel::{SendError, Sender};
 pub use error::Error;
+pub use exec::lend_slot;
 pub use extensions::Extensions;
 pub use head::{Head, Peer, PeerName, UnixPeer};
 pub use into_response::IntoResponse;

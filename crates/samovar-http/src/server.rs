@@ -239,7 +239,8 @@ pub struct Load {
     pub queued_count: usize,
     /// Number of occupied worker slots.
     pub running_count: usize,
-    /// Number of handlers that wait for their client in the middle of a request's body.
+    /// Number of handlers that have lent their slot while they wait, for their client or with
+    /// [`lend_slot`](crate::lend_slot).
     pub waiting_count: usize,
     /// Memory in use for response bodies in progress, in bytes.
     pub body_memory_len: usize,

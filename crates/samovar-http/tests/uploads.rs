@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
-use samovar_http::{BodyError, Intake, Limits, Request, Response};
+use samovar_http::{BodyError, Intake, Limits, Request, Response, lend_slot};
 use support::{By, Reader, connect, eventually, serve};
 
 /// Responds with the length and the sum of the body's bytes, or with the error that ended the body.
@@ -236,6 +236,44 @@ fn a_handler_that_waits_for_other_requests_occupies_no_worker() {
     other.send("GET /set HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(other.next(false).unwrap().body, b"set");
     assert_eq!(waiting.next(false).unwrap().body, b"waited");
+}
+
+#[test]
+fn a_handler_that_lends_its_slot_while_it_blocks_occupies_no_worker() {
+    let is_set = Arc::new(AtomicUsize::new(0));
+    let handle = move |request: &mut Request| {
+        if request.head().path() != b"/wait" {
+            return flag(&is_set, request);
+        }
+        // A wait inside another one, of either kind, lends no second slot.
+        lend_slot(|| {
+            lend_slot(|| ());
+            while is_set.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+        });
+        request.reader().wait(|_| lend_slot(|| true)).unwrap();
+        Response::text(Status::OK, "waited")
+    };
+    let intake = Intake::Streamed(1000);
+    let (server, addr) = serve(By { handle, intake }, |builder| builder.workers(1));
+    let mut waiting: Vec<_> = (0..20).map(|_| Reader::new(connect(addr))).collect();
+    for client in &mut waiting {
+        client.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all wait", || server.load().waiting_count == waiting.len());
+    let mut other = Reader::new(connect(addr));
+    other.send("GET /set HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(other.next(false).unwrap().body, b"set");
+    for client in &mut waiting {
+        assert_eq!(client.next(false).unwrap().body, b"waited");
+    }
+    eventually("all slots are free", || {
+        let load = server.load();
+        load.waiting_count == 0 && load.running_count == 0
+    });
+    // On a thread that is no worker, only the function is called.
+    assert_eq!(lend_slot(|| 1), 1);
 }
 
 #[test]

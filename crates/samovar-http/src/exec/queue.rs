@@ -28,6 +28,7 @@ use std::thread::{self, Thread};
 
 use super::job::Job;
 use super::lane::Lane;
+use super::lent::set_lane;
 use crate::sync::Lock;
 
 /// Function that starts one more worker thread.
@@ -336,19 +337,26 @@ impl fmt::Debug for Queue {
 pub(crate) struct LentSlot<'a> {
     queue: &'a Queue,
     lane: Lane,
+    /// The lane of the slot that the calling thread occupied.
+    before: Option<Lane>,
 }
 
 impl<'a> LentSlot<'a> {
     /// Lends a slot; returns `None` if too many slots are lent already.
     pub(crate) fn lend(queue: &'a Queue, lane: Lane) -> Option<Self> {
         // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
-        queue.lend(lane).then(|| Self { queue, lane })
+        queue.lend(lane).then(|| Self {
+            queue,
+            lane,
+            before: set_lane(None),
+        })
     }
 }
 
 impl Drop for LentSlot<'_> {
     fn drop(&mut self) {
         self.queue.reclaim(self.lane);
+        set_lane(self.before);
     }
 }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::exchange::{fulfil, handle};
 use super::http1::{lose, pump};
 use super::job::Job;
+use super::lent::{Worker, set_lane};
 use crate::core::Shared;
 use crate::io::key::Key;
 use crate::io::stream::{StreamNews, StreamRef, StreamWork};
@@ -14,9 +15,11 @@ use crate::ws::Socket;
 
 /// Runs jobs until the queue is closed or this worker is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
+    let _worker = Worker::new(&shared.core);
     let mut finished = None;
     while let Some(job) = shared.queue.pop(finished) {
         finished = Some(job.lane());
+        set_lane(finished);
         let lost = Lost::with(&job);
         // Panics of handlers and body sources are caught at their calls. This catches panics of the
         // observer, and of `Drop` implementations in the application.

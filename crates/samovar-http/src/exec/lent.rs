@@ -1,0 +1,51 @@
+//! Lending a worker slot while a handler blocks.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::lane::Lane;
+use super::queue::LentSlot;
+use crate::core::Core;
+
+thread_local! {
+    /// The server whose jobs the thread runs; `None` if the thread is no worker.
+    static CORE: RefCell<Option<Arc<Core>>> = const { RefCell::new(None) };
+    /// The lane of the slot that the thread occupies; `None` if it occupies none.
+    static LANE: Cell<Option<Lane>> = const { Cell::new(None) };
+}
+
+/// Makes the calling thread a worker, until it is dropped.
+pub(super) struct Worker(());
+
+impl Worker {
+    pub(super) fn new(core: &Arc<Core>) -> Self {
+        CORE.set(Some(Arc::clone(core)));
+        Self(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        CORE.set(None);
+        LANE.set(None);
+    }
+}
+
+/// Sets the lane of the slot that the calling thread occupies. Returns the previous lane.
+pub(super) fn set_lane(lane: Option<Lane>) -> Option<Lane> {
+    LANE.replace(lane)
+}
+
+/// Calls `wait`, which may block for long, for example until a lock is released. Meanwhile the
+/// worker slot of the calling thread is lent to other requests. The slot is not lent if the thread
+/// is no worker, if it has lent its slot already, or if too many slots are lent.
+pub fn lend_slot<T>(wait: impl FnOnce() -> T) -> T {
+    let core = CORE.with_borrow(Clone::clone);
+    let lent = match (&core, LANE.get()) {
+        (Some(core), Some(lane)) => LentSlot::lend(&core.queue, lane),
+        _ => None,
+    };
+    let outcome = wait();
+    drop(lent);
+    outcome
+}
