@@ -401,3 +401,56 @@ fn differs(
         measured: measured.to_string(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the text of a narinfo with this number of references and of signatures by keys with
+    /// names of `name_len` characters.
+    fn narinfo(reference_count: usize, signature_count: usize, name_len: usize) -> Vec<u8> {
+        let zeros = "0".repeat(32);
+        let references: Vec<String> = (0..reference_count)
+            .map(|number| format!("{number:032}-x"))
+            .collect();
+        // Equal signatures count once.
+        let signature = |number| format!("Sig: {number:0>name_len$}:{}==\n", "A".repeat(86));
+        let signatures: String = (0..signature_count).map(signature).collect();
+        format!(
+            "StorePath: /nix/store/{zeros}-a\nURL: nar/{hash}.nar\nCompression: none\n\
+             NarHash: sha256:{hash}\nNarSize: 112\nReferences: {}\n{}",
+            references.join(" "),
+            signatures,
+            hash = "0".repeat(52),
+        )
+        .into_bytes()
+    }
+
+    fn parsed(text: &[u8]) -> Result<(), Refusal> {
+        let hash_part = HashPart::parse("0".repeat(32).as_bytes()).unwrap();
+        let with_url = parse(&StoreDir::default(), hash_part, text).map(drop);
+        let without_url = parse_without_url(&StoreDir::default(), text.to_vec()).map(drop);
+        assert_eq!(with_url.is_ok(), without_url.is_ok());
+        with_url
+    }
+
+    #[test]
+    fn references_and_signatures_are_limited() {
+        parsed(&narinfo(8192, 32, 256)).unwrap();
+        for (text, expected) in [
+            (narinfo(8193, 32, 256), ("References", 8193, 8192)),
+            (narinfo(8192, 33, 256), ("Sig", 33, 32)),
+        ] {
+            match parsed(&text) {
+                Err(Refusal::TooMany {
+                    field,
+                    found,
+                    limit,
+                }) => assert_eq!((field, found, limit), expected),
+                other => unreachable!("{other:?}"),
+            }
+        }
+        let refusal = parsed(&narinfo(0, 1, 257)).unwrap_err();
+        assert!(matches!(refusal, Refusal::KeyName(257)), "{refusal:?}");
+    }
+}
