@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::verify::{Memory, MemoryError};
+use crate::waiting::within;
 
 /// Maximum number of uploads in progress with one token, and of all uploads together.
 const UPLOADS_MAX: (u64, u64) = (64, 512);
@@ -24,8 +25,8 @@ const MEMORY_MAX: (u64, u64) = (160 << 20, 256 << 20);
 /// for slots and one for memory.
 const WAITING_MAX: (usize, usize) = (128, 256);
 
-/// Maximum time that an upload waits for a slot, and then for memory. It is below 60 s, the usual
-/// timeout of proxies.
+/// Maximum time that a request waits for a slot, for memory and for the database together. It is
+/// below 60 s, the usual timeout of proxies.
 pub const PATIENCE: Duration = Duration::from_secs(50);
 
 /// Lets a request wait, and ends the wait if the server stops.
@@ -57,7 +58,8 @@ impl Default for Admission {
 
 impl Admission {
     /// Admits an upload with this token. Waits at most `patience` for a slot. Later, its first
-    /// request for memory waits at most `patience` again.
+    /// request for memory waits at most `patience`, or as long as the request still has
+    /// [`Patience`](crate::Patience).
     pub(crate) fn admit<'a>(
         &'a self,
         token: i64,
@@ -193,9 +195,23 @@ impl Gate {
         }
         drop(state);
         let queued = Queued { gate: self, ticket };
+        within(patience, |patience| {
+            self.await_turn(queued, permit, patience, wait)
+        })
+    }
+
+    /// Waits at most `patience` until the queued entry is granted its amount.
+    fn await_turn<'a>(
+        &'a self,
+        queued: Queued<'_>,
+        permit: impl Fn() -> Permit<'a>,
+        patience: Duration,
+        wait: &dyn Wait,
+    ) -> Result<Permit<'a>, MemoryError> {
         if patience.is_zero() {
             return Err(MemoryError::Busy);
         }
+        let ticket = queued.ticket;
         let deadline = Instant::now() + patience;
         let mut entered = None;
         let waited = wait.wait(&mut |slice| {
@@ -206,7 +222,7 @@ impl Gate {
                     !self.is_next(state, ticket)
                 })
                 .unwrap_or_else(PoisonError::into_inner);
-            entered = self.enter(&mut state, ticket).then(permit);
+            entered = self.enter(&mut state, ticket).then(&permit);
             entered.is_some() || left.is_zero()
         });
         drop(queued);

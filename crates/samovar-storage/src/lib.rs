@@ -51,6 +51,7 @@ mod stored_cache;
 pub mod token;
 mod upkeep;
 pub mod verify;
+mod waiting;
 
 pub use admission::{Admitted, PATIENCE, Wait};
 pub use counters::CollectorStatistics;
@@ -65,3 +66,4 @@ pub use size::human as human_size;
 pub use statistics::Statistics;
 pub use storage::{DATABASE, Render, Storage, open_database};
 pub use stored_cache::{StoredCache, listing_reader};
+pub use waiting::{LendSlot, Patience, Waits};

@@ -27,6 +27,7 @@ use crate::root;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::verify::{FileName, Limits};
+use crate::waiting::LendSlot;
 
 /// Path of the database, relative to the storage directory.
 pub const DATABASE: &str = ".samovar/db.sqlite";
@@ -219,6 +220,17 @@ impl Storage {
     /// [`Caches::caches`]: crate::metadata::Caches::caches
     pub fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {
         self.metadata.caches()
+    }
+
+    /// Sets the function that lends the worker slot of a thread that waits for the database for
+    /// long. It can be set once.
+    pub fn set_lend_slot(&self, lend_slot: LendSlot) {
+        self.metadata.waits().set_lend_slot(lend_slot);
+    }
+
+    /// Sets the total time that a request waits for the storage, for tests. It can be set once.
+    pub fn set_patience(&self, patience: Duration) {
+        self.metadata.waits().set_patience(patience);
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {

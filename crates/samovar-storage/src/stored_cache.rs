@@ -20,6 +20,7 @@ use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
 use crate::token::{Denied, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
+use crate::waiting::Patience;
 
 /// Length of the buffer for receiving a build log, in bytes.
 const LOG_BUFFER_LEN: usize = 64 * 1024;
@@ -169,6 +170,13 @@ impl StoredCache {
         let seen = &self.storage.seen_tokens;
         let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
         TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
+    }
+
+    /// Limits the total time that the request waits for the storage that the calling thread
+    /// handles: for a slot, for memory, and for the database. The limit applies until the returned
+    /// value is dropped.
+    pub fn start_patience(&self) -> Patience {
+        self.storage.metadata.waits().start()
     }
 
     /// Admits the upload of a NAR with this token. Waits at most `patience` if too many uploads are
@@ -359,7 +367,10 @@ impl StoredCache {
         let storage = &*self.storage;
         loop {
             let commit = |batch: &[&[NewPath]], patience| storage.commit(batch, patience);
-            let outcomes = storage.queue.publish(&group, PATIENCE, commit)?;
+            let waits = storage.metadata.waits();
+            let outcomes = waits.patiently(PATIENCE, |patience| {
+                storage.queue.publish(&group, patience, commit)
+            })?;
             let mut is_outdated = false;
             for (at, outcome) in outcomes.iter().enumerate() {
                 let Published::MissingReferences(missing) = outcome else {

@@ -5,12 +5,9 @@
 mod support;
 mod support_uploads;
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
 
-use samovar_storage::DATABASE;
-use support_uploads::{MadePath, Site, hash, nar_of_file, send};
+use support_uploads::{DatabaseLock, MadePath, Site, hash, nar_of_file, send};
 use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::procfs;
@@ -144,21 +141,7 @@ fn an_upload_waits_while_another_process_writes_to_the_database() {
     let server = site.start();
     let token = site.token(&[]);
     let path = MadePath::new("path");
-    let mut sqlite = Command::new("sqlite3");
-    sqlite.arg(site.storage().join(DATABASE));
-    let mut sqlite = sqlite
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut statements = sqlite.stdin.take().unwrap();
-    statements
-        .write_all(b"begin immediate; select 'locked';\n")
-        .unwrap();
-    let mut locked = String::new();
-    let mut rows = BufReader::new(sqlite.stdout.take().unwrap());
-    rows.read_line(&mut locked).unwrap();
-    assert_eq!(locked, "locked\n");
+    let lock = DatabaseLock::take(&site);
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| {
             // Nix before 2.33 would hang after a 503.
@@ -175,8 +158,7 @@ fn an_upload_waits_while_another_process_writes_to_the_database() {
         // The database has no row for the file yet.
         eventually("the file is stored", || site.files().contains(&path.url()));
         assert_eq!(server.get(&path.file_target()).status, 404);
-        drop(statements);
-        sqlite.wait().unwrap();
+        lock.release();
         let response = upload.join().unwrap();
         assert_eq!(response.status, 200, "{}", response.text());
     });

@@ -104,6 +104,9 @@ pub struct Local {
 impl Site {
     /// Creates the caches of `store`.
     pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
+        if let Some(storage) = &config.storage {
+            storage.set_lend_slot(|wait| samovar_http::lend_slot(wait));
+        }
         let rendered_memory_len = config.rendered_memory_len;
         let settings = SharedConfig {
             small_nar_memory_len: config.small_nar_memory_len,

@@ -191,6 +191,7 @@ impl Uploads {
     ) -> Option<Response> {
         let head = request.head();
         let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
+        let _patience = self.stored.start_patience();
         match head.method() {
             method if method == Method::Put || matches!(target.kind, Kind::Push(_)) => {
                 let response = match target.kind {

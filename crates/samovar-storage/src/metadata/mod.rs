@@ -21,6 +21,7 @@ use samovar_nix::{ContentAddress, Glob, HashPart, NarHash, Signature, StorePath}
 use crate::error::StorageError;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::Verified;
+use crate::waiting::Waits;
 
 pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
@@ -194,6 +195,9 @@ impl Published {
 pub trait Metadata:
     Caches + Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sync
 {
+    /// Returns how callers wait for this database.
+    fn waits(&self) -> &Waits;
+
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use samovar_nix::nixbase32;
 use samovar_storage::DATABASE;
@@ -139,6 +139,37 @@ impl Site {
     /// storage.
     pub(crate) fn files(&self) -> BTreeSet<String> {
         files_below(&self.storage())
+    }
+}
+
+/// The write lock of a storage's database, held by another process.
+pub(crate) struct DatabaseLock {
+    sqlite: Child,
+}
+
+impl DatabaseLock {
+    /// Takes the lock.
+    pub(crate) fn take(site: &Site) -> Self {
+        let mut sqlite = Command::new("sqlite3");
+        sqlite.arg(site.storage().join(DATABASE));
+        let sqlite = sqlite.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sqlite = sqlite.spawn().unwrap();
+        let statements = sqlite.stdin.as_mut().unwrap();
+        statements
+            .write_all(b".timeout 10000\nbegin immediate; select 'locked';\n")
+            .unwrap();
+        let mut locked = String::new();
+        let mut rows = BufReader::new(sqlite.stdout.take().unwrap());
+        rows.read_line(&mut locked).unwrap();
+        assert_eq!(locked, "locked\n");
+        Self { sqlite }
+    }
+
+    /// Releases the lock.
+    pub(crate) fn release(mut self) {
+        // The process ends at the end of its input, which rolls its transaction back.
+        drop(self.sqlite.stdin.take());
+        self.sqlite.wait().unwrap();
     }
 }
 

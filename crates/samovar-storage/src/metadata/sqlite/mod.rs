@@ -42,6 +42,7 @@ use super::{
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
+use crate::waiting::Waits;
 
 /// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;
@@ -57,6 +58,7 @@ pub struct Sqlite {
     writer: Writer,
     idle: Mutex<Vec<Connection>>,
     clock: Clock,
+    waits: Waits,
 }
 
 impl Sqlite {
@@ -89,6 +91,7 @@ impl Sqlite {
             writer: Writer::new(writer),
             idle: Mutex::default(),
             clock,
+            waits: Waits::default(),
         })
     }
 
@@ -118,11 +121,16 @@ impl Sqlite {
         patience: Duration,
         statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let mut writer = self.writer.take(patience)?;
-        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let outcome = statements(&transaction)?;
-        transaction.commit()?;
-        Ok(outcome)
+        let mut statements = Some(statements);
+        self.waits.patiently(patience, |patience| {
+            let mut writer = self.writer.take(patience)?;
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            // A second attempt follows only if the first did not begin its transaction.
+            let statements = statements.take().ok_or(StorageError::Busy)?;
+            let outcome = statements(&transaction)?;
+            transaction.commit()?;
+            Ok(outcome)
+        })
     }
 
     /// Runs a query on one of the pool's connections.
@@ -158,6 +166,10 @@ fn connect(path: &Path) -> Result<Connection, StorageError> {
 }
 
 impl Metadata for Sqlite {
+    fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
     fn store_id(&self) -> Result<String, StorageError> {
         self.read(|connection| {
             let id = "select value from meta where key = 'store-id'";

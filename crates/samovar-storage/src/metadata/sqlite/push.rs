@@ -74,12 +74,12 @@ impl PushMetadata for Sqlite {
         match expires_at {
             None => Ok(false),
             Some(expires_at) if expires_at >= now.saturating_add(limits.lifetime) => Ok(true),
-            Some(_) => defer(&*self.writer()?, id, limits, now),
+            Some(_) => self.write(|transaction| defer(transaction, id, limits, now)),
         }
     }
 
     fn close_push(&self, id: &str, cache: CacheId, token: i64) -> Result<bool, StorageError> {
-        close(&*self.writer()?, id, cache, token)
+        self.write(|transaction| close(transaction, id, cache, token))
     }
 
     fn pushes(&self, token: Option<i64>) -> Result<Vec<String>, StorageError> {
