@@ -49,7 +49,9 @@ fn a_client_gets_a_damaged_path_from_the_next_cache() {
             damaged.wait_for("does not match its registration");
         }
     }
-    assert_eq!(damaged.narinfo(&path).status, 404);
+    eventually("the path is quarantined", || {
+        damaged.narinfo(&path).status == 404
+    });
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn a_path_repaired_by_nix_is_served_at_once() {
         command.arg("--store").arg(store.root()).args(repair);
         command.args(["--option", "substituters", &cache]);
         succeeds(command.args(["--option", "require-sigs", "false"]));
-        assert_eq!(server.narinfo(&path).status, 200, "{repair:?}");
+        server.wait_for_repair(&path);
         assert!(server.get(&url).is_complete, "{repair:?}");
     }
 }

@@ -135,6 +135,7 @@ fn damaged_contents_are_reported_and_not_served() {
     });
     server.wait_for("does not match its registration");
     overwrite(&store.real(&path), b"what was registered");
+    server.wait_for_repair(&path);
     let answer = server.get(&url);
     assert_eq!((answer.status, answer.body == expected), (200, true));
 }

@@ -197,6 +197,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
         }
     });
     assert!(scene.dump() == right);
+    scene.server.wait_for_repair(&scene.path);
     scene.is_right();
 }
 

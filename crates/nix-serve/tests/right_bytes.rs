@@ -182,6 +182,7 @@ fn a_changed_byte_aborts_the_first_nar_and_the_path_is_quarantined_until_repaire
             is_kept_out(&server, path);
         }
         scene.flip(path);
+        server.wait_for_repair(path);
         is_served(&server, path, &nar);
         is_served(&server, path, &nar);
     }
@@ -194,6 +195,7 @@ fn a_changed_byte_aborts_the_first_nar_and_the_path_is_quarantined_until_repaire
     assert!(matches!(status, 404 | 503), "{status}");
     is_kept_out(&server, &scene.tiny);
     scene.flip(&scene.tiny);
+    server.wait_for_repair(&scene.tiny);
     is_served(&server, &scene.tiny, &nar);
     let log = server.whole_log().join("\n");
     assert!(log.contains("path_quarantined=3 path_verified="), "{log}");
@@ -304,6 +306,7 @@ fn verification_records_survive_a_restart() {
     fs::remove_file(scene.store.real(&scene.file)).unwrap();
     fs::write(scene.store.real(&scene.file), noise(1, FILE_LEN)).unwrap();
     let server = scene.remembering();
+    server.wait_for_repair(&scene.tree);
     is_served(&server, &scene.tree, &tree);
     scene.flip(&scene.file);
     breaks(&server, &scene.file);

@@ -118,6 +118,22 @@ impl ServerProcess {
         self.get(&format!("/{}.narinfo", hash_part(store_path)))
     }
 
+    /// Waits until a repaired path is served. If a check of its files took long, as on a busy
+    /// machine, the server pauses before the next check. Meanwhile the path is absent.
+    #[track_caller]
+    pub fn wait_for_repair(&self, store_path: &str) {
+        eventually("the repaired path is served", || {
+            let answer = self.narinfo(store_path);
+            let text = answer.text();
+            let is_quarantined = answer.status == 404 && text.contains("damaged");
+            assert!(
+                matches!(answer.status, 200 | 503) || is_quarantined,
+                "{text}"
+            );
+            answer.status == 200
+        });
+    }
+
     /// Returns the URL path of a store path's NAR, from its narinfo.
     #[track_caller]
     pub fn nar_url(&self, store_path: &str) -> String {
