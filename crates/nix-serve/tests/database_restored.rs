@@ -44,9 +44,9 @@ impl Restored {
         let later = format!("/nix/store/{}-later", "l0".repeat(16));
         cp_tree(&subject, &subject.asked, &later);
         make_public(subject.store.root());
-        // The server checks the files ten times per second, and reopens them after a change.
-        std::thread::sleep(Duration::from_millis(300));
+        subject.reopen();
         sqlite(&database, "pragma wal_checkpoint(truncate)");
+        subject.reopen();
         let backup = subject.store.root().join("backup");
         cp(&database, &backup);
         // Insert the row without Nix, which would change the journal mode.
@@ -192,8 +192,7 @@ fn beside_the_wal_of_before() {
                     .len()
                     > 0
             );
-            // Wait until the server has checked the files, which it does ten times per second.
-            std::thread::sleep(Duration::from_millis(300));
+            subject.wait_for_check();
             restored.restore(way);
             let start = Instant::now();
             let urls = [subject.narinfo(&restored.later), nar(&subject.unasked)];

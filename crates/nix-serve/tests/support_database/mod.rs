@@ -18,6 +18,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::nix::Daemon;
+use testkit::procfs;
 use testkit::wait::holds_within;
 
 use crate::support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output};
@@ -30,7 +31,7 @@ pub const RECOVERED: &str = "the store can be read again";
 const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
 /// Maximum time for recovery after the cause of a failure has gone. The server checks every tenth
 /// of a second; on a machine with other work, the processes of a test wait for a processor.
-pub const BACK_WITHIN: Duration = Duration::from_secs(5);
+pub const BACK_WITHIN: Duration = Duration::from_secs(30);
 
 /// A server of a separate store, with one path that was requested before and one that was not.
 pub struct Subject {
@@ -110,6 +111,32 @@ impl Subject {
 
     pub fn ask(&self, url: &str) -> Response {
         once(self.addr, url)
+    }
+
+    /// Has the server open the database again if the file has changed, by a request that needs it.
+    /// Without a request the server does so within a tenth of a second. A writer that closes the
+    /// database at that moment removes the WAL files, which an unprivileged server cannot create.
+    #[track_caller]
+    pub fn reopen(&self) {
+        let url = format!("/closure/{}", hash_part(&self.asked));
+        assert_eq!(self.ask(&url).status, 200);
+    }
+
+    /// Waits until the server has checked the files, which it does ten times per second.
+    pub fn wait_for_check(&self) {
+        let pid = self.server.pid();
+        let find = |thread: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm"));
+            name.is_ok_and(|name| name == "store-keeper\n")
+        };
+        let keeper = procfs::threads(pid).into_iter().find(find).unwrap();
+        let file = format!("task/{keeper}/status");
+        let pauses = || -> u64 {
+            let count = procfs::field(pid, &file, "voluntary_ctxt_switches").unwrap();
+            count.parse().unwrap()
+        };
+        let before = pauses();
+        eventually("the files are checked", || pauses() > before + 3);
     }
 
     pub fn database(&self) -> PathBuf {
