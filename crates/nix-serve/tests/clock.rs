@@ -66,6 +66,8 @@ fn setting_the_clock_affects_only_the_date_of_responses() {
     command.args(["--store", &local(store.root()), "--access-log", &access]);
     command.args(["--listen", "127.0.0.1:0:ssl", "--listen", "[::1]:0"]);
     command.args(["--ssl-cert", &certificate, "--ssl-key", &key_file]);
+    // Longer than the test takes on a busy machine, and shorter than the clock is set forward.
+    command.args(["--read-timeout", "600", "--timeout", "600"]);
     command
         .env("LD_PRELOAD", library)
         .env("FAKETIME_TIMESTAMP_FILE", &clock)

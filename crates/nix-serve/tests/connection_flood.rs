@@ -32,6 +32,9 @@ const ASKED: usize = 100;
 /// processes run too.
 const FACTOR: u32 = 10;
 const SLACK: Duration = Duration::from_millis(100);
+/// Number of measurements of which one must meet the limit. A busy machine delays some requests of
+/// some measurements, and a server that neglects the clients some of every measurement.
+const ROUNDS: usize = 10;
 
 fn start() -> ServerProcess {
     let store = local(&sample_root());
@@ -62,19 +65,31 @@ fn good_clients(addr: SocketAddr) -> Duration {
     percentile_99(times.collect())
 }
 
+/// Measures the clients during a flood, until they are delayed by at most `limit`. Returns the number
+/// of measurements.
+#[track_caller]
+fn good_clients_within(limit: Duration, addr: SocketAddr, what: &str) -> usize {
+    for round in 1..=ROUNDS {
+        let beside = good_clients(addr);
+        println!("{what}: p99 {beside:?} beside, at most {limit:?} expected");
+        if beside <= limit {
+            return round;
+        }
+    }
+    unreachable!("{what}: clients are delayed by more than {limit:?} each time")
+}
+
 #[track_caller]
 fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
     let (addr, pid) = (server.addr, server.child.id());
     let alone = good_clients(addr);
     let before = descriptor_count(pid);
     let held: Vec<TcpStream> = (0..CONNECTIONS).map(|_| open()).collect();
-    let beside = good_clients(addr);
-    println!("{what}: p99 {alone:?} alone, {beside:?} beside");
-    assert!(beside <= alone * FACTOR + SLACK, "{beside:?} {what}");
+    let rounds = good_clients_within(alone * FACTOR + SLACK, addr, what);
     // The server has evicted some connections, but no more than needed.
     let closed = held.iter().filter(|stream| is_readable(stream)).count();
     assert!(
-        (1..=2 * ASKED).contains(&closed),
+        (1..=2 * ASKED * rounds).contains(&closed),
         "{closed} were closed, {what}"
     );
     drop(held);
@@ -113,7 +128,7 @@ fn knocking_without_end_keeps_nobody_out() {
     let alone = good_clients(addr);
     let before = descriptor_count(pid);
     let (is_over, knocked) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let (beside, cpu) = std::thread::scope(|scope| {
+    let cpu = std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut held = Vec::new();
@@ -131,14 +146,13 @@ fn knocking_without_end_keeps_nobody_out() {
             knocked.load(Ordering::Relaxed) > 2 * CONNECTIONS
         });
         let (cpu, counted) = (cpu_time(pid), knocked.load(Ordering::Relaxed));
-        let beside = good_clients(addr);
+        // If flood and server share the cores, the scheduler can delay a client by a second.
+        good_clients_within(alone * FACTOR + 10 * SLACK, addr, "knocking");
         let counted = knocked.load(Ordering::Relaxed) - counted;
         let cpu = (cpu_time(pid) - cpu) / u32::try_from(counted.max(1)).unwrap();
         is_over.store(true, Ordering::Relaxed);
-        (beside, cpu)
+        cpu
     });
-    println!("knocking: p99 {alone:?} alone, {beside:?} beside; {cpu:?} of CPU each");
-    // If flood and server share the cores, the scheduler can delay a client by a second.
-    assert!(beside <= alone * FACTOR + 10 * SLACK, "{beside:?}");
+    println!("knocking: p99 {alone:?} alone; {cpu:?} of CPU each");
     eventually("nothing is left of it", || descriptor_count(pid) <= before);
 }

@@ -144,13 +144,18 @@ fn the_watchdog_hears_of_a_server_that_lives_and_of_no_other() {
         manager.wait_for("WATCHDOG=1");
     }
     server.signal("STOP");
-    eventually("it stands still", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.child.id())).unwrap();
-        stat.rsplit(')')
-            .next()
-            .unwrap()
-            .trim_start()
-            .starts_with('T')
+    // A thread may be in a system call, and stops only at its end.
+    eventually("all its threads stand still", || {
+        let pid = server.child.id();
+        testkit::procfs::threads(pid).iter().all(|thread| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat"));
+            let (_, state) = stat
+                .as_deref()
+                .unwrap_or_default()
+                .rsplit_once(") ")
+                .unwrap();
+            state.starts_with('T')
+        })
     });
     // Discard messages sent before the server was stopped.
     while manager.next_within(Duration::from_millis(1)).is_some() {}
