@@ -8,11 +8,11 @@ mod support_process;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{PATIENCE, eventually, hash_part, of_sample, sample};
@@ -33,12 +33,18 @@ fn sample_server(listen: &[&str]) -> Command {
 }
 
 /// Returns a free port on a loopback address derived from the PID, so that no other process uses
-/// it.
+/// it. Each call returns another port. No socket is bound to it: children of other tests could
+/// inherit that socket, and keep the port in use for a moment.
 fn free_address() -> String {
+    static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, first | 64, second, third | 1);
-    let listener = TcpListener::bind((address, 0)).unwrap();
-    listener.local_addr().unwrap().to_string()
+    loop {
+        let address = SocketAddr::from((address, PORT.fetch_add(1, Ordering::Relaxed)));
+        if TcpStream::connect(address).is_err() {
+            return address.to_string();
+        }
+    }
 }
 
 /// Sends one request. Returns `None` without a complete response, else whether the response was
@@ -213,7 +219,9 @@ fn of_two_that_start_at_once_one_gets_the_socket_file() {
     race(count("SAMOVAR_RACES", 20), || {
         // Leave a socket file behind, as a killed server does.
         fs::remove_file(&socket).ok();
-        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        drop(UnixListener::bind(&socket).unwrap());
+        // A child of another test may have inherited the socket, until it executes its program.
+        eventually("it is dead", || UnixStream::connect(&socket).is_err());
         [(); 2].map(|()| sample_server(&[&socket]))
     });
 }
