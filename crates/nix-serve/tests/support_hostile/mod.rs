@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use testkit::http1::{Response, exchange};
 use testkit::procfs;
-use testkit::wait::holds_within;
+use testkit::{PATIENCE, eventually, wait::holds_within};
 
 use crate::support::{OwnStore, hash_part, local, nix_serve};
 use crate::support_process::{Connection, Process};
@@ -32,7 +32,7 @@ pub const CANARY: &str = "c4nary-of-this-machine";
 
 /// Maximum time of a neighbour's request on an overloaded machine. A longer time means that the
 /// server hangs.
-const NOTICED: Duration = Duration::from_secs(20);
+const NOTICED: Duration = Duration::from_secs(30);
 
 /// Sends one request on a new connection; the status is 0 if no response came.
 #[track_caller]
@@ -117,17 +117,15 @@ impl Hostile {
         let slowest = self.neighbour.take().unwrap().end();
         assert!(slowest < NOTICED, "neighbours waited {slowest:?}");
         let pid = self.server.child.id();
-        let quiet = Usage::of(pid);
-        std::thread::sleep(Duration::from_millis(300));
-        let after = Usage::of(pid);
-        let spun = after.cpu_seconds - quiet.cpu_seconds;
-        assert!(spun < 0.15, "{spun} s of CPU for nothing");
-        // The remaining ones are connections being closed, and one to the database per thread.
-        assert!(
-            after.descriptor_count < self.before.descriptor_count + 20,
-            "{after:?} {:?}",
-            self.before
-        );
+        let mut after = Usage::of(pid);
+        eventually("the server is at rest", || {
+            let quiet = Usage::of(pid);
+            std::thread::sleep(Duration::from_millis(300));
+            after = Usage::of(pid);
+            let spun = after.cpu_seconds - quiet.cpu_seconds;
+            // The remaining ones are connections being closed, and one to the database per thread.
+            spun < 0.15 && after.descriptor_count < self.before.descriptor_count + 20
+        });
         self.server.signal("TERM");
         assert_eq!(self.server.wait(), Some(0));
         let lines = self.server.lines();
@@ -215,7 +213,7 @@ pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
 #[track_caller]
 pub fn fetch_settled(addr: SocketAddr, url: &str) -> Response {
     let mut response = Response::default();
-    holds_within(Duration::from_secs(20), || {
+    holds_within(PATIENCE, || {
         response = fetch(addr, "GET", url, "");
         response.status != 503
     });
