@@ -9,8 +9,11 @@ use crate::nginx::Variant;
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
        samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT]
+       samovar-bench uploads --store DIR [--server NAME=COMMAND...] [OPTION...]
 
-`engine` compares HTTP engines instead of binary caches.
+`engine` compares HTTP engines instead of binary caches. `uploads` measures uploads, to the program
+samovar in the directory of this program, to nginx, and to a directory. It creates the store with
+the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT below /upload.
 
   --store DIR            store made by `cargo run -p xtask -- sample-store --bench DIR`
   --big-store DIR        store made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
@@ -19,6 +22,7 @@ usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
                          at each start) filled in. The server must listen on 127.0.0.1. Give the
                          same NAME with and without {key} to measure signing too. The summary
                          compares the first NAME with the others
+  --dir DIR              with `uploads`: directory for the servers' files (that for temporary files)
   --out DIR              also write table.md and chart.svg to DIR
   --rounds N             measure each figure N times and report the median (3)
   --seconds S            duration of each measurement (3)
@@ -26,15 +30,29 @@ usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
   --check                one round, as short as possible: checks that everything works
   --help                 show this help";
 
+/// The comparison that is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Downloads from binary caches.
+    Caches,
+    /// HTTP engines.
+    Engine,
+    /// Uploads to binary caches.
+    Uploads,
+}
+
 /// The parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
-    /// Whether to compare HTTP engines instead of cache servers.
-    pub(crate) is_engine: bool,
+    pub(crate) mode: Mode,
+    /// Whether the run only checks that everything works.
+    pub(crate) is_check: bool,
     pub(crate) store: PathBuf,
     pub(crate) big_store: Option<PathBuf>,
     /// Name and command of each cache server, in the order of the command line.
     pub(crate) servers: Vec<(String, String)>,
+    /// Directory for the files of servers that receive uploads.
+    pub(crate) dir: PathBuf,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
@@ -49,12 +67,18 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Parses the arguments after the program's name.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
-        let is_engine = words.first().is_some_and(|word| word == "engine");
+        let mode = match words.first().map(String::as_str) {
+            Some("engine") => Mode::Engine,
+            Some("uploads") => Mode::Uploads,
+            _ => Mode::Caches,
+        };
         let mut arguments = Self {
-            is_engine,
+            mode,
+            is_check: false,
             store: PathBuf::new(),
             big_store: None,
             servers: Vec::new(),
+            dir: std::env::temp_dir(),
             out: None,
             rounds: 3,
             seconds: 3.0,
@@ -62,7 +86,7 @@ impl Arguments {
             connections: &[1, 64, 256],
             nginx: &[Variant::Sendfile, Variant::NoSendfile],
         };
-        let mut words = words.iter().skip(usize::from(is_engine));
+        let mut words = words.iter().skip(usize::from(mode != Mode::Caches));
         while let Some(option) = words.next() {
             let mut value = || {
                 words
@@ -72,6 +96,7 @@ impl Arguments {
             match option.as_str() {
                 "--store" => arguments.store = value()?.into(),
                 "--big-store" => arguments.big_store = Some(value()?.into()),
+                "--dir" => arguments.dir = value()?.into(),
                 "--out" => arguments.out = Some(value()?.into()),
                 "--server" => {
                     let server = value()?;
@@ -88,6 +113,7 @@ impl Arguments {
                 }
                 "--rows" => arguments.rows.clone_from(value()?),
                 "--check" => {
+                    arguments.is_check = true;
                     arguments.connections = &[1];
                     arguments.seconds = 0.05;
                     arguments.rounds = 1;
@@ -96,9 +122,12 @@ impl Arguments {
                 _ => bail!("unknown option {option:?}\n\n{USAGE}"),
             }
         }
-        let has_store = !arguments.store.as_os_str().is_empty() && !arguments.servers.is_empty();
-        if !is_engine && !has_store {
-            bail!("--store and --server are required\n\n{USAGE}");
+        let has_store = !arguments.store.as_os_str().is_empty();
+        if mode != Mode::Engine && !has_store {
+            bail!("--store is required\n\n{USAGE}");
+        }
+        if mode == Mode::Caches && arguments.servers.is_empty() {
+            bail!("--server is required\n\n{USAGE}");
         }
         if arguments.rounds == 0 || arguments.seconds <= 0.0 {
             bail!("--rounds and --seconds must be above 0");
@@ -122,8 +151,12 @@ mod tests {
         assert_eq!(arguments.servers, [("a".to_owned(), "b=c".to_owned())]);
         assert_eq!((arguments.rounds, arguments.seconds), (5, 1.5));
         assert_eq!(arguments.out, Some("/o".into()));
-        assert!(!arguments.is_engine && parse("engine --rows x").unwrap().is_engine);
+        assert_eq!(arguments.mode, Mode::Caches);
+        assert_eq!(parse("engine --rows x").unwrap().mode, Mode::Engine);
         assert_eq!(parse("--store /s --server a=b --check").unwrap().rounds, 1);
+        let uploads = parse("uploads --store /s --dir /d").unwrap();
+        assert_eq!(uploads.mode, Mode::Uploads);
+        assert_eq!(uploads.dir, PathBuf::from("/d"));
     }
 
     #[test]
@@ -135,6 +168,7 @@ mod tests {
             "--store /s --server a=b --rounds 0",
             "--store /s --server a=b --what",
             "engine --rounds 0",
+            "uploads --dir /d",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

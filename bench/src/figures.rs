@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::ensure;
+
 /// A measured quantity. Tables list quantities in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quantity {
@@ -17,6 +19,10 @@ pub(crate) enum Quantity {
     BothCpuPerGb,
     /// Megabytes of NAR per second.
     MbPerSecond,
+    /// CPU time of the server's processes per uploaded path, in microseconds.
+    ServerCpuPerPath,
+    /// Uploaded paths per second.
+    PathsPerSecond,
     /// Milliseconds from the request to the end of the response, or from exec to the first
     /// response.
     WallMs,
@@ -29,6 +35,10 @@ pub(crate) enum Quantity {
     RssMib,
     /// Peak memory (RSS) of the server's processes, in MiB.
     PeakMib,
+    /// Peak memory (RSS) of the client, in MiB.
+    ClientPeakMib,
+    /// Number of requests of the client.
+    Requests,
     /// Number of system calls per response.
     Calls,
     /// CPU time of the server per WebSocket message, in microseconds.
@@ -55,12 +65,16 @@ impl Quantity {
                 " s/GB",
             ],
             Self::MbPerSecond => ["MB of NAR per second", "rate", ""],
+            Self::ServerCpuPerPath => ["Server CPU per path, µs", "server CPU", " µs"],
+            Self::PathsPerSecond => ["Paths per second", "rate", ""],
             Self::WallMs => ["Time, ms", "time", " ms"],
             Self::ServerCpuMs => ["Server CPU, ms", "server CPU", " ms"],
             Self::ClientCpuMs => ["Client CPU, ms", "client CPU", " ms"],
             Self::PssMib => ["Memory (PSS), MiB", "memory", " MiB"],
             Self::RssMib => ["Memory (RSS), MiB", "memory", " MiB"],
             Self::PeakMib => ["Peak memory (RSS), MiB", "memory", " MiB"],
+            Self::ClientPeakMib => ["Peak memory of the client (RSS), MiB", "memory", " MiB"],
+            Self::Requests => ["Requests", "requests", ""],
             Self::Calls => ["System calls per response", "system calls", ""],
             Self::ServerCpuPerMessage => ["Server CPU per message, µs", "server CPU", " µs"],
             Self::ServerCpuPerDelivery => ["Server CPU per delivery, µs", "server CPU", " µs"],
@@ -70,7 +84,7 @@ impl Quantity {
 
     /// Returns whether a larger value is better.
     pub(crate) fn is_more_better(self) -> bool {
-        matches!(self, Self::Rate | Self::MbPerSecond)
+        matches!(self, Self::Rate | Self::MbPerSecond | Self::PathsPerSecond)
     }
 }
 
@@ -90,6 +104,7 @@ pub(crate) enum Section {
     Calls,
     /// Rows that compare HTTP engines instead of caches.
     Engine,
+    Uploads,
 }
 
 /// The description of a section in the report.
@@ -103,7 +118,7 @@ pub(crate) struct About {
 }
 
 /// All sections, in the order of the report.
-pub(crate) static SECTIONS: [About; 9] = [
+pub(crate) static SECTIONS: [About; 10] = [
     About {
         section: Section::NixServeNg,
         title: "nix-serve-ng's benchmark",
@@ -190,6 +205,24 @@ pub(crate) static SECTIONS: [About; 9] = [
             Quantity::P99Us,
         ],
     },
+    About {
+        section: Section::Uploads,
+        title: "Uploads",
+        remark: "Each measurement starts with an empty cache and after a `sync`. CPU time counts \
+                 until the server is idle again. *N at once*: N keep-alive connections send the \
+                 requests of `nix copy`. `file://`: `nix copy` into a directory, without a \
+                 server. Samovar verifies all files and flushes them to disk before it \
+                 acknowledges a path; nginx and `file://` do neither.",
+        quantities: &[
+            Quantity::WallMs,
+            Quantity::PathsPerSecond,
+            Quantity::ServerCpuPerGb,
+            Quantity::ServerCpuPerPath,
+            Quantity::Requests,
+            Quantity::PeakMib,
+            Quantity::ClientPeakMib,
+        ],
+    },
 ];
 
 /// The reason why a server has no figure in a row.
@@ -264,6 +297,15 @@ pub(crate) struct Results {
 }
 
 impl Results {
+    /// Fails if a measurement failed.
+    pub(crate) fn ensure_complete(&self) -> anyhow::Result<()> {
+        let cells = self.rows.iter().flat_map(|row| &row.cells);
+        let failed = cells.filter(|cell| matches!(cell.gap, Some(Gap::Failed(_))));
+        let failed_count = failed.count();
+        ensure!(failed_count == 0, "{failed_count} measurements failed");
+        Ok(())
+    }
+
     /// Returns the index of the first server with this role; `None` if no server has it.
     pub(crate) fn first(&self, part: Part) -> Option<usize> {
         self.servers.iter().position(|(_, of)| *of == part)

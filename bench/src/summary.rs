@@ -6,9 +6,10 @@ use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
 /// Quantities that can be the cost of a row. The first one that the row has is used.
-const COSTS: [Quantity; 8] = [
+const COSTS: [Quantity; 9] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
+    Quantity::ServerCpuPerPath,
     Quantity::ServerCpuMs,
     Quantity::PssMib,
     Quantity::Calls,
@@ -18,7 +19,12 @@ const COSTS: [Quantity; 8] = [
 ];
 
 /// Quantities that can be the speed of a row. The first one that the row has is used.
-const SPEEDS: [Quantity; 3] = [Quantity::Rate, Quantity::MbPerSecond, Quantity::WallMs];
+const SPEEDS: [Quantity; 4] = [
+    Quantity::Rate,
+    Quantity::MbPerSecond,
+    Quantity::PathsPerSecond,
+    Quantity::WallMs,
+];
 
 /// Ratios from 1 to this value are shown as 1.00 and count as a tie.
 const TIE: f64 = 1.005;

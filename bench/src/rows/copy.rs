@@ -1,6 +1,7 @@
 //! Measures a real client: `nix copy` into an empty store on tmpfs. On a disk, creating files would
 //! take longer than the server.
 
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -26,14 +27,7 @@ impl Bench<'_> {
 
     fn copied(&self, server: &Server, path: Option<&String>) -> Result<Values> {
         let path = path.context("a closure has a top")?;
-        let home = if Path::new(TMPFS).is_dir() {
-            Path::new(TMPFS)
-        } else {
-            self.scratch
-        };
-        let home = tempfile::Builder::new()
-            .prefix("samovar-bench-")
-            .tempdir_in(home)?;
+        let home = client_home(self.scratch)?;
         let (server_before, client_before) = (server.cpu(), process::ended_children_cpu());
         let started = Instant::now();
         let done = copy_command(server, &home, path).output()?;
@@ -58,6 +52,14 @@ impl Bench<'_> {
             (Quantity::ClientCpuMs, millis(client_cpu)),
         ]))
     }
+}
+
+/// Creates a home directory for a client: on tmpfs if there is one, otherwise below `scratch`.
+pub(crate) fn client_home(scratch: &Path) -> io::Result<TempDir> {
+    let tmpfs = Path::new(TMPFS);
+    let parent = if tmpfs.is_dir() { tmpfs } else { scratch };
+    let mut home = tempfile::Builder::new();
+    home.prefix("samovar-bench-").tempdir_in(parent)
 }
 
 /// Returns a `nix copy` command isolated from this machine's configuration, caches and stores.

@@ -14,6 +14,7 @@ use anyhow::Result;
 use testkit::random::SplitMix64;
 
 pub(crate) use self::calls::is_possible as can_count_calls;
+pub(crate) use self::copy::client_home;
 use self::iteration::ITERATIONS;
 use crate::arguments::Arguments;
 use crate::contender::{Contender, Setting};
@@ -335,7 +336,8 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-fn millis(duration: Duration) -> f64 {
+/// Converts a duration to milliseconds.
+pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
