@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Environment variable that marks the process inside a separate network namespace.
-const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
+/// Environment variable that marks the process inside a separate network namespace. `samovar`
+/// refuses unknown variables whose names start with `SAMOVAR_`.
+const INSIDE: &str = "BENCH_NETWORK_NAMESPACE";
 
 /// The kernel's file with the congestion control of new TCP sockets.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";

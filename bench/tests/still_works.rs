@@ -49,6 +49,36 @@ fn every_row_has_a_figure_or_a_reason() {
     assert!(chart.starts_with("<svg "), "{chart}");
 }
 
+#[test]
+fn uploads_to_every_cache_are_measured() {
+    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("samovar");
+    if !program.exists() {
+        println!("skipped: samovar was not built");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_samovar-bench"));
+    bench.args(["uploads", "--check", "--store"]);
+    bench.arg(dir.path().join("store"));
+    let done = bench.arg("--dir").arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let table = String::from_utf8_lossy(&done.stdout);
+    for row in [
+        "3 large paths, nix copy, zstd",
+        "70 small paths, 64 at once",
+    ] {
+        let line = table
+            .lines()
+            .find(|line| line.starts_with(&format!("| {row} |")));
+        let cells = line
+            .unwrap_or_else(|| panic!("no {row}: {table}"))
+            .split('|');
+        let figures = cells.filter(|cell| is_figure(cell.trim())).count();
+        assert!(figures >= 2, "{table}");
+    }
+}
+
 /// Whether a line is a row of a table, and not its title or the line below it.
 fn is_row(line: &str) -> bool {
     line.starts_with("| ") && !line.starts_with("| |")

@@ -1,14 +1,13 @@
 //! The file system that receives the uploads.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use crate::figures::Gap;
 use crate::nginx;
 
 /// Size of the file system. Its sparse file occupies only what is written.
@@ -26,7 +25,6 @@ pub(crate) struct Disk {
     is_mounted: bool,
     /// Sentence for the report.
     pub(crate) remark: String,
-    folder_count: AtomicU32,
     _scratch: TempDir,
 }
 
@@ -50,17 +48,14 @@ impl Disk {
             dir,
             is_mounted,
             remark: remark.into(),
-            folder_count: AtomicU32::new(0),
             _scratch: scratch,
         })
     }
 
-    /// Creates a new empty directory.
-    pub(crate) fn new_folder(&self) -> Result<PathBuf, Gap> {
-        let number = self.folder_count.fetch_add(1, Ordering::Relaxed);
-        let folder = self.dir.join(number.to_string());
-        fs::create_dir(&folder).map_err(|error| Gap::Failed(error.to_string()))?;
-        Ok(folder)
+    /// Creates an empty directory. It is not removed before the end of the run, because deletions
+    /// would slow down later measurements.
+    pub(crate) fn new_folder(&self) -> io::Result<PathBuf> {
+        Ok(tempfile::tempdir_in(&self.dir)?.keep())
     }
 }
 

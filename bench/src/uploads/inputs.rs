@@ -64,14 +64,8 @@ impl Inputs {
 
     /// Returns a sentence for the report.
     pub(crate) fn remark(&self) -> String {
-        format!(
-            "The large paths have {} MB of NAR and {} MB as xz.",
-            self.large_nar_len / 1_000_000,
-            self.uploads("xz", &self.large).map_or(0, |uploads| {
-                let lens = uploads.iter().flatten().map(|(_, content)| content.len());
-                lens.sum::<usize>() / 1_000_000
-            })
-        )
+        let megabytes = self.large_nar_len / 1_000_000;
+        format!("The NARs of the large paths have {megabytes} MB in total.")
     }
 
     /// Returns the NAR file and the narinfo of each path in this compression.

@@ -9,7 +9,6 @@ mod disk;
 mod inputs;
 
 use std::fs::File;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ use testkit::procfs;
 
 use self::contender::{Contender, Running, samovar_program};
 use self::disk::Disk;
-use self::inputs::{Inputs, Upload};
+use self::inputs::Inputs;
 use crate::arguments::Arguments;
 use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section, Values, failed, to_f64};
 use crate::{load, machine, report, rows};
@@ -35,19 +34,51 @@ const LOAD_COUNT: usize = 4000;
 /// One-way delay of the connection with a round-trip time of 20 ms.
 const DELAY: Duration = Duration::from_millis(10);
 
-/// The client and the paths of a row.
+/// The client of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// `nix copy` of the large paths.
-    CopyLarge,
-    /// The large paths, compressed with xz before, on one connection.
-    Xz,
-    /// `nix copy` of [`COPY_COUNT`] small paths.
-    CopySmall,
-    /// `samovar push` of all small paths, with this one-way delay.
+enum Client {
+    /// `nix copy` with zstd.
+    Copy,
+    /// `samovar push` over a connection with this one-way delay.
     Push(Duration),
-    /// Small paths on this number of connections.
-    Load(usize),
+    /// The requests of `nix copy` for files with this compression, on this number of connections.
+    Put(&'static str, usize),
+}
+
+/// A row that is to be measured.
+struct Plan<'inputs> {
+    name: String,
+    client: Client,
+    paths: &'inputs [String],
+    /// Length of all NARs, if the cost of the row is per byte rather than per path.
+    nar_len: Option<u64>,
+}
+
+fn plans(inputs: &Inputs) -> Vec<Plan<'_>> {
+    let large = |name: &str, client| Plan {
+        name: name.into(),
+        client,
+        paths: &inputs.large,
+        nar_len: Some(inputs.large_nar_len),
+    };
+    let small = |name: &str, client, count: usize| {
+        let count = count.min(inputs.small.len());
+        Plan {
+            name: format!("{count} small paths, {name}"),
+            client,
+            paths: inputs.small.get(..count).unwrap_or_default(),
+            nar_len: None,
+        }
+    };
+    vec![
+        large("3 large paths, nix copy, zstd", Client::Copy),
+        large("3 large paths, xz, one connection", Client::Put("xz", 1)),
+        small("nix copy, zstd", Client::Copy, COPY_COUNT),
+        small("samovar push", Client::Push(Duration::ZERO), usize::MAX),
+        small("samovar push, 20 ms RTT", Client::Push(DELAY), usize::MAX),
+        small("16 at once", Client::Put("zstd", 16), LOAD_COUNT),
+        small("64 at once", Client::Put("zstd", 64), LOAD_COUNT),
+    ]
 }
 
 /// Measures all rows and prints the report.
@@ -55,48 +86,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     machine::enter_network_namespace();
     let load_before = machine::load();
     let inputs = Inputs::open(&arguments.store, arguments.is_check)?;
-    let small_count = inputs.small.len();
-    let plans = [
-        ("3 large paths, nix copy, zstd".to_owned(), What::CopyLarge),
-        ("3 large paths, xz, one connection".to_owned(), What::Xz),
-        (
-            format!("{} small paths, nix copy", COPY_COUNT.min(small_count)),
-            What::CopySmall,
-        ),
-        (
-            format!("{small_count} small paths, samovar push"),
-            What::Push(Duration::ZERO),
-        ),
-        (
-            format!("{small_count} small paths, samovar push, 20 ms RTT"),
-            What::Push(DELAY),
-        ),
-        ("small paths, 16 at once".to_owned(), What::Load(16)),
-        ("small paths, 64 at once".to_owned(), What::Load(64)),
-    ];
     let contenders = Contender::all(&arguments.servers)?;
-    let mut results = Results {
-        servers: contenders
-            .iter()
-            .map(|it| (it.name.clone(), it.part))
-            .collect(),
-        rows: Vec::new(),
-    };
-    let plans = plans.into_iter();
-    let plans: Vec<_> = plans.filter(|it| it.0.contains(&arguments.rows)).collect();
-    results.rows.extend(plans.iter().map(|(name, _)| Row {
-        name: name.clone(),
+    let mut plans = plans(&inputs);
+    plans.retain(|plan| plan.name.contains(&arguments.rows));
+    let row = |plan: &Plan<'_>| Row {
+        name: plan.name.clone(),
         section: Section::Uploads,
         cells: vec![Cell::default(); contenders.len()],
-    }));
+    };
+    let servers = contenders.iter().map(|it| (it.name.clone(), it.part));
+    let mut results = Results {
+        servers: servers.collect(),
+        rows: plans.iter().map(row).collect(),
+    };
     let disk = Disk::new(&arguments.dir, !arguments.is_check)?;
     for round in 1..=arguments.rounds {
-        for ((name, what), row) in plans.iter().zip(&mut results.rows) {
-            crate::progress(&format!("round {round}: {name}"));
+        for (plan, row) in plans.iter().zip(&mut results.rows) {
+            crate::progress(&format!("round {round}: {}", plan.name));
             for (contender, cell) in contenders.iter().zip(&mut row.cells) {
-                let outcome = what
-                    .of(contender)
-                    .and_then(|()| failed(what.measure(contender, &inputs, &disk.new_folder()?)));
+                let outcome = plan.measure(contender, &inputs, &disk);
                 if let Err(Gap::Failed(why)) = &outcome {
                     crate::progress(&format!("{}: {why}", contender.name));
                 }
@@ -114,80 +122,74 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     results.ensure_complete()
 }
 
-impl What {
-    /// Fails with the reason if this row does not measure `contender`.
-    fn of(self, contender: &Contender) -> Result<(), Gap> {
-        let why = match self {
-            Self::CopyLarge | Self::CopySmall => return Ok(()),
-            _ if contender.part == Part::Floor => "is a directory, not a server",
-            Self::Push(_) if contender.part != Part::Ours => "does not know the push protocol",
-            _ => return Ok(()),
-        };
-        Err(Gap::NotAsked(why.into()))
+impl Plan<'_> {
+    /// Starts the cache in an empty directory, and measures it.
+    fn measure(&self, contender: &Contender, inputs: &Inputs, disk: &Disk) -> Result<Values, Gap> {
+        let is_unknown = |why: &str| Err(Gap::NotAsked(why.into()));
+        match self.client {
+            Client::Copy => {}
+            _ if contender.part == Part::Floor => return is_unknown("a directory, not a server"),
+            Client::Push(_) if contender.part != Part::Ours => {
+                return is_unknown("does not know the push protocol");
+            }
+            _ => {}
+        }
+        let running = disk.new_folder().map_err(anyhow::Error::from);
+        let running = running.and_then(|folder| contender.start(&folder));
+        failed(running.and_then(|running| self.measured(&running, inputs)))
     }
 
-    /// Uploads to a server that is started in the empty directory `folder`.
-    fn measure(self, contender: &Contender, inputs: &Inputs, folder: &Path) -> Result<Values> {
-        let running = contender.start(folder)?;
-        let uploads = match self {
-            Self::Xz => inputs.uploads("xz", &inputs.large)?,
-            Self::Load(_) => {
-                let count = LOAD_COUNT.min(inputs.small.len());
-                inputs.uploads("zstd", inputs.small.get(..count).unwrap_or_default())?
-            }
+    fn measured(&self, running: &Running, inputs: &Inputs) -> Result<Values> {
+        let uploads = match self.client {
+            Client::Put(compression, _) => inputs.uploads(compression, self.paths)?,
             _ => Vec::new(),
-        };
-        let paths = match self {
-            Self::CopyLarge | Self::Xz => inputs.large.as_slice(),
-            Self::CopySmall => {
-                let count = COPY_COUNT.min(inputs.small.len());
-                inputs.small.get(..count).unwrap_or_default()
-            }
-            Self::Push(_) => inputs.small.as_slice(),
-            Self::Load(_) => inputs.small.get(..uploads.len()).unwrap_or_default(),
         };
         // Otherwise a server that flushes its files also waits for those of earlier measurements.
         Command::new("sync").status().context("cannot start sync")?;
-        let server = running.server.as_ref();
-        server.inspect(|it| it.rest());
-        let cpu_before = server.map(|it| it.cpu());
-        let mut values = match self {
-            Self::CopyLarge | Self::CopySmall => copy(inputs, paths, &running)?,
-            Self::Push(delay) => push(inputs, &running, delay)?,
-            Self::Xz => put(&uploads, &running, 1)?,
-            Self::Load(count) => put(&uploads, &running, count)?,
+        let Some(server) = &running.server else {
+            return copy(inputs, self.paths, running);
         };
-        if let (Some(server), Some(cpu_before)) = (server, cpu_before) {
-            // Includes work that the server does after its last response.
-            server.rest();
-            let cpu = server.cpu().saturating_sub(cpu_before);
-            values.extend(self.costs(cpu, inputs.large_nar_len, paths.len()));
-            let peak = server.memory().remove(&Quantity::PeakMib);
-            values.extend(peak.map(|it| (Quantity::PeakMib, it)));
-            let mut connection = Connection::try_connect(server.address)?;
-            for path in [paths.first(), paths.last()].into_iter().flatten() {
-                let target = format!("/upload/{}.narinfo", hash_part(path));
-                let status = connection
-                    .try_request("GET", &target, &[&running.authorization()])?
-                    .status;
-                ensure!(status == 200, "{target} was uploaded, but gets {status}");
+        server.rest();
+        let cpu_before = server.cpu();
+        let mut values = match self.client {
+            Client::Copy => copy(inputs, self.paths, running)?,
+            Client::Push(delay) => push(inputs, running, delay)?,
+            Client::Put(_, count) => {
+                let fields = running.authorization();
+                let elapsed = load::put::all(server.address, &fields, &uploads, count)?;
+                Values::from([(Quantity::WallMs, rows::millis(elapsed))])
             }
+        };
+        // Include the work that the server does after its last response.
+        server.rest();
+        let cpu = server.cpu().saturating_sub(cpu_before);
+        values.extend(self.rates(&values, cpu));
+        let peak = server.memory().remove(&Quantity::PeakMib);
+        values.extend(peak.map(|it| (Quantity::PeakMib, it)));
+        let mut connection = Connection::try_connect(server.address)?;
+        for path in [self.paths.first(), self.paths.last()]
+            .into_iter()
+            .flatten()
+        {
+            let target = format!("/upload/{}.narinfo", hash_part(path));
+            let response = connection.try_request("GET", &target, &[&running.authorization()])?;
+            let status = response.status;
+            ensure!(status == 200, "{target} was uploaded, but gets {status}");
         }
         Ok(values)
     }
 
-    /// Converts the server's CPU time to the row's cost.
-    fn costs(self, cpu: Duration, nar_len: u64, path_count: usize) -> [(Quantity, f64); 1] {
-        let seconds = cpu.as_secs_f64();
-        [match self {
-            Self::CopyLarge | Self::Xz => {
-                (Quantity::ServerCpuPerGb, seconds / to_f64(nar_len) * 1e9)
-            }
-            _ => (
-                Quantity::ServerCpuPerPath,
-                seconds / to_f64(path_count as u64) * 1e6,
-            ),
-        }]
+    /// Returns the cost and the rate of the row.
+    fn rates(&self, values: &Values, cpu: Duration) -> Vec<(Quantity, f64)> {
+        let count = to_f64(self.paths.len() as u64);
+        let cpu = cpu.as_secs_f64();
+        if let Some(len) = self.nar_len {
+            return vec![(Quantity::ServerCpuPerGb, cpu / to_f64(len) * 1e9)];
+        }
+        let wall_ms = values.get(&Quantity::WallMs);
+        let rate = wall_ms.map(|ms| (Quantity::PathsPerSecond, count / ms * 1e3));
+        let cost = (Quantity::ServerCpuPerPath, cpu / count * 1e6);
+        rate.into_iter().chain([cost]).collect()
     }
 }
 
@@ -222,7 +224,7 @@ fn push(inputs: &Inputs, running: &Running, delay: Duration) -> Result<Values> {
     command
         .arg("--token-file")
         .arg(running.folder.join("token"));
-    command.args(["-", &format!("http://{address}")]);
+    command.args([&format!("http://{address}"), "-"]);
     command
         .stdin(File::open(&list)?)
         .stdout(File::create(&report)?);
@@ -258,28 +260,25 @@ fn push(inputs: &Inputs, running: &Running, delay: Duration) -> Result<Values> {
     ]))
 }
 
-/// Sends the requests of `nix copy` for these paths on `count` connections.
-fn put(uploads: &[[Upload; 2]], running: &Running, count: usize) -> Result<Values> {
-    let server = running.server.as_ref().context("a server")?;
-    let fields = running.authorization();
-    let elapsed = load::put::all(server.address, &fields, uploads, count)?;
-    let rate = to_f64(uploads.len() as u64) / elapsed.as_secs_f64();
-    let mut values = Values::from([(Quantity::WallMs, rows::millis(elapsed))]);
-    if count > 1 {
-        values.insert(Quantity::PathsPerSecond, rate);
-    }
-    Ok(values)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_per_gb_for_large_paths_and_per_path_for_small_ones() {
+    fn costs_are_per_gb_for_large_paths_and_per_path_for_small_ones() {
+        let mut plan = Plan {
+            name: String::new(),
+            client: Client::Copy,
+            paths: &["a".into(), "b".into()],
+            nar_len: Some(250_000_000),
+        };
         let cpu = Duration::from_millis(500);
-        let costs = |what: What| what.costs(cpu, 250_000_000, 1000);
-        assert_eq!(costs(What::Xz), [(Quantity::ServerCpuPerGb, 2.0)]);
-        assert_eq!(costs(What::Load(16)), [(Quantity::ServerCpuPerPath, 500.0)]);
+        let values = Values::from([(Quantity::WallMs, 100.0)]);
+        let expected = [(Quantity::ServerCpuPerGb, 2.0)];
+        assert_eq!(plan.rates(&values, cpu), expected);
+        plan.nar_len = None;
+        let rate = (Quantity::PathsPerSecond, 20.0);
+        let expected = [rate, (Quantity::ServerCpuPerPath, 250_000.0)];
+        assert_eq!(plan.rates(&values, cpu), expected);
     }
 }
