@@ -1,4 +1,4 @@
-//! `samovar-bench uploads`: uploads to Samovar, to nginx with `dav_methods PUT`, and to a directory.
+//! `samovar-bench uploads`: uploads to Samovar, to nginx (`dav_methods PUT`), and to a directory.
 //!
 //! Each measurement starts a server with an empty storage. The clients are `nix copy`,
 //! `samovar push`, and a load generator that sends the same requests as `nix copy`. Rounds are
