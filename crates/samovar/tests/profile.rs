@@ -233,6 +233,27 @@ fn the_probe_measures_and_leaves_nothing() {
 }
 
 #[test]
+fn duplicates_are_found_if_contents_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in [("a", "same"), ("b", "same"), ("c", "other"), ("d", "")] {
+        fs::write(dir.path().join(name), content).unwrap();
+    }
+    symlink("a", dir.path().join("link")).unwrap();
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    let contents = &profiled(dir.path(), &["--contents"])["contents"];
+    assert_eq!(contents["duplicateFiles"], 1);
+    assert_eq!(contents["duplicateBytes"], 4);
+    assert!(contents["compressedSize"].as_u64() > Some(0), "{contents}");
+    let text = text_of(profile(dir.path(), &["--contents"]));
+    assert!(
+        text.contains("duplicates: 1 file with 4 B, 30.8 % of the bytes"),
+        "{text}"
+    );
+    assert!(profiled(dir.path(), &[])["contents"].is_null());
+}
+
+#[test]
 fn the_picture_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("tree");

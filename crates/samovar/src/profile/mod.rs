@@ -3,10 +3,11 @@
 //! # Modules
 //!
 //! * `sizes`, `facts`, `predict`, `words`: mathematics and formatting, without I/O.
-//! * `walk`: counts a tree.
+//! * `walk`, `contents`: count a tree, and read its files.
 //! * `probe`: measures operations in a directory.
 //! * `report`, `svg`: print the results.
 
+mod contents;
 mod facts;
 mod predict;
 mod probe;
@@ -54,8 +55,8 @@ pub(crate) fn command() -> Command {
     Command::new("profile")
         .about("Counts the files of a tree, and predicts what they cost on local disks and on NFS")
         .after_help(
-            "Reads metadata only: no file of DIR is opened or changed, and links are not \
-             followed. Each bin of the histogram is labelled with its upper bound. Each \
+            "Without --contents, reads metadata only: no file of DIR is opened or changed. Links are \
+             never followed. Each bin of the histogram is labelled with its upper bound. Each \
              prediction is printed with its formula. Exit code 0: the tree was read; 1: a part of \
              the tree could not be read; 2: the command line is invalid, DIR cannot be read, or \
              --probe failed.",
@@ -89,6 +90,9 @@ pub(crate) fn command() -> Command {
                 .help("Number of directories to list"),
         )
         .arg(switch("cross-mounts").help("Enter the file systems that are mounted in DIR"))
+        .arg(switch("contents").help(
+            "Also read all files, to find duplicates and to measure how well they compress",
+        ))
         .arg(path("svg", "FILE").help("Write the histogram as a picture into FILE"))
         .arg(json())
 }
@@ -116,6 +120,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
             .copied()
             .map_or(10, |count: u16| usize::from(count)),
         crosses_mounts: matches.get_flag("cross-mounts"),
+        reads_contents: matches.get_flag("contents"),
     };
     ensure!(root.is_dir(), "{given:?} is not a directory");
     let walked = walk::walk(&root, options).with_context(|| format!("cannot read {given:?}"))?;
@@ -127,6 +132,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     };
     let assumed = assumptions(matches);
     let mut predictions = predict::predictions(tree, assumed);
+    if let Some(contents) = walked.contents {
+        predictions.push(predict::compressed(tree, assumed, contents));
+    }
     let probe = match matches.get_one::<PathBuf>("probe") {
         Some(dir) => Some((dir.as_path(), measure(dir)?)),
         None => None,

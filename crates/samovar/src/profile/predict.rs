@@ -17,6 +17,7 @@
 
 use samovar_storage::human_size as human;
 
+use super::contents::ContentNumbers;
 use super::words::{duration, grouped, short};
 
 const INSTALL_RPCS: f64 = 7.8;
@@ -100,6 +101,20 @@ pub(super) fn predictions(tree: Tree, assumed: Assumptions) -> Vec<Prediction> {
         .chain(model.later())
         .chain(model.streams())
         .collect()
+}
+
+/// Predicts a push of one stream that is compressed while it is sent, in one thread.
+pub(super) fn compressed(tree: Tree, assumed: Assumptions, contents: ContentNumbers) -> Prediction {
+    let model = Model::new(tree, assumed);
+    let len = contents.compressed_len;
+    let seconds = contents.compress_seconds + model.transfer(len) + UPLOAD_FLUSHES * assumed.flush;
+    let formula = format!(
+        "compressing {} + {} + 12 flushes × {}",
+        duration(contents.compress_seconds),
+        model.sent(len),
+        model.flush
+    );
+    Prediction::new("push-compressed", "push, zstd level 1", seconds, formula)
 }
 
 /// Predicts the durations in a directory where single operations were measured.
@@ -334,6 +349,23 @@ mod tests {
         };
         close(seconds(tree, assumed, "push"), 3.06, 25.0);
         close(seconds(tree, assumed, "pull"), 2.67, 25.0);
+    }
+
+    #[test]
+    fn a_compressed_stream_takes_what_it_took() {
+        let contents = ContentNumbers {
+            duplicates: 0,
+            duplicate_bytes: 0,
+            compressed_len: 70_200_000,
+            // 313.5 MB at 400 MB/s.
+            compress_seconds: 0.78,
+        };
+        let assumed = Assumptions {
+            mbit: 940.0,
+            flush: 0.000_95,
+            ..ASSUMED
+        };
+        close(compressed(CASE, assumed, contents).seconds, 1.48, 25.0);
     }
 
     #[test]

@@ -81,7 +81,19 @@ impl Report<'_> {
         )?;
         let (entries, path) = &facts.largest;
         let entries = counted(*entries, "entry", "entries");
-        writeln!(out, "largest directory: {}, {entries}", below_root(path))
+        writeln!(out, "largest directory: {}, {entries}", below_root(path))?;
+        if let Some(contents) = self.walked.contents {
+            writeln!(
+                out,
+                "duplicates: {} with {}, {:.1} % of the bytes; zstd level 1 compresses to {}, {:.0} %",
+                counted(contents.duplicates, "file", "files"),
+                human(contents.duplicate_bytes),
+                percent(contents.duplicate_bytes, sizes.bytes()),
+                human(contents.compressed_len),
+                percent(contents.compressed_len, sizes.bytes())
+            )?;
+        }
+        Ok(())
     }
 
     fn print_predictions(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -114,6 +126,7 @@ impl Report<'_> {
             unreadable,
             vanished,
             problems,
+            ..
         } = self.walked;
         if *unreadable + *vanished + facts.mounts > 0 {
             writeln!(out)?;
@@ -172,6 +185,12 @@ impl Report<'_> {
                 "entries": facts.largest.0,
             },
             "regenerableFiles": facts.regenerable,
+            "contents": self.walked.contents.map(|contents| json!({
+                "duplicateFiles": contents.duplicates,
+                "duplicateBytes": contents.duplicate_bytes,
+                "compressedSize": contents.compressed_len,
+                "compressionSeconds": contents.compress_seconds,
+            })),
             "histogram": histogram_json(facts),
             "topDirectories": top_json(facts),
             "assumed": {

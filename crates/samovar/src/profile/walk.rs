@@ -5,6 +5,7 @@ use std::path::Path;
 
 use samovar_store::{EntryType, Metadata, Scan, TreeError, Visit};
 
+use super::contents::{ContentNumbers, Contents};
 use super::facts::{Facts, File};
 use super::sizes::Frames;
 
@@ -22,12 +23,16 @@ pub(super) struct WalkOptions {
     /// Number of directories in the list of those with the most files.
     pub(super) top_count: usize,
     pub(super) crosses_mounts: bool,
+    /// Whether the contents of all files are read.
+    pub(super) reads_contents: bool,
 }
 
 /// A counted tree.
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) facts: Facts,
+    /// The numbers of the contents, if they were read.
+    pub(super) contents: Option<ContentNumbers>,
     /// Number of entries that could not be read.
     pub(super) unreadable: u64,
     /// Number of entries that were deleted while the tree was walked.
@@ -41,19 +46,30 @@ pub(super) struct Walked {
 /// # Errors
 ///
 /// The root cannot be read.
-pub(super) fn walk(root: &Path, options: WalkOptions) -> Result<Walked, TreeError> {
+pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> {
     let mut scan = Scan::open(root, options.crosses_mounts)?;
     let mut walked = Walked {
         facts: Facts::new(options.frames, options.top_count, scan.root().allocated()),
+        contents: None,
         unreadable: 0,
         vanished: 0,
         problems: Vec::new(),
+    };
+    let mut contents = match options.reads_contents {
+        true => Some(Contents::new()?),
+        false => None,
     };
     let mut known = HashSet::new();
     loop {
         match scan.step() {
             Ok(None) => break,
-            Ok(Some(visit)) => walked.count(&visit, &mut known),
+            Ok(Some(visit)) => {
+                let counted = walked.count(&visit, &mut known);
+                let counted = counted.filter(|_| contents.is_some()).map(<[u8]>::to_vec);
+                if let (Some(name), Some(contents)) = (counted, &mut contents) {
+                    walked.read(&name, &scan, contents);
+                }
+            }
             // A directory was moved while the scan was deep below it: the scan has ended.
             Err(error) => {
                 walked.note(b"", &error);
@@ -61,11 +77,17 @@ pub(super) fn walk(root: &Path, options: WalkOptions) -> Result<Walked, TreeErro
             }
         }
     }
+    walked.contents = contents.map(Contents::finish).transpose()?;
     Ok(walked)
 }
 
 impl Walked {
-    fn count(&mut self, visit: &Visit<'_>, known: &mut HashSet<(u64, u64)>) {
+    /// Counts an entry. Returns its name if it is a regular file that was not counted before.
+    fn count<'name>(
+        &mut self,
+        visit: &Visit<'name>,
+        known: &mut HashSet<(u64, u64)>,
+    ) -> Option<&'name [u8]> {
         match visit {
             Visit::Enter { name, metadata } => self.facts.enter(name, metadata.allocated()),
             Visit::Leave => self.facts.leave(),
@@ -78,11 +100,25 @@ impl Walked {
                 EntryType::File => {
                     let is_known = is_known(metadata, known);
                     self.facts.file(name, file(metadata), is_known);
+                    return (!is_known).then_some(name);
                 }
                 EntryType::Symlink => self.facts.symlink(name, metadata.size()),
                 EntryType::Directory => self.facts.mount(),
                 EntryType::Special => self.facts.special(),
             },
+        }
+        None
+    }
+
+    /// Reads the contents of the file that was counted last.
+    fn read(&mut self, name: &[u8], scan: &Scan, contents: &mut Contents) {
+        let read = scan
+            .open_last()
+            .and_then(|file| contents.add(file).map_err(TreeError::Io));
+        match read {
+            Ok(()) => {}
+            Err(TreeError::Vanished) => self.vanished += 1,
+            Err(error) => self.note(name, &error),
         }
     }
 
