@@ -209,16 +209,14 @@ fn delete(
     let Some(deleted) = metadata.delete_cache(name)? else {
         bail!("the cache {name:?} was deleted by another command");
     };
-    while purge_step(metadata, objects).context(
-        "the cache is deleted and not served, but some of its rows are left: run the command \
-         again, or leave them to the collector",
-    )? {}
     writeln!(
         out,
         "deleted the cache {name:?}: {} paths, {} pins; {} tokens revoked",
         cache.path_count, deleted.pin_count, deleted.token_count
     )?;
-    announce(&freed, out)?;
+    if cache.path_count > 0 {
+        announce(&freed, out)?;
+    }
     let mut configured = configured.unwrap_or_default().iter();
     if configured.any(|settings| settings.storage_name() == name) {
         writeln!(
@@ -226,6 +224,12 @@ fn delete(
             "the configuration names it: remove it there, unless clients are to push to it anew"
         )?;
     }
+    // The cache is hidden by now, and deleting a million rows takes minutes.
+    out.flush()?;
+    while purge_step(metadata, objects).context(
+        "the cache is deleted and not served, but some of its rows are left: run the command \
+         again, or leave them to the collector",
+    )? {}
     Ok(())
 }
 

@@ -221,3 +221,85 @@ pub(super) fn restore(transaction: &Transaction<'_>, cache: CacheId) -> Result<b
     }
     Ok(deletion != 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database with the caches `a`, which is mirrored, and `b`. Both have the path 1, `a` also
+    /// has the path 2, and `b` the path 3, which refers to path 1.
+    fn database(dir: &std::path::Path) -> (Sqlite, CacheId) {
+        let database = Sqlite::open(&dir.join("db.sqlite")).unwrap();
+        let a = database.cache("a", "/nix/store").unwrap();
+        let b = database.cache("b", "/nix/store").unwrap();
+        database.set_mirrored(a).unwrap();
+        let nar = "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, \
+                   object_key, created_at) values (?1, 1, ?1, ?2, 'none', ?2, 0)";
+        let path = "insert into path (cache_id, hash_part, name, nar_id, self_reference, sigs, \
+                    registered_at) values (?1, ?2, 'x', ?3, 0, '', 0)";
+        database
+            .write(|transaction| {
+                for number in [1_u8, 2, 3] {
+                    transaction.execute(nar, params![[number; 32], number])?;
+                }
+                for (cache, number) in [(a, 1_u8), (a, 2), (b, 1), (b, 3)] {
+                    transaction.execute(path, params![cache.0, [number; 20], number])?;
+                }
+                transaction.execute("insert into reference values (4, 3)", [])?;
+                Ok(())
+            })
+            .unwrap();
+        (database, b)
+    }
+
+    /// Deletes the rows of a hidden cache one by one. Returns the removed keys, sorted.
+    fn purge_all(database: &Sqlite) -> Vec<String> {
+        let mut keys = Vec::new();
+        while let Some(cache) = database.cache_to_purge().unwrap() {
+            let mut remove = |key: &str| {
+                keys.push(key.to_owned());
+                Ok(())
+            };
+            database.purge_cache(cache, 1, &mut remove).unwrap();
+        }
+        keys.sort();
+        keys
+    }
+
+    fn key(number: u8) -> String {
+        narinfo_key(HashPart::from_bytes([number; 20]))
+    }
+
+    #[test]
+    fn narinfos_of_the_mirrored_cache_stay_if_another_cache_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (database, b) = database(dir.path());
+        let freed = database.own_nars("b").unwrap();
+        assert_eq!((freed.nar_count, freed.file_bytes), (1, 3));
+        assert!(database.delete_cache("b").unwrap().is_some());
+        let is_there = |number| database.has_path(b, HashPart::from_bytes([number; 20]));
+        assert!(!is_there(1).unwrap() && !is_there(3).unwrap());
+        assert_eq!(purge_all(&database), [key(3)]);
+        assert_eq!(database.delete_cache("b").unwrap(), None);
+
+        assert!(database.delete_cache("a").unwrap().is_some());
+        let mut expected = [key(1), key(2)];
+        expected.sort();
+        assert_eq!(purge_all(&database), expected);
+        assert_eq!(database.caches().unwrap(), []);
+    }
+
+    #[test]
+    fn a_deleted_cache_can_get_another_store_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (database, b) = database(dir.path());
+        database.delete_cache("b").unwrap();
+        let other = database.cache("b", "/other/store");
+        assert!(
+            matches!(other, Err(StorageError::StoreDir { .. })),
+            "{other:?}"
+        );
+        purge_all(&database);
+        assert_eq!(database.cache("b", "/other/store").unwrap(), b);
+    }
+}

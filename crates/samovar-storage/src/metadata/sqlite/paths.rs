@@ -21,6 +21,11 @@ pub(super) fn cache(
         "insert or ignore into cache (name, store_dir, created_at) values (?1, ?2, ?3)",
         params![name, store_dir, now],
     )?;
+    // A deleted cache has no paths, so it may get another store directory.
+    connection.execute(
+        "update cache set store_dir = ?2 where name = ?1 and deletion = 2",
+        [name, store_dir],
+    )?;
     let (id, stored): (i64, String) = connection.query_row(
         "select id, store_dir from cache where name = ?1",
         [name],
