@@ -16,8 +16,8 @@ pub fn nix(program: &str, home: &Path) -> Command {
 }
 
 /// Error of a garbage collection or deletion while any process of the machine has a file open whose
-/// path is longer than `PATH_MAX`, as in the tests of deep trees. Nix looks for roots among the open
-/// files of all processes.
+/// path is longer than `PATH_MAX`, as in the tests of deep trees. Nix looks for roots among the
+/// open files of all processes.
 const PATH_TOO_LONG: &str = "reading symlink: File name too long";
 
 /// Runs one of Nix's programs, which may collect garbage. Repeats it if it fails because of a file

@@ -65,8 +65,8 @@ fn good_clients(addr: SocketAddr) -> Duration {
     percentile_99(times.collect())
 }
 
-/// Measures the clients during a flood, until they are delayed by at most `limit`. Returns the number
-/// of measurements.
+/// Measures the clients during a flood, until they are delayed by at most `limit`. Returns the
+/// number of measurements.
 #[track_caller]
 fn good_clients_within(limit: Duration, addr: SocketAddr, what: &str) -> usize {
     for round in 1..=ROUNDS {

@@ -212,7 +212,8 @@ fn bulk_queries_lease_the_paths_they_announce() {
     held.sort_unstable();
     held.dedup();
     assert_eq!(held.len(), 100);
-    // A request that waited in vain leaves its paths in the queue, and the next one adds them again.
+    // A request that waited in vain leaves its paths in the queue, and the next one adds them
+    // again.
     assert!(count == 100 || !is_first, "{count} leases of 100 paths");
 }
 

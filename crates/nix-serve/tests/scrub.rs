@@ -91,7 +91,8 @@ fn the_scrub_keeps_its_rate_and_ends_with_the_server() {
         "{elapsed:?}"
     );
 
-    // The scrub would take a day. The server ends nevertheless, within the time that the test waits.
+    // The scrub would take a day. The server ends nevertheless, within the time that the test
+    // waits.
     let server = serve(&store, &["--scrub", "10"]);
     let log = server.whole_log().join("\n");
     assert!(!log.contains("scrub"), "{log}");

@@ -33,7 +33,8 @@ pub(super) fn check(config: &Configuration) -> anyhow::Result<()> {
 fn cannot_use(directory: &Path, config: &Configuration) -> String {
     let option = config.names.option("nar-cache.directory");
     format!(
-        "cannot use the NAR cache directory {directory:?}: create it, or set {option} to another one"
+        "cannot use the NAR cache directory {directory:?}: create it, or set {option} to another \
+         one"
     )
 }
 

@@ -71,6 +71,26 @@ impl RetiredSession {
     }
 }
 
+/// Opens the source of the freshness token for a connection to the database at `path`.
+fn token_source(
+    path: &Path,
+    connection: &Connection,
+    mode: OpenMode,
+) -> Result<TokenSource, StoreError> {
+    let source = if mode.immutable {
+        Ok(TokenSource::constant())
+    } else if connection::is_wal(connection)? {
+        TokenSource::wal_index(&connection::beside(path, "-shm"))
+    } else {
+        TokenSource::change_counter(path)
+    };
+    source.map_err(|error| match error.kind() {
+        // The WAL index was deleted since the connection was opened.
+        ErrorKind::NotFound => StoreError::Unavailable(Unavailable::BeingReplaced),
+        _ => StoreError::io("reading the freshness token", &error),
+    })
+}
+
 impl Session {
     /// Opens the database at `path`, which must have the state `identity`.
     pub(super) fn open(
@@ -102,18 +122,7 @@ impl Session {
             }
             other => other?,
         };
-        let source = if mode.immutable {
-            Ok(TokenSource::constant())
-        } else if connection::is_wal(&connection)? {
-            TokenSource::wal_index(&connection::beside(path, "-shm"))
-        } else {
-            TokenSource::change_counter(path)
-        };
-        let source = source.map_err(|error| match error.kind() {
-            // The WAL index was deleted since the connection was opened.
-            ErrorKind::NotFound => StoreError::Unavailable(Unavailable::BeingReplaced),
-            _ => StoreError::io("reading the freshness token", &error),
-        })?;
+        let source = token_source(path, &connection, mode)?;
         if let Ok(index) = &index
             && source.is_wal()
             && source.file_key() != Some(index.key())
