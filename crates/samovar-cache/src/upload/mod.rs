@@ -30,6 +30,7 @@
 
 mod body;
 mod bulk;
+mod get;
 mod push;
 mod push_target;
 mod realisation;
@@ -39,7 +40,7 @@ use std::cell::Cell;
 use std::io::{self, Read};
 
 use samovar_http::http::{Method, Status, Version};
-use samovar_http::{Body, BodyError, Head, Intake, Request, Response};
+use samovar_http::{BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
@@ -48,12 +49,10 @@ use samovar_storage::verify::{FileName, decoded};
 use samovar_storage::{NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
 use crate::access::credentials::Credentials;
-use crate::answer::nar::Part;
 use crate::narinfo::narinfos::Narinfos;
-use crate::narinfo::rendered;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
-use crate::refusal::{Fixed, TEXT};
+use crate::refusal::Fixed;
 
 pub(crate) use self::bulk::Uploaded;
 
@@ -221,92 +220,6 @@ impl Uploads {
         }
     }
 
-    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
-    /// Returns `None` unless the URL names a narinfo, a listing, a log or a realisation.
-    pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
-        match Target::of(path).kind {
-            Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
-            Kind::Listing(hash_part) => Some(self.listing(context, hash_part)),
-            Kind::Log(path) => Some(self.log(context, &path)),
-            Kind::Realisation(id) => Some(self.realisation(context, &id)),
-            _ => None,
-        }
-    }
-
-    /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
-    fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
-        match &target.kind {
-            Kind::CacheInfo => {
-                Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1)
-            }
-            Kind::Narinfo(hash_part) => self.narinfo(context, *hash_part),
-            Kind::Listing(hash_part) => self.listing(context, *hash_part),
-            Kind::Nar(name) => self.nar(context, head, name),
-            Kind::Log(path) => self.log(context, path),
-            Kind::Realisation(id) => self.realisation(context, id),
-            Kind::DebugInfo | Kind::Push(_) | Kind::Unknown => Fixed::NotFound.response(),
-        }
-    }
-
-    /// Responds with the narinfo of an uploaded path.
-    fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
-        match self.stored.lookup(hash_part) {
-            Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
-            Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
-        }
-    }
-
-    /// Responds with the listing of an uploaded path.
-    fn listing(&self, context: Context<'_>, hash_part: HashPart) -> Response {
-        let listing = self
-            .stored
-            .lookup(hash_part)
-            .map(|path| path.filter(|path| !is_denied(context, path)))
-            .and_then(|path| path.map_or(Ok(None), |path| self.stored.listing(&path)));
-        match listing {
-            Ok(Some(listing)) => match samovar_storage::listing_reader(listing) {
-                Ok(reader) => Response::new(Status::OK, Body::reader(reader))
-                    .header("Content-Type", "application/json"),
-                Err(error) => unavailable(context, &error),
-            },
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
-        }
-    }
-
-    /// Responds with an uploaded build log.
-    fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
-        match self.stored.open_log(path) {
-            Ok(Some(file)) => match Body::file(file) {
-                Ok(body) => Response::new(Status::OK, body).header("Content-Type", TEXT.1),
-                Err(_failed) => Fixed::Unavailable.response(),
-            },
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
-        }
-    }
-
-    /// Responds with the file of an uploaded NAR, or with a range of it.
-    fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let opened = token.transpose().and_then(|token| {
-            let token = token.and_then(Result::ok);
-            self.stored.open_file(token.as_ref(), name)
-        });
-        let (nar, file) = match opened {
-            Ok(Some(opened)) => opened,
-            Ok(None) => return Fixed::NoPath.response(),
-            Err(error) => return unavailable(context, &error),
-        };
-        let part = match Part::requested(head, nar.file_size) {
-            Ok(part) => part,
-            Err(unsatisfiable) => return unsatisfiable,
-        };
-        part.response(Body::file_range(file, part.start..part.end))
-    }
-
     fn put(&self, context: Context<'_>, request: &mut Request, target: &Target) -> Response {
         let token = match self.pusher(context, request.head()) {
             Ok(token) => token,
@@ -467,11 +380,6 @@ impl Uploads {
             }
         }))
     }
-}
-
-/// Returns whether the policy hides an uploaded path from the client.
-fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
-    context.narinfos.reader.denies_uploaded(path)
 }
 
 /// Returns the response to a request that needs unreadable storage. Only the log states the cause.

@@ -12,8 +12,9 @@ use samovar_storage::{PutError, REALISATION_LEN_MAX, Refusal, StorageError};
 use samovar_store::{Realisation, RealisationId};
 use serde_json::{Map, Value};
 
+use super::get::is_denied;
 use super::target::{Kind, Target};
-use super::{Context, Uploads, is_denied, ok, report, unavailable};
+use super::{Context, Uploads, ok, report, unavailable};
 use crate::narinfo::signing::Stored;
 use crate::reader::uploaded_info;
 use crate::refusal::Fixed;

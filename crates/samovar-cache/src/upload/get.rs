@@ -1,0 +1,107 @@
+//! Answers GET and HEAD requests for uploaded paths.
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Head, Response};
+use samovar_nix::{HashPart, StorePath};
+use samovar_storage::metadata::StoredPath;
+use samovar_storage::token::now;
+use samovar_storage::verify::FileName;
+
+use super::target::{Kind, Target};
+use super::{Context, Uploads, render, unavailable, with_token};
+use crate::answer::nar::Part;
+use crate::narinfo::rendered;
+use crate::refusal::{Fixed, TEXT};
+
+impl Uploads {
+    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
+    /// Returns `None` unless the URL names a narinfo, a listing, a log or a realisation.
+    pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
+        match Target::of(path).kind {
+            Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
+            Kind::Listing(hash_part) => Some(self.listing(context, hash_part)),
+            Kind::Log(path) => Some(self.log(context, &path)),
+            Kind::Realisation(id) => Some(self.realisation(context, &id)),
+            _ => None,
+        }
+    }
+
+    /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
+    pub(super) fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
+        match &target.kind {
+            Kind::CacheInfo => {
+                Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1)
+            }
+            Kind::Narinfo(hash_part) => self.narinfo(context, *hash_part),
+            Kind::Listing(hash_part) => self.listing(context, *hash_part),
+            Kind::Nar(name) => self.nar(context, head, name),
+            Kind::Log(path) => self.log(context, path),
+            Kind::Realisation(id) => self.realisation(context, id),
+            Kind::DebugInfo | Kind::Push(_) | Kind::Unknown => Fixed::NotFound.response(),
+        }
+    }
+
+    /// Responds with the narinfo of an uploaded path.
+    fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
+        match self.stored.lookup(hash_part) {
+            Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
+            Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
+            Ok(None) => Fixed::NoPath.response(),
+            Err(error) => unavailable(context, &error),
+        }
+    }
+
+    /// Responds with the listing of an uploaded path.
+    fn listing(&self, context: Context<'_>, hash_part: HashPart) -> Response {
+        let listing = self
+            .stored
+            .lookup(hash_part)
+            .map(|path| path.filter(|path| !is_denied(context, path)))
+            .and_then(|path| path.map_or(Ok(None), |path| self.stored.listing(&path)));
+        match listing {
+            Ok(Some(listing)) => match samovar_storage::listing_reader(listing) {
+                Ok(reader) => Response::new(Status::OK, Body::reader(reader))
+                    .header("Content-Type", "application/json"),
+                Err(error) => unavailable(context, &error),
+            },
+            Ok(None) => Fixed::NoPath.response(),
+            Err(error) => unavailable(context, &error),
+        }
+    }
+
+    /// Responds with an uploaded build log.
+    fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
+        match self.stored.open_log(path) {
+            Ok(Some(file)) => match Body::file(file) {
+                Ok(body) => Response::new(Status::OK, body).header("Content-Type", TEXT.1),
+                Err(_failed) => Fixed::Unavailable.response(),
+            },
+            Ok(None) => Fixed::NoPath.response(),
+            Err(error) => unavailable(context, &error),
+        }
+    }
+
+    /// Responds with the file of an uploaded NAR, or with a range of it.
+    pub(super) fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
+        let token = with_token(head, |text| self.stored.authorize(text, now()));
+        let opened = token.transpose().and_then(|token| {
+            let token = token.and_then(Result::ok);
+            self.stored.open_file(token.as_ref(), name)
+        });
+        let (nar, file) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Fixed::NoPath.response(),
+            Err(error) => return unavailable(context, &error),
+        };
+        let part = match Part::requested(head, nar.file_size) {
+            Ok(part) => part,
+            Err(unsatisfiable) => return unsatisfiable,
+        };
+        part.response(Body::file_range(file, part.start..part.end))
+    }
+}
+
+/// Returns whether the policy hides an uploaded path from the client.
+pub(super) fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
+    context.narinfos.reader.denies_uploaded(path)
+}
