@@ -23,6 +23,7 @@ use self::disk::Disk;
 use self::inputs::Inputs;
 use crate::arguments::Arguments;
 use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section, Values, failed, to_f64};
+use crate::table::grouped;
 use crate::{load, machine, report, rows};
 
 /// Number of small paths that `nix copy` uploads; it needs too long for all of them.
@@ -64,7 +65,7 @@ fn plans(inputs: &Inputs) -> Vec<Plan<'_>> {
     let small = |name: &str, client, count: usize| {
         let count = count.min(inputs.small.len());
         Plan {
-            name: format!("{count} small paths, {name}"),
+            name: format!("{} small paths, {name}", grouped(count as u64)),
             client,
             paths: inputs.small.get(..count).unwrap_or_default(),
             nar_len: None,
