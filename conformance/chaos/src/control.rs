@@ -104,7 +104,7 @@ pub(crate) fn run(
             }
             3 => {
                 world.note("USR1");
-                server.signal_and_wait(Signal::USR1, "counted since the start")?;
+                server.signal_and_wait(Signal::USR1, "events since the start")?;
                 world.count("USR1");
             }
             4 => {

@@ -337,7 +337,7 @@ impl Scene {
         });
         println!("{:?}", self.tally);
         let log = server.whole_log();
-        let line = log.iter().rfind(|line| line.contains("counted since"));
+        let line = log.iter().rfind(|line| line.contains("events since"));
         println!("{line:?}");
         let words = line.unwrap().split_whitespace();
         words

@@ -116,7 +116,7 @@ fn whoever_holds_all_connections_keeps_nobody_out() {
         stream
     });
     server.signal("USR1");
-    let counts = server.wait_for("counted since the start");
+    let counts = server.wait_for("events since the start");
     assert!(counts.contains(" connection_evicted="), "{counts}");
 }
 

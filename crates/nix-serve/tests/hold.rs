@@ -41,7 +41,7 @@ fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
 /// Returns the number of responses that the server has sent without a lease.
 fn unleased_count(server: &ServerProcess) -> u64 {
     server.signal("USR1");
-    let line = server.wait_for("counted since");
+    let line = server.wait_for("events since");
     number_in(&line, "narinfo_unleased") + number_in(&line, "nar_unleased")
 }
 
@@ -89,7 +89,7 @@ fn nar_of(path: &str) -> String {
 /// Returns a counter from the log line that the server writes when it ends.
 fn counted(server: ServerProcess, name: &str) -> u64 {
     let log = server.whole_log();
-    let line = log.iter().rfind(|line| line.contains("counted since"));
+    let line = log.iter().rfind(|line| line.contains("events since"));
     number_in(line.unwrap_or_else(|| panic!("{log:#?}")), name)
 }
 

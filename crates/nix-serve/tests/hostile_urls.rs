@@ -308,8 +308,7 @@ fn ends_quietly(mut server: Process) {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     let lines = server.lines();
-    let is_expected =
-        |line: &String| line.contains(" on http://") || line.contains("counted since");
+    let is_expected = |line: &String| line.contains(" on http://") || line.contains("events since");
     let unexpected: Vec<_> = lines.iter().filter(|line| !is_expected(line)).collect();
     assert!(
         unexpected

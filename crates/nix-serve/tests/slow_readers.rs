@@ -134,7 +134,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     }
     drop(second);
     server.signal("USR1");
-    let counts = server.wait_for("counted since the start");
+    let counts = server.wait_for("events since the start");
     assert!(counts.contains("bulk_evicted="), "{counts}");
     assert!(
         !server

@@ -202,7 +202,7 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     signal(first, "HUP");
     server.wait_for("the certificate was reloaded");
     signal(first, "USR1");
-    server.wait_for("counted since the start");
+    server.wait_for("events since the start");
     signal(first, "USR2");
     server.wait_for("has taken over");
     eventually("the next one's number", || {

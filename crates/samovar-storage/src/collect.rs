@@ -50,7 +50,7 @@ use crate::keep;
 use crate::metadata::{CacheId, DAY, Graph, Metadata};
 use crate::objects::Objects;
 use crate::purge::purge_step;
-use crate::size::human;
+use crate::size::{counted, human};
 
 pub use crate::keep::Verdict;
 
@@ -183,19 +183,19 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} paths condemned, {} deleted; {} files condemned, {} deleted ({})",
-            self.condemned,
+            "{} condemned, {} deleted; {} condemned, {} deleted ({})",
+            counted(self.condemned, "path"),
             self.deleted,
-            self.condemned_nars,
+            counted(self.condemned_nars, "file"),
             self.deleted_nars,
             human(self.deleted_bytes)
         )?;
-        for (count, what) in [
-            (self.revived, "paths kept again"),
-            (self.expired_pins, "expired pins removed"),
+        for (count, noun, what) in [
+            (self.revived, "path", "kept again"),
+            (self.expired_pins, "expired pin", "removed"),
         ] {
             if count > 0 {
-                write!(f, "; {count} {what}")?;
+                write!(f, "; {} {what}", counted(count, noun))?;
             }
         }
         Ok(())

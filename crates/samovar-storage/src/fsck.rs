@@ -19,6 +19,7 @@ use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
 use crate::mirror::{self, narinfo_key};
 use crate::objects::{ObjectState, Objects};
 use crate::publish::NARINFO_LEN_MAX;
+use crate::size::counted;
 use crate::storage::Render;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
 
@@ -259,8 +260,8 @@ impl<'a> Fsck<'a> {
             return fault(Kind::Missing, "the file is missing".to_owned());
         };
         if state.len != nar.file_size {
-            let (found, expected) = (state.len, nar.file_size);
-            let reason = format!("the file has {found} bytes, not {expected}");
+            let (found, expected) = (counted(state.len, "byte"), nar.file_size);
+            let reason = format!("the file has {found}, not {expected}");
             return fault(Kind::Damaged, reason);
         }
         self.summary.bytes += state.len;

@@ -62,7 +62,7 @@ pub use objects::Space;
 pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
 pub use purge::purge_step;
 pub use root::RootKind;
-pub use size::human as human_size;
+pub use size::{counted, human as human_size};
 pub use statistics::Statistics;
 pub use storage::{DATABASE, Render, Storage, open_database};
 pub use stored_cache::{StoredCache, listing_reader};

@@ -136,6 +136,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns the fault of the upload, without the fix for the client.
+    // Long: one arm for each kind of refusal.
     #[must_use]
     pub fn fault(&self) -> String {
         match self {

@@ -1,4 +1,18 @@
-//! Formats a number of bytes for people.
+//! Formats numbers for people.
+
+use std::fmt::Display;
+
+/// Formats a number of things: "1 path", "2 paths". `noun`: the singular.
+#[must_use]
+pub fn counted(count: impl Display, noun: &str) -> String {
+    let count = count.to_string();
+    let ending = match (&*count, noun.ends_with('s')) {
+        ("1", _) => "",
+        (_, false) => "s",
+        (_, true) => "es",
+    };
+    format!("{count} {noun}{ending}")
+}
 
 /// Formats a number of bytes with a binary unit, such as MiB.
 #[must_use]
@@ -22,6 +36,20 @@ pub fn human(len: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nouns_with_their_numbers() {
+        for (count, text) in [
+            (0, "0 paths"),
+            (1, "1 path"),
+            (2, "2 paths"),
+            (11, "11 paths"),
+        ] {
+            assert_eq!(counted(count, "path"), text);
+        }
+        assert_eq!(counted(1, "miss"), "1 miss");
+        assert_eq!(counted(0, "miss"), "0 misses");
+    }
 
     #[test]
     fn sizes_with_units() {

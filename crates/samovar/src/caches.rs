@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{json, required, switch};
 use crate::serve;
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::storage;
 use crate::token::{date, open};
 
@@ -211,8 +211,10 @@ fn delete(
     };
     writeln!(
         out,
-        "deleted the cache {name:?}: {} paths, {} pins; {} tokens revoked",
-        cache.path_count, deleted.pin_count, deleted.token_count
+        "deleted the cache {name:?}: {}, {}; {} revoked",
+        counted(cache.path_count, "path"),
+        counted(deleted.pin_count, "pin"),
+        counted(deleted.token_count, "token")
     )?;
     if cache.path_count > 0 {
         announce(&freed, out)?;
@@ -239,9 +241,10 @@ fn announce(freed: &Freed, out: &mut dyn Write) -> io::Result<()> {
         0 => writeln!(out, "no files are freed: other caches use them"),
         count => writeln!(
             out,
-            "the collector frees {} ({count} files that no other cache uses) within 3 hours, files \
-             of the last day a day after their upload",
-            human(freed.file_bytes)
+            "the collector frees {} ({}, used by no other cache) within 3 hours, files of the last \
+             day a day after their upload",
+            human(freed.file_bytes),
+            counted(count, "file")
         ),
     }
 }
@@ -256,13 +259,13 @@ fn confirm(cache: &CacheSummary) -> anyhow::Result<()> {
     // Ignore errors: standard error may be closed, and the user can type the answer nevertheless.
     write!(
         io::stderr(),
-        "The cache {:?} has {} paths ({}), {} pins, and {} tokens of its own.\nDelete it? It \
-         cannot be restored. [y/N] ",
+        "The cache {:?} has {} ({}), {}, and {} of its own.\nDelete it? It cannot be restored. \
+         [y/N] ",
         cache.name,
-        cache.path_count,
+        counted(cache.path_count, "path"),
         human(cache.file_bytes),
-        cache.pin_count,
-        cache.token_count
+        counted(cache.pin_count, "pin"),
+        counted(cache.token_count, "token")
     )
     .ok();
     let mut answer = String::new();

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 use crate::outcome::{Failed, Outcome};
 use crate::roots;
 use crate::serve;
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::storage::{copy, directory, renderer, signing};
 use crate::token::open;
 
@@ -110,7 +110,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let (exported, bytes, faults) = (counts.exported, human(counts.bytes), counts.faults);
     writeln!(
         out,
-        "{exported} paths exported, {bytes} written, {faults} faults"
+        "{} exported, {bytes} written, {}",
+        counted(exported, "path"),
+        counted(faults, "fault")
     )?;
     if counts.unsigned > 0 {
         // Ignore errors: standard error may be closed, and the paths are exported nevertheless.

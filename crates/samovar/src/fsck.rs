@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::outcome::Outcome;
 use crate::serve;
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::storage::{directory, renderer, signing};
 use crate::token::open;
 
@@ -121,15 +121,15 @@ fn print(summary: &Summary, options: Options, out: &mut dyn Write) -> anyhow::Re
     let depth = if options.deep { "contents" } else { "lengths" };
     write!(
         out,
-        "{} files ({}) of {} paths, {depth} checked: {} findings",
-        summary.objects,
+        "{} ({}) of {}, {depth} checked: {}",
+        counted(summary.objects, "file"),
         human(summary.bytes),
-        summary.paths,
-        summary.findings
+        counted(summary.paths, "path"),
+        counted(summary.findings, "finding")
     )?;
     for (count, what) in [
         (summary.repaired, "repaired"),
-        (summary.unreadable, "files not readable"),
+        (summary.unreadable, "not readable"),
     ] {
         if count > 0 {
             write!(out, ", {count} {what}")?;

@@ -15,7 +15,7 @@ use samovar_storage::metadata::{Caches as _, DAY, Metadata};
 use samovar_storage::objects::Directory;
 
 use crate::serve;
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::storage;
 use crate::token::{date, open};
 
@@ -81,10 +81,10 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         bail!("another collector uses the storage: try again when it has ended");
     };
     let summary = collector.run()?;
-    let condemned = condemned_count(&metadata)?;
+    let condemned = counted(condemned_count(&metadata)?, "path");
     Ok(writeln!(
         out,
-        "{summary}; {condemned} condemned paths wait for deletion"
+        "{summary}; waiting for deletion: {condemned}"
     )?)
 }
 
@@ -107,7 +107,7 @@ fn show(
         .filter(|(_, verdict)| **verdict == Verdict::Keep)
         .map(|(path, _)| path.nar_id)
         .collect();
-    let (mut count, mut freed, mut counted) = (0_u64, 0, HashSet::new());
+    let (mut count, mut freed, mut freed_nars) = (0_u64, 0, HashSet::new());
     let rules = graph.caches.iter().map(|cache| &retentions.of(cache).rules);
     let widths = rules.flatten().map(|rule| rule.names.to_string().len());
     let width = widths.max().unwrap_or_default().max(9);
@@ -132,7 +132,7 @@ fn show(
             (_, None) => "unused".to_owned(),
         };
         count += 1;
-        if !kept.contains(&path.nar_id) && counted.insert(path.nar_id) {
+        if !kept.contains(&path.nar_id) && freed_nars.insert(path.nar_id) {
             freed += path.file_size;
         }
         writeln!(
@@ -146,8 +146,9 @@ fn show(
     let total = graph.paths.len();
     Ok(writeln!(
         out,
-        "{count} of {total} paths would be deleted, {} freed; {} of all are condemned already",
+        "{count} of {} would be deleted, {} freed; already condemned: {}",
+        counted(total, "path"),
         human(freed),
-        condemned_count(metadata)?
+        counted(condemned_count(metadata)?, "path")
     )?)
 }

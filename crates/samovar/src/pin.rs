@@ -128,7 +128,7 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
             out,
             "{name} generation {} is {}",
             pin.generation,
-            pin.path.base_name()
+            pin.path.display(&dir)
         )?),
         None => bail!(
             "the cache {cache:?} has no path {}: upload it first, or name its cache with --cache",
@@ -162,11 +162,12 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             expires_at,
         } = &pin;
         let expires = expires_at.map_or_else(|| "never".to_owned(), date);
+        let dir = metadata.find_cache(cache)?.map(|row| row.store_dir);
         writeln!(
             out,
             "{cache:12} {name:20} {generation:>10} {:10} {expires:10} {}",
             date(*created_at),
-            path.base_name()
+            path.display(&dir.unwrap_or_default())
         )?;
     }
     Ok(())

@@ -1,3 +1,3 @@
-//! Formats sizes.
+//! Formats numbers.
 
-pub(crate) use samovar_storage::human_size as human;
+pub(crate) use samovar_storage::{counted, human_size as human};

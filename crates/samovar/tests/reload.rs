@@ -301,7 +301,7 @@ fn an_invalid_configuration_changes_nothing() {
         let line = server.wait_for("nothing was changed");
         assert!(line.contains(why), "{bad}: {line}");
         server.signal("USR1");
-        let lines = server.lines_to("counted since the start");
+        let lines = server.lines_to("events since the start");
         assert_eq!(lines.len(), 1, "{bad}: {line}\n{lines:?}");
         for cache in ["/a", "/b"] {
             let (status, info) = connection.get(&format!("{cache}/nix-cache-info"), "");

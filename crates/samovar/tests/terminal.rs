@@ -173,7 +173,11 @@ fn a_cache_is_deleted_after_a_yes_only() {
         command.stdout(terminal.stdio()).stderr(terminal.stdio());
         let mut child = command.spawn().unwrap();
         terminal.wait_until(|shown| shown.contains("[y/N] "));
-        assert!(terminal.shown.contains("1 tokens"), "{:?}", terminal.shown);
+        assert!(
+            terminal.shown.contains("1 token of"),
+            "{:?}",
+            terminal.shown
+        );
         terminal.keyboard.write_all(answer.as_bytes()).unwrap();
         let status = child.wait().unwrap();
         assert_eq!(status.code(), Some(code), "{:?}", terminal.shown);

@@ -115,7 +115,7 @@ fn a_deleted_cache_is_not_served_and_its_own_files_are_freed() {
     assert_eq!(server.get(&format!("/nightly/{file}")).status, 200);
 
     let text = output(&mut cache(&site, &["delete", "--yes", "nightly"]));
-    assert!(text.contains("1 pins; 1 tokens revoked"), "{text}");
+    assert!(text.contains("1 pin; 1 token revoked"), "{text}");
     assert!(text.contains("the collector frees"), "{text}");
     for prefix in ["/nightly", "/nightly/upload"] {
         for path in [&shared, &own] {

@@ -82,7 +82,7 @@ fn a_good_storage_has_no_problems() {
         "ok      storage: DIR/storage is writable\n",
         "ok      storage: the database is intact, schema ",
         "ok      storage: the directory has the narinfos of the first cache\n",
-        "ok      storage: 1 valid tokens\n",
+        "ok      storage: 1 valid token\n",
     ] {
         assert!(findings.contains(part), "{part}: {findings}");
     }
@@ -163,7 +163,12 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
         "update nar set state = 3; update path set registered_at = registered_at + 7200",
     );
     let findings = doctor(&site);
-    assert_finds(&findings, "warning", "1 NARs are lost", "samovar fsck");
+    assert_finds(
+        &findings,
+        "warning",
+        "lost and not served: 1 NAR",
+        "samovar fsck",
+    );
     assert_finds(
         &findings,
         "warning",
@@ -173,7 +178,7 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
     assert_finds(
         &findings,
         "warning",
-        "1 unfinished files",
+        "1 unfinished file older than a day",
         "restart the server",
     );
     assert_finds(&findings, "error", " s in the future", "timedatectl");

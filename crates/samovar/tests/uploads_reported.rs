@@ -135,7 +135,7 @@ fn uploads_are_counted_by_kind_result_and_reason() {
     for part in [
         "1 nar accepted, 1 nar refused, 1 narinfo accepted, 1 narinfo refused",
         "refused: 1 token, 1 missing file, 1 quota",
-        "cache default: 1 paths",
+        "cache default: 1 path,",
         "of its quota of",
         "collector: no complete run yet",
     ] {
@@ -237,7 +237,7 @@ fn the_backlog_of_a_spool_is_shown() {
     };
     let text = status(&[]);
     assert!(
-        text.contains(": 1 builds waiting, the oldest for "),
+        text.contains(": 1 build waiting, the oldest for "),
         "{text}"
     );
     let json: Value = serde_json::from_str(&status(&["--json"])).expect("is JSON");

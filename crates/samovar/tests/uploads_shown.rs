@@ -82,7 +82,7 @@ fn recent_uploads_pins_and_quota_are_shown() {
     let lib = scene.page_of(&scene.lib);
     let referrer = format!("href=\"./../path/{}\"", scene.app.hash_part());
     let file = format!("href=\"./..{}\"", scene.lib.file_target());
-    assert_shows(&lib, &["builder-7", "in 1 paths", &referrer, &file]);
+    assert_shows(&lib, &["builder-7", "in 1 path", &referrer, &file]);
     let app = scene.page_of(&scene.app);
     assert_shows(&app, &["release", ", generation 1", "in 2 paths"]);
     let found = scene

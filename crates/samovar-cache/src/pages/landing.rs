@@ -44,7 +44,7 @@ impl View<'_> {
                         dt { "Uploads" }
                         dd { a href=(self.base.to("uploads")) {
                             @match uploaded {
-                                Some(count) => { (Count(count)) " paths" },
+                                Some(count) => { (Count(count).of("path")) },
                                 None => "Recent",
                             }
                         } }

@@ -112,10 +112,10 @@ impl View<'_> {
                     @match closure {
                         ClosureSize::Known { path_count: 1, .. } => "this path only",
                         ClosureSize::Known { path_count, nar_size } => {
-                            (Size(nar_size)) " in " (Count(path_count as u64)) " paths"
+                            (Size(nar_size)) " in " (Count(path_count as u64).of("path"))
                         },
                         ClosureSize::Large => {
-                            "more than " (Count(CLOSURE_COUNT_MAX as u64)) " paths"
+                            "more than " (Count(CLOSURE_COUNT_MAX as u64).of("path"))
                         },
                         ClosureSize::Incomplete => "incomplete in this cache",
                     }

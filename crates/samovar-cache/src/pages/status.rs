@@ -273,7 +273,7 @@ fn machine(status: &Status) -> Markup {
             dl.table-of-facts {
                 div { dt { "Store" } dd { code { (store.store_dir) } ", "
                     @match store.path_count {
-                        Some(count) => { (Count(count)) " paths" },
+                        Some(count) => { (Count(count).of("path")) },
                         None if store.uses_daemon => "served by the daemon",
                         None => "loading",
                     }
@@ -283,7 +283,7 @@ fn machine(status: &Status) -> Markup {
                     }
                 } }
                 @if let Some(scrub) = &store.scrub { div { dt { "Scrub" } dd {
-                    (Count(scrub.paths_done)) " of " (Count(scrub.path_count)) " paths, "
+                    (Count(scrub.paths_done)) " of " (Count(scrub.path_count).of("path")) ", "
                     (Size(scrub.len_done).brief()) " of " (Size(scrub.len).brief())
                     @if scrub.quarantined_count > 0 {
                         ", " strong { (Count(scrub.quarantined_count)) " quarantined" }
@@ -293,16 +293,16 @@ fn machine(status: &Status) -> Markup {
                     }
                 } } }
                 div { dt { "Since the start" } dd {
-                    (Count(status.totals.request_count)) " requests, "
+                    (Count(status.totals.request_count).of("request")) ", "
                     (Size(status.totals.body_len)) ", "
-                    (Count(status.totals.error_count)) " errors, "
+                    (Count(status.totals.error_count).of("error")) ", "
                     (Count(status.totals.aborted_count.saturating_sub(status.totals.client_aborted_count)))
                     " aborted by the server, "
                     (Count(status.totals.client_aborted_count)) " aborted by clients"
                 } }
                 div { dt { "Workers" } dd {
                     (Count(load.running_count)) " of " (Count(load.worker_count_max)) " busy, "
-                    (Count(load.queued_count)) " requests waiting"
+                    (Count(load.queued_count).of("request")) " waiting"
                 } }
                 div { dt { "Memory" } dd { (Size(process.resident_len)) } }
                 div { dt { "Open files" } dd {

@@ -38,7 +38,7 @@ fn uploads(storage: &StorageStatus) -> Markup {
         div { dt { "Now" } dd {
             (Count(uploads.running_count)) " of " (Count(uploads.running_count_max))
             " NARs in progress, " (Count(uploads.waiting_count)) " waiting, "
-            (Count(uploads.queued_path_count)) " paths waiting for a commit"
+            (Count(uploads.queued_path_count).of("path")) " waiting for a commit"
         } }
         div { dt { "Since the start" } dd {
             (Size(uploads.received_len)) " received"
@@ -83,7 +83,7 @@ fn collector(collector: &CollectorStatus) -> Markup {
         @if collector.failure_count > 0 {
             ", " strong { (Count(collector.failure_count)) " failed" }
         }
-        "; since the start " (Count(collector.deleted_path_count)) " paths deleted, "
+        "; since the start " (Count(collector.deleted_path_count).of("path")) " deleted, "
         (Size(collector.freed_len).brief()) " freed"
     }
 }

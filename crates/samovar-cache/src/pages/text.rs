@@ -1,6 +1,7 @@
 //! Formats names, sizes, counts and dates for pages.
 
 use maud::{Markup, Render, html};
+use samovar_storage::counted;
 use time::OffsetDateTime;
 
 /// A file name or link target, which may contain any bytes. Invisible characters, bidirectional
@@ -94,6 +95,11 @@ impl Render for Count {
 }
 
 impl Count {
+    /// Formats the number with a noun, given in the singular.
+    pub(crate) fn of(self, noun: &str) -> String {
+        counted(self.grouped(), noun)
+    }
+
     pub(crate) fn grouped(self) -> String {
         let digits = self.0.to_string();
         let mut grouped = String::new();

@@ -121,9 +121,9 @@ impl View<'_> {
                     div { dt { "Uploaded closure" } dd {
                         @match details.closure {
                             Some(size) => {
-                                (Size(size.nar_size)) " in " (Count(size.path_count)) " paths"
+                                (Size(size.nar_size)) " in " (Count(size.path_count).of("path"))
                             },
-                            None => { "more than " (Count(CLOSURE_COUNT_MAX.into())) " paths" },
+                            None => { "more than " (Count(CLOSURE_COUNT_MAX.into()).of("path")) },
                         }
                     } }
                     div { dt { "Pins" } dd {

@@ -6,7 +6,7 @@ use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Inspection, RootKind, StorageError, human_size, inspect};
+use samovar_storage::{Inspection, RootKind, StorageError, counted, human_size, inspect};
 
 use super::{Findings, tempfile_in};
 use crate::config::Configuration;
@@ -208,7 +208,7 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
     if found.lost_count > 0 {
         findings.warning(
             SUBJECT,
-            format!("{} NARs are lost, and not served", found.lost_count),
+            format!("lost and not served: {}", counted(found.lost_count, "NAR")),
             "find them with samovar fsck, and push their paths again",
         );
     }
@@ -216,7 +216,7 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
         0 => findings.ok(SUBJECT, "the directory has the narinfos of the first cache"),
         count => findings.warning(
             SUBJECT,
-            format!("{count} of the newest 1000 narinfos are missing in the directory"),
+            format!("the directory lacks {count} of the newest 1000 narinfos"),
             "restart the server, which writes them",
         ),
     }
@@ -224,8 +224,8 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
         findings.warning(
             SUBJECT,
             format!(
-                "{} unfinished files in .samovar/tmp are older than a day, {} in all",
-                found.left_over_count,
+                ".samovar/tmp has {} older than a day, {} in all",
+                counted(found.left_over_count, "unfinished file"),
                 human_size(found.left_over_bytes)
             ),
             "restart the server, which removes them",
@@ -299,12 +299,16 @@ fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) 
         let days = token.expires_at.map_or(0, |at| (at - now) / 86_400);
         findings.warning(
             SUBJECT,
-            format!("the token {:?} expires in {days} days", token.name),
+            format!(
+                "the token {:?} expires in {}",
+                token.name,
+                counted(days, "day")
+            ),
             format!("{create} {}, and give it to the client", token.options()),
         );
     }
     if expiring == 0 {
-        findings.ok(SUBJECT, format!("{} valid tokens", valid.len()));
+        findings.ok(SUBJECT, counted(valid.len(), "valid token"));
     }
 }
 

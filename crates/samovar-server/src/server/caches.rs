@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
-use samovar_storage::Storage;
 use samovar_storage::metadata::CacheSummary;
+use samovar_storage::{Storage, counted};
 
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
@@ -87,10 +87,7 @@ pub fn unserved(
         cache.path_count > 0 && settings.all(|settings| settings.storage_name() != cache.name)
     };
     let describe = |cache: CacheSummary| {
-        let paths = match cache.path_count {
-            1 => "1 path".to_owned(),
-            count => format!("{count} paths"),
-        };
+        let paths = counted(cache.path_count, "path");
         let text = format!(
             "the storage has {paths} of the cache {:?}, which the configuration does not name: \
              they are not served",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use samovar_cache::Site;
 use samovar_http::Server;
+use samovar_storage::counted;
 
 use super::observer::Logs;
 use super::reload::Again;
@@ -142,7 +143,7 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, time: Duration, l
     let count = server.connection_count();
     if count > 0 {
         logs.errors
-            .warning(format_args!("{count} connections were aborted"));
+            .warning(format_args!("aborted {}", counted(count, "connection")));
     }
     logs.say_counts();
 }

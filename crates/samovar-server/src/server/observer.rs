@@ -9,6 +9,7 @@ use samovar_cache::Clients;
 use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
 use samovar_metrics::{Event, Observer, RecentError, Unleased};
+use samovar_storage::counted;
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -62,7 +63,7 @@ impl Logs {
     /// Logs the values of the event counters.
     pub(super) fn say_counts(&self) {
         self.errors
-            .info(format_args!("counted since the start: {}", self.counts));
+            .info(format_args!("events since the start: {}", self.counts));
     }
 
     pub(super) fn flush(&self, patience: Duration) {
@@ -82,7 +83,7 @@ impl Logs {
         if suppressed > 0 {
             self.errors.write(
                 level,
-                format_args!("{suppressed} similar lines were suppressed"),
+                format_args!("suppressed {}", counted(suppressed, "similar line")),
             );
         }
         self.errors.write(level, message);

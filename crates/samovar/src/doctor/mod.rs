@@ -17,6 +17,7 @@ use samovar_server::listener::{Host, ListenSpec};
 use crate::outcome::Outcome;
 use crate::remote::without_logins;
 use crate::serve;
+use crate::size::counted;
 
 pub(crate) use verify::verify_paths;
 
@@ -68,10 +69,7 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
     }
     let count = |severity, one: &str| {
         let found = findings.0.iter().filter(|one| one.severity == severity);
-        match found.count() {
-            1 => format!("1 {one}"),
-            count => format!("{count} {one}s"),
-        }
+        counted(found.count(), one)
     };
     let (errors, warnings) = (
         count(Severity::Error, "error"),

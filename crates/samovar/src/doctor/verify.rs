@@ -11,7 +11,7 @@ use samovar_store::{Pace, Settings, Store, Verdict, VerifyError, verify};
 
 use crate::outcome::Outcome;
 use crate::roots;
-use crate::size::human;
+use crate::size::{counted, human};
 
 /// Number of paths in one query while all paths of the store are listed.
 const LIST_COUNT: usize = 500;
@@ -168,8 +168,10 @@ impl Progress {
     fn print(&self, end: &str) {
         let (done, len) = (human(self.len_done), human(self.len));
         let mut line = format!(
-            "{} of {} paths, {done} of {len}, {} damaged",
-            self.count_done, self.count, self.damaged_count
+            "{} of {}, {done} of {len}, {} damaged",
+            self.count_done,
+            counted(self.count, "path"),
+            self.damaged_count
         );
         if self.unread_count > 0 {
             line.push_str(&format!(", {} not verified", self.unread_count));

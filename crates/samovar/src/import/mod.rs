@@ -23,6 +23,7 @@ use samovar_store::{Settings, Store};
 
 use crate::outcome::{Failed, Outcome};
 use crate::serve;
+use crate::size::counted;
 use crate::storage::{directory, renderer, signing};
 use crate::trust::{is_signed, keys};
 use source::Source;
@@ -154,7 +155,8 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     } = counts;
     writeln!(
         out,
-        "{imported} paths imported, {known} known, {failed} not imported"
+        "{} imported, {known} known, {failed} not imported",
+        counted(imported, "path")
     )?;
     let backup = match rebuilds {
         true => Some(storage.restore_backup()?),

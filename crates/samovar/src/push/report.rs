@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ledger::Summary;
-use crate::size::human;
+use crate::size::{counted, human};
 
 /// The result of a push, with its duration and number of requests.
 #[derive(Debug)]
@@ -68,12 +68,12 @@ impl Report {
     fn line(&self) -> String {
         let summary = &self.summary;
         let (count, nar_len) = (summary.pushed.len(), human(summary.nar_len));
-        let paths = if count == 1 { "path" } else { "paths" };
+        let paths = counted(count, "path");
         let mut line = match self.is_dry {
-            true => format!("{count} {paths} to push, {nar_len} of NARs"),
+            true => format!("{paths} to push, {nar_len} of NARs"),
             false => {
                 let sent_len = human(summary.sent_len);
-                format!("pushed {count} {paths}, {nar_len} of NARs, {sent_len} sent")
+                format!("pushed {paths}, {nar_len} of NARs, {sent_len} sent")
             }
         };
         for (count, what) in [
@@ -91,8 +91,8 @@ impl Report {
             false => "",
         };
         line.push_str(&format!(
-            "; {} requests{how} in {seconds:.1} s",
-            self.request_count
+            "; {}{how} in {seconds:.1} s",
+            counted(self.request_count, "request")
         ));
         line
     }

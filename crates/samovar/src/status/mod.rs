@@ -14,7 +14,7 @@ use samovar_metrics::{Status, TopPath, VERSION};
 use self::uploads::Spool;
 use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
-use crate::size::human;
+use crate::size::{counted, human};
 
 /// Maximum length of a status response, bytes.
 const STATUS_LEN_MAX: u64 = 16 << 20;
@@ -112,7 +112,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(out, "  {}", plain(&server.listeners.join("  ")))?;
     let store = &status.store;
     let paths = match store.path_count {
-        Some(count) => format!("{count} paths"),
+        Some(count) => counted(count, "path"),
         None if store.uses_daemon => "served by the daemon".to_owned(),
         None => "loading".to_owned(),
     };
@@ -171,13 +171,12 @@ fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         out,
-        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, aborted: {} by the \
-         server, {} by clients",
-        totals.request_count,
+        "  since the start: {}, {}, {}, {}, {}, aborted: {} by the server, {} by clients",
+        counted(totals.request_count, "request"),
         human(totals.body_len),
-        totals.hit_count,
-        totals.miss_count,
-        totals.error_count,
+        counted(totals.hit_count, "hit"),
+        counted(totals.miss_count, "miss"),
+        counted(totals.error_count, "error"),
         totals
             .aborted_count
             .saturating_sub(totals.client_aborted_count),
@@ -238,7 +237,8 @@ fn transfers(out: &mut String, status: &Status) -> std::fmt::Result {
     if status.transfer_count == 0 {
         return Ok(());
     }
-    writeln!(out, "\n{} transfers in progress", status.transfer_count)?;
+    let transfers = counted(status.transfer_count, "transfer");
+    writeln!(out, "\n{transfers} in progress")?;
     for one in status.transfers.iter().take(LIST_COUNT) {
         let percent = one.sent_len.saturating_mul(100) / one.len.max(1);
         writeln!(
@@ -343,7 +343,7 @@ mod tests {
             "     3 min ago  warning: cannot accept connections: Too many open files",
             "warning: hold: no daemon answers",
             "\nuploads into /srv/samovar, 400.0 GiB of 1.0 TiB free\n",
-            "  3 in progress, 0 waiting, 1 paths waiting for a commit, 2.0 GiB received\n",
+            "  3 in progress, 0 waiting, 1 path waiting for a commit, 2.0 GiB received\n",
             "  since the start: 1840 nar accepted, 2 nar refused, 1838 narinfo accepted\n",
             "  refused: 3 token, 2 busy\n",
             "  cache default: 51200 paths, 60.0 GiB of its quota of 100.0 GiB (60 %)\n",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{plain, time};
 use crate::hook::{self, FAILED};
-use crate::size::human;
+use crate::size::{counted, human};
 
 /// Formats the status of a storage. `now_ms`: time of the snapshot, in milliseconds since 1970.
 pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) -> std::fmt::Result {
@@ -20,10 +20,10 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     let uploads = &storage.uploads;
     writeln!(
         out,
-        "\n  {} in progress, {} waiting, {} paths waiting for a commit, {} received",
+        "\n  {} in progress, {} waiting, {} waiting for a commit, {} received",
         uploads.running_count,
         uploads.waiting_count,
-        uploads.queued_path_count,
+        counted(uploads.queued_path_count, "path"),
         human(uploads.received_len)
     )?;
     let counts = uploads.counts.iter().filter(|one| one.count > 0);
@@ -38,12 +38,12 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     if let Some(totals) = &storage.totals {
         write!(
             out,
-            "  {} NARs in {}, {} of them without a path ({}), {} pins",
-            totals.nar_count,
+            "  {} in {}, {} of them without a path ({}), {}",
+            counted(totals.nar_count, "NAR"),
             human(totals.file_len),
             totals.loose_count,
             human(totals.loose_len),
-            totals.pin_count
+            counted(totals.pin_count, "pin")
         )?;
         match totals.lost_count {
             0 => writeln!(out)?,
@@ -60,8 +60,8 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     };
     write!(
         out,
-        "  collector: {last}, {} paths condemned, {} deleted, {} freed",
-        collector.condemned_path_count,
+        "  collector: {last}, {} condemned, {} deleted, {} freed",
+        counted(collector.condemned_path_count, "path"),
         collector.deleted_path_count,
         human(collector.freed_len)
     )?;
@@ -82,9 +82,9 @@ fn list(out: &mut String, title: &str, parts: impl Iterator<Item = String>) -> s
 fn cache(out: &mut String, cache: &StoredCacheStatus) -> std::fmt::Result {
     write!(
         out,
-        "  cache {}: {} paths, {}",
+        "  cache {}: {}, {}",
         plain(&cache.name),
-        cache.path_count,
+        counted(cache.path_count, "path"),
         human(cache.len)
     )?;
     match cache.quota_len {
@@ -134,9 +134,9 @@ impl Spool {
 
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "spool {}: {} builds waiting",
+            "spool {}: {} waiting",
             plain(&self.directory),
-            self.waiting_count
+            counted(self.waiting_count, "build")
         );
         if let Some(age) = self.oldest_s {
             text.push_str(&format!(", the oldest for {}", time(age)));

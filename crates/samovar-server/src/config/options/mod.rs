@@ -220,7 +220,12 @@ impl Kind {
             Self::Count(min, u64::MAX) => format!("a whole number from {min}"),
             Self::Count(min, max) => format!("a whole number from {min} to {max}"),
             Self::Size(0, u64::MAX) => "a number of bytes, such as 4096 or \"64 MiB\"".to_owned(),
-            Self::Size(min, max) => format!("a number of bytes from {min} to {max}"),
+            Self::Size(min, u64::MAX) => {
+                format!("a number of bytes, at least {min}, such as 4096 or \"64 MiB\"")
+            }
+            Self::Size(min, max) => {
+                format!("a number of bytes from {min} to {max}, such as 4096 or \"64 MiB\"")
+            }
             Self::Time => "a number of seconds, or a time such as \"10 min\"".to_owned(),
             Self::Switch => "true or false".to_owned(),
             Self::Word(words) => words.join(" or "),
