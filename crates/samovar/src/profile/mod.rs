@@ -55,8 +55,8 @@ pub(crate) fn command() -> Command {
     Command::new("profile")
         .about("Counts the files of a tree, and predicts what they cost on local disks and on NFS")
         .after_help(
-            "Without --contents, reads metadata only: no file of DIR is opened or changed. Links are \
-             never followed. Each bin of the histogram is labelled with its upper bound. Each \
+            "Without --contents, reads metadata only: no file of DIR is opened or changed. Links \
+             are never followed. Each bin of the histogram is labelled with its upper bound. Each \
              prediction is printed with its formula. Exit code 0: the tree was read; 1: a part of \
              the tree could not be read; 2: the command line is invalid, DIR cannot be read, or \
              --probe failed.",
@@ -90,9 +90,11 @@ pub(crate) fn command() -> Command {
                 .help("Number of directories to list"),
         )
         .arg(switch("cross-mounts").help("Enter the file systems that are mounted in DIR"))
-        .arg(switch("contents").help(
-            "Also read all files, to find duplicates and to measure how well they compress",
-        ))
+        .arg(
+            switch("contents").help(
+                "Also read all files, to find duplicates and to measure how well they compress",
+            ),
+        )
         .arg(path("svg", "FILE").help("Write the histogram as a picture into FILE"))
         .arg(json())
 }

@@ -85,7 +85,8 @@ impl Report<'_> {
         if let Some(contents) = self.walked.contents {
             writeln!(
                 out,
-                "duplicates: {} with {}, {:.1} % of the bytes; zstd level 1 compresses to {}, {:.0} %",
+                "duplicates: {} with {}, {:.1} % of the bytes; zstd level 1 compresses to {}, \
+                 {:.0} %",
                 counted(contents.duplicates, "file", "files"),
                 human(contents.duplicate_bytes),
                 percent(contents.duplicate_bytes, sizes.bytes()),
