@@ -324,7 +324,7 @@ fn a_drain_waits_for_deferred_responses_until_its_timeout() {
     other.send(get("/"));
     let forgotten = from_handler.recv().unwrap();
     let draining = Arc::clone(&server);
-    let drain = std::thread::spawn(move || draining.drain(Duration::from_millis(600)));
+    let drain = std::thread::spawn(move || draining.drain(Duration::from_secs(4)));
     std::thread::sleep(Duration::from_millis(50));
     responder.respond(Response::text(Status::OK, "in time"));
     assert_eq!(client.next(false).unwrap().body, b"in time");

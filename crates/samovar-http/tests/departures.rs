@@ -197,8 +197,8 @@ fn a_drain_does_not_wait_for_clients_that_have_left() {
     let fixture = start(|builder| builder);
     let _kept: Vec<_> = WAITING.map(|path| fixture.ask(path).1).into();
     let start = Instant::now();
-    fixture.server.drain(Duration::from_secs(30));
-    assert!(start.elapsed() < Duration::from_secs(15));
+    fixture.server.drain(Duration::from_secs(600));
+    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

@@ -186,6 +186,7 @@ fn an_address_with_more_than_half_of_all_connections_is_evicted_at_once() {
     for number in 1..=3 {
         drop(get_from(addr, "/inline"));
         assert_eq!(evicted_count(&server), number);
+        eventually("it is gone", || server.connection_count() == MAX - 1);
         silent.push(connect(addr));
         eventually("it is full again", || server.connection_count() == MAX);
     }

@@ -56,7 +56,7 @@ impl Example {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let port = loop {
             if let Some(port) = listening_port(child.id()) {
                 break port;

@@ -155,7 +155,7 @@ fn get(path: &str) -> String {
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
         std::thread::yield_now();
     }
 }
@@ -321,7 +321,7 @@ fn a_drain_does_not_wait_long_for_an_incomplete_head() {
         drained.join().unwrap();
     });
     assert!(
-        start.elapsed() < Duration::from_secs(5),
+        start.elapsed() < Duration::from_secs(9),
         "{:?}",
         start.elapsed()
     );

@@ -329,7 +329,7 @@ fn a_request_body_that_stalls() {
 #[test]
 fn an_incomplete_preface_or_header_block_times_out() {
     let limits = Limits {
-        head_time: Duration::from_millis(50),
+        head_time: Duration::from_secs(2),
         ..Limits::default()
     };
     let (server, addr) = start(limits);
@@ -350,7 +350,7 @@ fn a_socket_that_is_not_read() {
     let limits = Limits {
         stall_time: Duration::from_millis(100),
         // If the rest of the responses fits into the socket buffers, the connection counts as idle.
-        idle_time: Duration::from_millis(1000),
+        idle_time: Duration::from_secs(5),
         ..Limits::default()
     };
     let (server, addr) = start(limits);

@@ -171,7 +171,7 @@ fn a_connection_closes_after_its_maximum_number_of_requests() {
 #[test]
 fn an_idle_connection_is_closed() {
     let limits = Limits {
-        idle_time: Duration::from_millis(500),
+        idle_time: Duration::from_secs(2),
         linger_time: Duration::from_millis(500),
         ..Limits::default()
     };

@@ -188,7 +188,7 @@ fn responses_keep_the_order_of_pipelined_requests() {
     // report.
     let start = Instant::now();
     while server.service().observed.lock().unwrap().len() < 200 {
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
 }
 
@@ -457,9 +457,9 @@ fn a_connection_past_the_limit_gets_503() {
 #[test]
 fn clients_that_exceed_a_time_limit_are_disconnected() {
     let limits = Limits {
-        head_time: Duration::from_millis(300),
-        idle_time: Duration::from_millis(300),
-        stall_time: Duration::from_millis(300),
+        head_time: Duration::from_millis(1500),
+        idle_time: Duration::from_millis(1500),
+        stall_time: Duration::from_millis(1500),
         ..Limits::default()
     };
     let (server, addr) = serve(Routes::new(), |builder| builder.limits(limits));
@@ -478,7 +478,7 @@ fn clients_that_exceed_a_time_limit_are_disconnected() {
     let start = Instant::now();
     while server.service().observed.lock().unwrap().is_empty() {
         assert!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(60),
             "a peer that does not read is kept"
         );
     }

@@ -287,13 +287,13 @@ fn a_stopping_server_does_not_wait_for_a_handler_that_waits() {
     eventually("it waits", || server.load().waiting_count == 1);
     let started = Instant::now();
     drop(server);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
 fn a_stalled_body_times_out() {
     let limits = Limits {
-        stall_time: Duration::from_millis(400),
+        stall_time: Duration::from_secs(2),
         stall_len_min: 10,
         ..Limits::default()
     };
@@ -307,7 +307,7 @@ fn a_stalled_body_times_out() {
     let answer = client.next(false).unwrap();
     assert_eq!(answer.status, 408);
     let waited = started.elapsed();
-    assert!(waited >= Duration::from_millis(400), "after {waited:?}");
+    assert!(waited >= Duration::from_secs(2), "after {waited:?}");
     client.expect_end();
 }
 
@@ -338,7 +338,7 @@ fn a_stop_does_not_wait_for_a_body() {
     started_receiver.recv().unwrap();
     let started = Instant::now();
     drop(server);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

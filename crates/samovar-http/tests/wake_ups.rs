@@ -14,6 +14,9 @@ use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
 use support::{By, Reader, connect, eventually, promising, serve};
 
+/// Delay of coalesced wake-ups.
+const DELAY: Duration = Duration::from_millis(50);
+
 /// Returns how often the only thread with this name has gone to sleep.
 fn sleep_count(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -27,6 +30,11 @@ fn sleep_count(name: &str) -> u64 {
         .find(|(name, _)| *name == "voluntary_ctxt_switches")
         .unwrap();
     count.trim().parse().unwrap()
+}
+
+/// Returns the maximum number of checks of the time limits since then: one per 250 ms.
+fn check_count(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis() / 250).unwrap() + 1
 }
 
 #[test]
@@ -45,11 +53,12 @@ fn the_return_of_an_answered_connection_wakes_no_thread() {
         eventually("the worker is done", || server.load().running_count == 0);
     };
     ask();
-    let before = sleep_count("io-0");
+    let (before, started) = (sleep_count("io-0"), Instant::now());
     (0..COUNT).for_each(|_| ask());
     let count = sleep_count("io-0") - before;
-    // One wake-up per request, plus a few for checks of the time limits.
-    assert!(count < COUNT * 3 / 2, "{count} times for {COUNT} requests");
+    // One wake-up per request, plus those for checks of the time limits.
+    let most = COUNT * 3 / 2 + check_count(started);
+    assert!(count < most, "{count} times for {COUNT} requests");
 }
 
 #[test]
@@ -69,29 +78,31 @@ fn a_deferred_response_causes_one_wake_up() {
     };
     ask();
     let sleep_counts = || [sleep_count("later-io-0"), sleep_count("later-worker")];
-    let before = sleep_counts();
+    let (before, started) = (sleep_counts(), Instant::now());
     (0..COUNT).for_each(|_| ask());
     let [io, worker] = sleep_counts();
     let (io, worker) = (io - before[0], worker - before[1]);
-    // One wake-up for the request and one for the response, plus a few for checks of the time
+    // One wake-up for the request and one for the response, plus those for checks of the time
     // limits.
-    assert!(io < COUNT * 5 / 2, "{io} times for {COUNT} requests");
+    let most = COUNT * 5 / 2 + check_count(started);
+    assert!(io < most, "{io} times for {COUNT} requests");
     assert!(
         worker < COUNT * 3 / 2,
         "{worker} times for {COUNT} requests"
     );
 }
 
-/// Sends requests on `client_count` connections in turn, in 40 rounds. Returns the elapsed time and
-/// the number of times that the I/O thread went to sleep. The server coalesces wake-ups for 50 ms.
-fn with_coalescing(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
+/// Sends requests on `client_count` connections in turn, in 40 rounds. Returns the times of the
+/// rounds, sorted, and the number of times that the I/O thread went to sleep. The server coalesces
+/// wake-ups for [`DELAY`].
+fn with_coalescing(name: &str, client_count: usize, pause: Duration) -> (Vec<Duration>, u64) {
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
         intake: Intake::Buffered(0),
     };
     let (_server, addr) = serve(service, |builder| {
         let builder = builder.io_threads(1).name(name);
-        builder.coalescing(Duration::from_millis(50))
+        builder.coalescing(DELAY)
     });
     let thread = format!("{name}io-0");
     let clients = 0..client_count;
@@ -101,8 +112,9 @@ fn with_coalescing(name: &str, client_count: usize, pause: Duration) -> (Duratio
     ask(&mut clients[0]);
     clients[0].next(false).unwrap();
     let before = sleep_count(&thread);
-    let started = Instant::now();
+    let mut times = Vec::new();
     for round in 0..40 {
+        let started = Instant::now();
         for client in &mut clients {
             ask(client);
             std::thread::sleep(pause);
@@ -110,23 +122,27 @@ fn with_coalescing(name: &str, client_count: usize, pause: Duration) -> (Duratio
         for client in &mut clients {
             assert_eq!(client.next(false).unwrap().body, b"here", "round {round}");
         }
+        times.push(started.elapsed());
     }
-    (started.elapsed(), sleep_count(&thread) - before)
+    times.sort_unstable();
+    (times, sleep_count(&thread) - before)
 }
 
 #[test]
 fn coalescing_delays_requests_on_many_connections() {
     // With this pause, each request arrives alone.
-    let (time, count) = with_coalescing("many-", 64, Duration::from_micros(200));
-    // Two sleeps per 50 ms: the coalescing delay, and the wait for the next request.
-    let most = 2 * time.as_millis() / 50 + 10;
+    let (times, count) = with_coalescing("many-", 64, Duration::from_micros(200));
+    let time: Duration = times.iter().sum();
+    // Two sleeps per delay: the delay, and the wait for the next request.
+    let most = 2 * time.as_millis() / DELAY.as_millis() + 10;
     assert!(u128::from(count) <= most, "{count} times, not {most}");
 }
 
 #[test]
 fn coalescing_does_not_delay_requests_on_few_connections() {
-    let (time, _) = with_coalescing("few-", 63, Duration::ZERO);
-    assert!(time < Duration::from_millis(40 * 50), "{time:?}");
+    let (times, _) = with_coalescing("few-", 63, Duration::ZERO);
+    // Other work on the machine may delay some rounds; coalescing would delay every round.
+    assert!(times[3] < DELAY, "{times:?}");
 }
 
 #[test]
@@ -140,23 +156,27 @@ fn a_deferred_response_may_be_complete_before_its_connection_returns() {
             responder.respond(Response::text(Status::OK, "here"));
         }
     });
-    let slow_count = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                let mut client = Reader::new(connect(addr));
-                for _ in 0..COUNT {
-                    let asked = Instant::now();
-                    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-                    assert_eq!(client.next(false).unwrap().body, b"here");
-                    let is_slow = asked.elapsed() > Duration::from_millis(100);
-                    slow_count.fetch_add(usize::from(is_slow), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let slow_count = slow_count.into_inner();
+    let run = || {
+        let slow_count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let mut client = Reader::new(connect(addr));
+                    for _ in 0..COUNT {
+                        let asked = Instant::now();
+                        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                        assert_eq!(client.next(false).unwrap().body, b"here");
+                        let is_slow = asked.elapsed() > Duration::from_millis(100);
+                        slow_count.fetch_add(usize::from(is_slow), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        slow_count.into_inner()
+    };
     // After a lost wake-up, the server would notice the event only at the next check of the time
-    // limits.
-    assert!(slow_count < CLIENTS * COUNT / 100, "{slow_count}");
+    // limits. Other work on the machine may delay some runs; a lost wake-up would delay every run.
+    let mut slow_counts = std::iter::repeat_with(run).take(5);
+    let is_prompt = slow_counts.any(|count| count < CLIENTS * COUNT / 100);
+    assert!(is_prompt, "too many slow responses in every run");
 }

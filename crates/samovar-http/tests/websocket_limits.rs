@@ -173,7 +173,7 @@ fn a_silent_peer_gets_a_ping_and_is_then_disconnected() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
             ping_time: Duration::from_millis(100),
-            pong_time: Duration::from_millis(600),
+            pong_time: Duration::from_secs(4),
             ..Limits::default()
         })
     });
@@ -262,7 +262,7 @@ fn a_drain_closes_sockets_with_1001() {
     let rude = Client::open(addr, "/");
     let draining = std::thread::spawn(move || {
         let start = Instant::now();
-        server.drain(Duration::from_secs(1));
+        server.drain(Duration::from_secs(5));
         start.elapsed()
     });
     let (first, payload) = polite.next_frame().unwrap();
@@ -271,7 +271,7 @@ fn a_drain_closes_sockets_with_1001() {
     assert_eq!(polite.next_frame(), None);
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1001));
     // The other client does not respond, so the drain ends when its time is over.
-    assert!(draining.join().unwrap() < Duration::from_secs(10));
+    assert!(draining.join().unwrap() < Duration::from_secs(60));
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1006));
     drop(rude);
 }

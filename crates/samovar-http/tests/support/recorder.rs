@@ -15,7 +15,7 @@ use samovar_http::{Request, Response, Server, Service};
 use super::serve;
 
 /// Time limit for events that must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A service that calls a function for each request.
 pub(crate) struct App<F>(pub(crate) F);

@@ -158,7 +158,7 @@ impl Connector {
 
 pub(crate) fn open_with(config: Arc<ClientConfig>, name: &'static str, addr: SocketAddr) -> Client {
     let socket = TcpStream::connect(addr).unwrap();
-    let patience = Some(Duration::from_secs(20));
+    let patience = Some(Duration::from_secs(60));
     socket.set_read_timeout(patience).unwrap();
     socket.set_write_timeout(patience).unwrap();
     let name = ServerName::try_from(name).unwrap();
