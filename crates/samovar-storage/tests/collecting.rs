@@ -1,14 +1,14 @@
 //! Publishers, readers and a collector that stops at random steps break no promise of the
 //! collector; with a rule sabotaged, they do.
 //!
-//! A day takes 0.9 s: the clock runs 100,000 times as fast as that of the machine.
+//! Time is logical: the clock advances by [`STEP`] when a thread completes an action, and waiting
+//! threads wait for the clock. So a slow machine runs the same model, only later.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -30,9 +30,13 @@ const RULES: Rules = Rules {
     loose_bytes_max: u64::MAX,
 };
 
+/// Seconds by which the clock advances per action. A day takes 144 actions.
+const STEP: i64 = 600;
+
+static CLOCK: AtomicI64 = AtomicI64::new(1_800_000_000);
+
 fn clock() -> i64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    1_800_000_000 + i64::try_from(START.elapsed().as_micros() / 10).unwrap()
+    CLOCK.load(Ordering::SeqCst)
 }
 
 struct Random(u64);
@@ -127,6 +131,14 @@ impl Model {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Waits until the clock has advanced by `time`, or the run is over.
+    fn rest(&self, time: u64) {
+        let end = clock() + i64::try_from(time).unwrap();
+        while clock() < end && !self.is_over() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     fn violation(&self, text: String) {
         self.violations.lock().unwrap().push(text);
     }
@@ -193,8 +205,8 @@ impl Model {
                 answers.push((time, found));
             }
         }
-        for pause in [0, 60 + random.below(100)] {
-            std::thread::sleep(Duration::from_millis(pause));
+        for pause in [0, 6_000 + random.below(10_000)] {
+            self.rest(pause);
             for (time, path) in &answers {
                 let mut missing = Vec::new();
                 for needed in path.references.iter().chain([&path.path]) {
@@ -229,7 +241,7 @@ impl Model {
         });
         let deleted = deleted.unwrap().unwrap();
         self.deleted.fetch_add(deleted, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(random.below(20)));
+        self.rest(random.below(2_000));
     }
 }
 
@@ -237,8 +249,12 @@ fn database(dir: &Path) -> Sqlite {
     Sqlite::with_clock(&dir.join(DATABASE), clock).unwrap()
 }
 
-/// Runs the model until a violation is found or the time is over. Returns the violations.
+/// Runs the model until a violation is found or the time is over, and enough has happened. Returns
+/// the violations.
 fn run(rules: Rules, sabotage: &str, time: Duration) -> Vec<String> {
+    // The clock belongs to one run at a time.
+    static RUN: Mutex<()> = Mutex::new(());
+    let _run = RUN.lock().unwrap_or_else(PoisonError::into_inner);
     let model = Model::new(rules);
     let connection = Connection::open(model.dir.path().join(DATABASE)).unwrap();
     connection.execute_batch(sabotage).unwrap();
@@ -249,6 +265,7 @@ fn run(rules: Rules, sabotage: &str, time: Duration) -> Vec<String> {
                 let mut random = Random(seed * 0x9e37_79b9_7f4a);
                 while !model.is_over() {
                     step(model, &mut random);
+                    CLOCK.fetch_add(STEP, Ordering::SeqCst);
                 }
             });
         };
@@ -262,7 +279,13 @@ fn run(rules: Rules, sabotage: &str, time: Duration) -> Vec<String> {
         }
         work(21, Model::collect);
         let start = Instant::now();
-        while start.elapsed() < time && model.violations.lock().unwrap().is_empty() {
+        let is_enough = || {
+            let counts = [&model.published, &model.deleted];
+            let [published, deleted] = counts.map(|count| count.load(Ordering::Relaxed));
+            start.elapsed() >= time && published > 100 && deleted > 20
+        };
+        let is_found = || !model.violations.lock().unwrap().is_empty();
+        while !is_enough() && !is_found() && start.elapsed() < 4 * time {
             std::thread::sleep(Duration::from_millis(20));
         }
         model.is_over.store(true, Ordering::Relaxed);
