@@ -295,7 +295,7 @@ fn a_second_process_asks_the_database_until_the_first_has_ended() {
     drop(fixture.cache);
     let start = Instant::now();
     while second.may_contain(path(9, "absent").hash_part()) {
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::yield_now();
     }
     assert!(second.may_contain(app.hash_part()));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
+use testkit::PATIENCE;
 
 fn lookup(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     store
@@ -32,7 +33,7 @@ fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     }
 }
 
-/// Retries for a second, until the result is the expected one.
+/// Retries for a minute, until the result is the expected one.
 #[track_caller]
 fn recovers(store: &LocalStore, number: u32, expected: Result<bool, StoreError>) {
     let start = Instant::now();
@@ -41,7 +42,7 @@ fn recovers(store: &LocalStore, number: u32, expected: Result<bool, StoreError>)
         if answer == expected {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(1), "still {answer:?}");
+        assert!(start.elapsed() < PATIENCE, "still {answer:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -62,19 +63,19 @@ fn filled(journal: Journal) -> (Rows, rusqlite::Connection, LocalStore) {
 fn locked_in_rollback_mode() {
     let (_place, writer, store) = filled(Journal::Truncate);
     writer.execute_batch("begin exclusive").unwrap();
-    let start = Instant::now();
     assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
-    // Later look-ups fail at once, without waiting for the lock.
-    for number in 0..1000 {
-        assert_eq!(lookup(&store, number), Err(StoreError::Busy));
-    }
+    // Later look-ups fail at once, except one per 600 ms, which waits for the lock for 500 ms.
+    let mut times: Vec<Duration> = (0..1000)
+        .map(|number| {
+            let start = Instant::now();
+            assert_eq!(lookup(&store, number), Err(StoreError::Busy));
+            start.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    assert!(times[900] < Duration::from_millis(250), "{:?}", times[900]);
     let refreshed = store.catalog().unwrap().load();
     assert_eq!(refreshed.map(drop), Err(StoreError::Busy));
-    assert!(
-        start.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        start.elapsed()
-    );
     // A store that is opened while the database is locked, as by a server that starts now.
     let fresh = LocalStore::new(_place.location()).unwrap();
     assert_eq!(ask(&fresh, 1), Err(StoreError::Busy));
@@ -97,7 +98,7 @@ fn one_thread_at_a_time_waits_for_a_lock() {
                 while Instant::now() < end {
                     let start = Instant::now();
                     assert_eq!(ask(&store, 1), Err(StoreError::Busy));
-                    if start.elapsed() > Duration::from_millis(250) {
+                    if start.elapsed() > Duration::from_millis(450) {
                         wait_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }
                     std::thread::sleep(Duration::from_millis(1));
@@ -105,9 +106,10 @@ fn one_thread_at_a_time_waits_for_a_lock() {
             });
         }
     });
-    // Each wait for the lock takes 500 ms, and the next one starts 100 ms later.
+    // Each wait for the lock takes 500 ms, and the next one starts 100 ms later. If every thread
+    // waited, they would do so 24 times.
     let wait_count = wait_count.into_inner();
-    assert!((1..=4).contains(&wait_count), "{wait_count}");
+    assert!((1..=10).contains(&wait_count), "{wait_count}");
     writer.execute_batch("commit").unwrap();
     recovers(&store, 1, Ok(true));
 }
@@ -219,10 +221,7 @@ fn truncated_and_restored() {
             let start = Instant::now();
             while !matches!(ask(&store, 50), Err(StoreError::Corrupt(_))) {
                 let answer = lookup(&store, 50);
-                assert!(
-                    start.elapsed() < Duration::from_secs(1),
-                    "{len}: {answer:?}"
-                );
+                assert!(start.elapsed() < PATIENCE, "{len}: {answer:?}");
             }
             assert!(ask(&store, 1000).is_err());
             copy(&backup, &place.database());

@@ -283,12 +283,12 @@ fn load(store: &LocalStore) {
     });
 }
 
-/// Retries for up to ten seconds.
+/// Retries for up to a minute.
 #[track_caller]
 fn retry(mut act: impl FnMut() -> Result<(), StoreError>) {
     let start = Instant::now();
     while let Err(error) = act() {
-        assert!(start.elapsed() < Duration::from_secs(10), "still {error:?}");
+        assert!(start.elapsed() < testkit::PATIENCE, "still {error:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

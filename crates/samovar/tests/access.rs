@@ -72,7 +72,7 @@ fn password_guessing_does_not_affect_known_clients() {
     let path = format!("/{}.narinfo", hash(&sample("fixed")));
     assert_eq!(status(&address, &path, known), 200);
     let is_over = AtomicBool::new(false);
-    let mut times = std::thread::scope(|scope| {
+    let is_prompt = std::thread::scope(|scope| {
         for guesser in 0..GUESSERS {
             let (address, is_over) = (&address, &is_over);
             scope.spawn(move || {
@@ -91,20 +91,25 @@ fn password_guessing_does_not_affect_known_clients() {
                 }
             });
         }
-        let times: Vec<Duration> = (0..300)
-            .map(|_| {
+        let measure = || {
+            let times = (0..300).map(|_| {
                 let start = Instant::now();
                 assert_eq!(status(&address, &path, known), 200);
                 start.elapsed()
-            })
-            .collect();
+            });
+            let mut times: Vec<Duration> = times.collect();
+            times.sort_unstable();
+            let (median, late) = (times[150], times[297]);
+            eprintln!("median {median:?}, 99th of a hundred {late:?}");
+            late
+        };
+        // Other work on the machine may delay some measurements; guesses would delay every one.
+        let mut late = std::iter::repeat_with(measure).take(10);
+        let is_prompt = late.any(|late| late < Duration::from_secs(1));
         is_over.store(true, Ordering::Relaxed);
-        times
+        is_prompt
     });
-    times.sort_unstable();
-    let (median, late) = (times[150], times[297]);
-    eprintln!("median {median:?}, 99th of a hundred {late:?}");
-    assert!(late < Duration::from_secs(1), "{late:?}");
+    assert!(is_prompt, "known users wait for guesses");
 }
 
 /// Returns the base-64 of `ada:` and a password of eleven digits.

@@ -127,7 +127,7 @@ fn the_read_rate_is_limited() {
     let elapsed = started.elapsed();
     let right = Duration::from_secs_f64(900_000.0 / 500_000.0);
     assert!(
-        elapsed > right.mul_f64(0.8) && elapsed < right * 4,
+        elapsed > right.mul_f64(0.8) && elapsed < right * 10,
         "{elapsed:?}"
     );
 }
