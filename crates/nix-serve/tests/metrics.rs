@@ -17,6 +17,7 @@ use support::{
     OwnStore, PATIENCE, Response, ServerProcess, eventually, hash_part, local, nix_serve,
     of_sample, raw, sample_list, sample_root,
 };
+use testkit::wait::holds_within;
 
 /// A server, and the address of its metrics.
 struct Watched {
@@ -111,13 +112,11 @@ fn metrics_count_what_happened() {
     let path = &sample_list("closure")[0];
     let nar = server.get(&server.nar_url(path));
     assert!(nar.is_complete);
-    // A response is counted after its last byte, which the client may have read a moment earlier.
-    let count = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
-    eventually("the NAR is counted", || {
-        watched.samples().get(count) == Some(&1.0)
-    });
-    let samples = watched.samples();
-    for (sample, expected) in [
+    let expected = [
+        (
+            "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}",
+            1.0,
+        ),
         // One more narinfo request was made to get the URL of the NAR.
         (
             "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
@@ -154,19 +153,24 @@ fn metrics_count_what_happened() {
         ("samovar_narinfo_hits_total", 21.0),
         ("samovar_narinfo_misses_total", 8.0),
         ("samovar_ready", 1.0),
-        (
-            "samovar_connections_max",
-            samples["samovar_connections_max"],
-        ),
         ("samovar_cache_entries{cache=\"nar_cache\"}", 0.0),
         ("samovar_events_total{event=\"panicked\"}", 0.0),
-    ] {
+    ];
+    // A response is counted after its last byte, which the client may have read a moment earlier.
+    let mut samples = BTreeMap::new();
+    holds_within(PATIENCE, || {
+        samples = watched.samples();
+        let mut all = expected.iter();
+        all.all(|(sample, value)| samples.get(*sample) == Some(value))
+    });
+    for (sample, expected) in expected {
         assert_eq!(
             samples.get(sample),
             Some(&expected),
             "{sample} of {samples:#?}"
         );
     }
+    assert!(samples.contains_key("samovar_connections_max"));
     let body = "samovar_http_response_body_bytes_total{route=\"nar\",outcome=\"complete\"}";
     #[expect(clippy::cast_precision_loss, reason = "it is small")]
     let body_len = nar.body.len() as f64;
@@ -227,9 +231,15 @@ fn the_status_lists_the_paths_requested_most() {
     }
     watched.server.narinfo(once);
     watched.server.get(&watched.server.nar_url(often));
-    let named = |status: &Value| status["top_served"][0]["name"].is_string();
-    eventually("the top is known, by name", || named(&watched.status()));
-    let status = watched.status();
+    // A response is counted after its last byte, which the client may have read a moment earlier.
+    let mut status = Value::Null;
+    eventually("all is counted, and the top known by name", || {
+        status = watched.status();
+        status["top_served"][0]["name"].is_string()
+            && status["top_bytes"][0].is_object()
+            && status["totals"]["hit_count"] == 7
+            && status["totals"]["miss_count"] == 5
+    });
     let top = &status["top_served"][0];
     assert_eq!(top["hash_part"], hash_part(often));
     assert_eq!(
@@ -372,8 +382,10 @@ fn readiness_follows_the_store() {
     let errors = "samovar_store_errors_total{kind=\"unavailable\"}";
     eventually("the error is counted", || watched.samples()[errors] >= 1.0);
     assert_eq!(watched.samples()["samovar_ready"], 0.0);
-    let recent = watched.status()["recent_errors"].to_string();
-    assert!(recent.contains("the store cannot be read"), "{recent}");
+    eventually("the error is listed", || {
+        let recent = watched.status()["recent_errors"].to_string();
+        recent.contains("the store cannot be read")
+    });
     std::fs::rename(&away, &database).unwrap();
     eventually("it is ready again", || ready().status == 200);
 }
