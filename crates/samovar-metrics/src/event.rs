@@ -129,6 +129,15 @@ pub enum Event<'a> {
         /// The name of the client's token.
         token: &'a str,
     },
+    /// A client has pinned an uploaded path.
+    PathPinned {
+        /// The path that was pinned.
+        path: &'a dyn fmt::Display,
+        /// The name of the pin.
+        pin: &'a str,
+        /// The name of the client's token.
+        token: &'a str,
+    },
     /// An upload was refused.
     UploadRefused {
         /// The path in the URL of the upload.
@@ -237,6 +246,9 @@ impl fmt::Display for Event<'_> {
                 "{path} was uploaded again with the token {token:?}, with another NAR; the first \
                  one stays: its build is not reproducible"
             ),
+            Self::PathPinned { path, pin, token } => {
+                write!(f, "{path} was pinned as {pin:?} with the token {token:?}")
+            }
             Self::UploadRefused { url, reason } => {
                 write!(f, "the upload to {url} was refused: {reason}")
             }

@@ -50,23 +50,27 @@ pub struct Rights {
     pub read: bool,
     /// Whether the token may upload paths.
     pub push: bool,
+    /// Whether the token may pin uploaded paths.
+    pub pin: bool,
 }
 
 /// Error: the text is not a list of rights.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown right {0:?}: rights are read and push")]
+#[error("unknown right {0:?}: rights are read, push and pin")]
 pub struct RightsError(String);
 
 impl Rights {
-    /// Returns the rights as a bit set: bit 0 is `read`, bit 1 is `push`.
+    /// Returns the rights as a bit set: bit 0 is `read`, bit 1 is `push`, bit 2 is
+    /// `pin`.
     pub(crate) fn bits(self) -> i64 {
-        i64::from(self.read) | (i64::from(self.push) << 1)
+        i64::from(self.read) | (i64::from(self.push) << 1) | (i64::from(self.pin) << 2)
     }
 
     pub(crate) fn from_bits(bits: i64) -> Self {
         Self {
             read: bits & 1 != 0,
             push: bits & 2 != 0,
+            pin: bits & 4 != 0,
         }
     }
 }
@@ -80,6 +84,7 @@ impl std::str::FromStr for Rights {
             match right.trim() {
                 "read" => rights.read = true,
                 "push" => rights.push = true,
+                "pin" => rights.pin = true,
                 other => return Err(RightsError(other.to_owned())),
             }
         }
@@ -89,12 +94,13 @@ impl std::str::FromStr for Rights {
 
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.read, self.push) {
-            (true, true) => "read,push",
-            (true, false) => "read",
-            (false, true) => "push",
-            (false, false) => "none",
-        })
+        let all = [(self.read, "read"), (self.push, "push"), (self.pin, "pin")];
+        let names = all.iter().filter(|(is_given, _)| *is_given);
+        let names: Vec<&str> = names.map(|(_, name)| *name).collect();
+        match names.is_empty() {
+            true => f.write_str("none"),
+            false => f.write_str(&names.join(",")),
+        }
     }
 }
 
@@ -108,8 +114,9 @@ pub struct Token {
     /// Pattern for the names of the caches for which the token is valid. `None`: it is valid for
     /// all caches.
     pub cache: Option<Glob>,
-    /// Pattern for the names of the store paths that the token may push. The name of a path is the
-    /// part after the hash part and its dash. `None`: the token may push all names.
+    /// Pattern for the names of the store paths that the token may push and pin, and for the names
+    /// of pins. The name of a path is the part after the hash part and its dash. `None`: the token
+    /// may push and pin all names.
     pub names: Option<Glob>,
     /// The rights that the token gives.
     pub rights: Rights,
@@ -223,15 +230,25 @@ mod tests {
             "read, push".parse(),
             Ok(Rights {
                 read: true,
-                push: true
+                push: true,
+                pin: false
             })
         );
         assert_eq!("push".parse::<Rights>().unwrap().to_string(), "push");
         for wrong in ["", "write", "read,,push", "read push"] {
             assert!(wrong.parse::<Rights>().is_err(), "{wrong:?}");
         }
-        for rights in ["read", "push", "read,push"] {
+        for rights in [
+            "read",
+            "push",
+            "pin",
+            "read,push",
+            "push,pin",
+            "read,push,pin",
+        ] {
+            let text = rights;
             let rights: Rights = rights.parse().unwrap();
+            assert_eq!(rights.to_string(), text);
             assert_eq!(Rights::from_bits(rights.bits()), rights);
         }
     }

@@ -108,6 +108,7 @@ impl Model {
             rights: Rights {
                 read: true,
                 push: true,
+                pin: false,
             },
             expires_at: None,
         };

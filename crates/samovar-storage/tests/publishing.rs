@@ -47,6 +47,7 @@ impl Fixture {
                 rights: Rights {
                     read: true,
                     push: true,
+                    pin: false,
                 },
                 expires_at: None,
             };

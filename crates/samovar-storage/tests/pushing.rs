@@ -104,6 +104,7 @@ impl Fixture {
             rights: Rights {
                 read: true,
                 push: true,
+                pin: false,
             },
             expires_at: None,
         };

@@ -7,9 +7,10 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
-use samovar_storage::metadata::{Metadata, NewPin, Pin, Rows, Sqlite};
+use samovar_storage::PinName;
+use samovar_storage::metadata::{Metadata, NewPin, Pin, Pinned, Rows, Sqlite};
 use samovar_storage::token::now;
 
 use crate::roots;
@@ -102,15 +103,8 @@ fn text<'a>(matches: &'a ArgMatches, id: &str) -> anyhow::Result<&'a String> {
 }
 
 fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (cache, name, path) = (
-        text(matches, "cache")?,
-        text(matches, "name")?,
-        text(matches, "path")?,
-    );
-    ensure!(
-        !name.is_empty() && !name.chars().any(char::is_control),
-        "the name must not be empty or contain a control character"
-    );
+    let (cache, path) = (text(matches, "cache")?, text(matches, "path")?);
+    let name: PinName = text(matches, "name")?.parse()?;
     let row = metadata.find_cache(cache)?;
     let dir = row.map(|row| row.store_dir).unwrap_or_default();
     let roots = roots::read(std::slice::from_ref(path), &dir, io::empty())?;
@@ -121,16 +115,17 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
         name: name.clone(),
         hash_part: root.hash_part,
         keep: matches.get_one("keep").copied(),
+        token: None,
         expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
     };
     match metadata.add_pin(&new)? {
-        Some(pin) => Ok(writeln!(
+        Pinned::Done(pin) => Ok(writeln!(
             out,
             "{name} generation {} is {}",
             pin.generation,
             pin.path.display(&dir)
         )?),
-        None => bail!(
+        _ => bail!(
             "the cache {cache:?} has no path {}: upload it first, or name its cache with --cache",
             root.text
         ),

@@ -39,7 +39,7 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
         .arg(
             option("names", "GLOB")
                 .value_parser(name_pattern)
-                .help("Names of the paths that it may push, without the hash [default: all]"),
+                .help("Names of paths that it may push or pin, without the hash [default: all]"),
         )
         .arg(
             Arg::new("rights")
@@ -47,7 +47,7 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
                 .value_name("RIGHTS")
                 .default_value("read,push")
                 .value_parser(|text: &str| text.parse::<Rights>())
-                .help("Rights, separated by commas: read, push"),
+                .help("Rights, separated by commas: read, push, pin"),
         )
         .arg(
             option("expires", "TIME")

@@ -77,6 +77,7 @@ fn an_upload_ends_with_the_patience_for_a_locked_database() {
         rights: Rights {
             read: true,
             push: true,
+            pin: false,
         },
         expires_at: None,
     };

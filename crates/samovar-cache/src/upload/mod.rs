@@ -16,21 +16,25 @@
 //! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: the server makes listings itself |
 //! | `realisations/…`, `build-trace-v2/…` | checked, stored with the path of its output |
 //!
-//! Below `upload/push/` are the URLs of the push protocol: see [`push`].
+//! Below `upload/push/` are the URLs of the push protocol: see [`push`]. `PUT upload/pin/<name>`
+//! pins an uploaded path: see [`pin`].
 //!
 //! # Access
 //!
-//! Uploading requires a token with the right to push, sent as a bearer token or as the password of
-//! any user name. A token with the right to read also grants access to a cache that is not public.
+//! Uploading requires a token with the right to push, and pinning one with the right to pin, sent
+//! as a bearer token or as the password of any user name. A token with the right to read also
+//! grants access to a cache that is not public.
 //!
 //! # Errors
 //!
 //! A refusal has a 4xx status and one sentence as its body. Nix before 2.33 sends an empty body
 //! when it repeats a PUT. To prevent that, it gets 422 where other clients get 503 or 507.
 
+mod authorize;
 mod body;
 mod bulk;
 mod get;
+mod pin;
 mod push;
 mod push_target;
 mod realisation;
@@ -44,11 +48,10 @@ use samovar_http::{BodyError, Head, Intake, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
-use samovar_storage::token::{PREFIX, Token, now};
+use samovar_storage::token::{Token, now};
 use samovar_storage::verify::{FileName, decoded};
 use samovar_storage::{NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
-use crate::access::credentials::Credentials;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
@@ -56,6 +59,7 @@ use crate::refusal::Fixed;
 
 pub(crate) use self::bulk::Uploaded;
 
+use self::authorize::{Right, with_token};
 use self::body::{SharedBody, encoding_of};
 use self::target::{Kind, Target};
 
@@ -195,6 +199,7 @@ impl Uploads {
             method if method == Method::Put || matches!(target.kind, Kind::Push(_)) => {
                 let response = match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
+                    Kind::Pin(name) => self.pin(context, request, name.as_ref()),
                     _ => self.put(context, request, &target),
                 };
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
@@ -221,7 +226,7 @@ impl Uploads {
     }
 
     fn put(&self, context: Context<'_>, request: &mut Request, target: &Target) -> Response {
-        let token = match self.pusher(context, request.head()) {
+        let token = match self.client(context, request.head(), Right::Push) {
             Ok(token) => token,
             Err(response) => return response,
         };
@@ -262,37 +267,6 @@ impl Uploads {
         })
     }
 
-    /// Returns the client's token if it has the right to push, otherwise the refusal.
-    fn pusher(&self, context: Context<'_>, head: Head<'_>) -> Result<Token, Response> {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        match &token {
-            Some(Ok(Ok(token))) if token.rights.push => {}
-            Some(Err(_)) => {}
-            _ => self.stored.count_unauthorized(),
-        }
-        match token {
-            Some(Ok(Ok(token))) if token.rights.push => Ok(token),
-            Some(Ok(Ok(token))) => Err(refused(
-                Status::FORBIDDEN,
-                &format!(
-                    "the token {:?} may not push: it has the right {}; ask the operator of the \
-                     cache for a token with the right push",
-                    token.name, token.rights
-                ),
-            )),
-            Some(Ok(Err(denied))) => Err(unauthorized(&denied.to_string())),
-            Some(Err(error)) => Err(unavailable(context, &error)),
-            None if Credentials::of(head.headers()).is_some() => Err(unauthorized(&format!(
-                "the password is not a token, which begins with {PREFIX}: ask the operator of the \
-                 cache for one"
-            ))),
-            None => Err(unauthorized(
-                "uploading needs a token as the password for this host in netrc: ask the operator \
-                 of the cache for one, who makes it with `samovar token create`",
-            )),
-        }
-    }
-
     fn put_nar(
         &self,
         mut body: &SharedBody<'_>,
@@ -326,7 +300,9 @@ impl Uploads {
                 Ok(ok("accepted"))
             }
             Kind::Realisation(id) => self.put_realisation(context, source, token, id),
-            Kind::Nar(_) | Kind::Push(_) | Kind::Unknown => Ok(Fixed::NotFound.response()),
+            Kind::Nar(_) | Kind::Push(_) | Kind::Pin(_) | Kind::Unknown => {
+                Ok(Fixed::NotFound.response())
+            }
         }
     }
 
@@ -437,17 +413,6 @@ pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> 
     text
 }
 
-/// Calls `look_up` with the text of the request's token. Returns `None` if the request has no
-/// token.
-fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
-    match Credentials::of(head.headers())? {
-        Credentials::Bearer(text) if is_token(text) => Some(look_up(text)),
-        Credentials::Basic(basic) if is_token(basic.password()) => Some(look_up(basic.password())),
-        _ => None,
-    }
-}
-
 /// Returns the response to a PUT that failed.
 fn failed(head: Head<'_>, error: &PutError) -> Response {
     let status = match error {
@@ -512,8 +477,4 @@ fn ok(text: &str) -> Response {
 
 fn refused(status: Status, text: &str) -> Response {
     Response::text(status, format!("{text}\n"))
-}
-
-fn unauthorized(text: &str) -> Response {
-    refused(Status::UNAUTHORIZED, text).header("WWW-Authenticate", "Basic realm=\"uploads\"")
 }

@@ -16,6 +16,7 @@ use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
 use samovar_storage::{PATIENCE, PutError, Refusal};
 
+use super::authorize::Right;
 use super::body::SharedBody;
 use super::push_target::{Target, small_number};
 use super::{Context, Uploads, failed, refused, render};
@@ -56,7 +57,7 @@ impl Uploads {
             return refused(Status::METHOD_NOT_ALLOWED, &format!("use {name}"))
                 .header("Allow", name);
         }
-        let token = match self.pusher(context, request.head()) {
+        let token = match self.client(context, request.head(), Right::Push) {
             Ok(token) => token,
             Err(response) => return response,
         };

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use samovar_http::http::percent;
 use samovar_nix::{HashPart, StorePath};
+use samovar_storage::PinName;
 use samovar_storage::verify::FileName;
 use samovar_store::RealisationId;
 
@@ -27,6 +28,8 @@ pub(crate) enum Kind {
     Log(StorePath),
     DebugInfo,
     Realisation(RealisationId),
+    /// A URL below `pin/`. `None`: the rest is not the name of a pin.
+    Pin(Option<PinName>),
     /// A URL below `push/`. `None`: the push protocol has no such URL.
     Push(Option<push_target::Target>),
     Unknown,
@@ -38,15 +41,23 @@ impl Target {
     pub(crate) fn of(path: &[u8]) -> Self {
         let below = path.strip_prefix(b"/upload/");
         let rest = below.or_else(|| path.strip_prefix(b"/"));
-        let kind = match below.and_then(|below| below.strip_prefix(b"push/")) {
-            Some(path) => Kind::Push(push_target::Target::of(path)),
-            None => rest.map_or(Kind::Unknown, kind),
+        let of = |folder: &[u8]| below.and_then(|below| below.strip_prefix(folder));
+        let kind = match (of(b"push/"), of(b"pin/")) {
+            (Some(path), _) => Kind::Push(push_target::Target::of(path)),
+            (_, Some(name)) => Kind::Pin(pin_name(name)),
+            _ => rest.map_or(Kind::Unknown, kind),
         };
         Self {
             is_below_upload: below.is_some(),
             kind,
         }
     }
+}
+
+/// Parses a percent-encoded name of a pin.
+fn pin_name(text: &[u8]) -> Option<PinName> {
+    let name = percent::decode(text).filter(|_| !text.contains(&b'/'))?;
+    std::str::from_utf8(&name).ok()?.parse().ok()
 }
 
 fn kind(path: &[u8]) -> Kind {
@@ -112,6 +123,23 @@ mod tests {
             assert_ne!(target.kind, Kind::Unknown, "{path}");
             assert!(!target.is_below_upload && below.is_below_upload);
             assert_eq!(target.kind, below.kind);
+        }
+    }
+
+    #[test]
+    fn names_of_pins() {
+        let name = |path: &str| match of(path).kind {
+            Kind::Pin(name) => Some(name.map(|name| name.to_string())),
+            _ => None,
+        };
+        let is = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(name("/upload/pin/main"), is("main"));
+        assert_eq!(name("/upload/pin/a%2Fb%20%C3%A4"), is("a/b \u{e4}"));
+        for wrong in ["", "a/b", "a%0a", "a%2", "%FF"] {
+            assert_eq!(name(&format!("/upload/pin/{wrong}")), Some(None), "{wrong}");
+        }
+        for other in ["/pin/main", "/upload/pin"] {
+            assert_eq!(name(other), None);
         }
     }
 

@@ -334,6 +334,7 @@ mod tests {
             rights: Rights {
                 read: true,
                 push: true,
+                pin: false,
             },
             created_at: 0,
             expires_at,

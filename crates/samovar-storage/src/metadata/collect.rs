@@ -1,8 +1,6 @@
-//! Types for recorded uses, pins and the collector.
+//! Types for recorded uses and the collector.
 
 use std::collections::HashSet;
-
-use samovar_nix::{HashPart, StorePath};
 
 use super::CacheId;
 
@@ -60,36 +58,4 @@ impl Graph {
         let range = self.starts[index] as usize..self.starts[index + 1] as usize;
         self.references[range].iter().map(|index| *index as usize)
     }
-}
-
-/// A pin: a named path that the collector keeps, with its closure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pin {
-    /// Name of the cache.
-    pub cache: String,
-    /// Name of the pin, unique within the cache.
-    pub name: String,
-    /// Number of the generation, from 1. Pinning another path under the same name starts a new one.
-    pub generation: i64,
-    /// The pinned path.
-    pub path: StorePath,
-    /// Time at which the generation was created, in seconds since 1970.
-    pub created_at: i64,
-    /// Time of expiry, in seconds since 1970. `None`: the pin never expires.
-    pub expires_at: Option<i64>,
-}
-
-/// A pin to add to a cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewPin {
-    /// Name of the cache.
-    pub cache: String,
-    /// Name of the pin.
-    pub name: String,
-    /// Hash part of the path to pin.
-    pub hash_part: HashPart,
-    /// Number of generations to keep, including the new one. `None`: all are kept.
-    pub keep: Option<u32>,
-    /// Time of expiry, in seconds since 1970. `None`: the pin never expires.
-    pub expires_at: Option<i64>,
 }

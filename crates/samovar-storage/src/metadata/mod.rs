@@ -9,6 +9,7 @@ mod check;
 mod collect;
 mod extra;
 mod overview;
+mod pin;
 mod push;
 mod sqlite;
 mod totals;
@@ -25,11 +26,12 @@ use crate::waiting::Waits;
 
 pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
-pub use collect::{Days, Graph, GraphPath, NewPin, Pin, Uses};
+pub use collect::{Days, Graph, GraphPath, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath,
 };
+pub use pin::{NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, Pin, PinName, PinNameError, Pinned};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
 pub(crate) use sqlite::{SCHEMA, all_caches, all_tokens};
@@ -524,15 +526,14 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn set_collected(&self) -> Result<(), StorageError>;
 
-    /// Pins a path of a cache, and revives the path if it is condemned. Returns the pin, or `None`
-    /// if the cache does not have the path.
+    /// Pins a path of a cache, and revives the path if it is condemned.
     ///
     /// If the newest generation of the pin already names the path, only its expiry changes.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError>;
+    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError>;
 
     /// Returns all pins, sorted by cache and name, the newest generation first.
     ///

@@ -8,6 +8,7 @@
 //! * `session`: the requests of the push protocol, with `assembler`, `publisher`, `resume` and
 //!   `wire`. `stock`: the requests of a stock Nix client, for caches that do not know the protocol.
 //! * `exec`, `watch`, `spool`: other sources of paths than the command line.
+//! * `pin`: the pin of the named path.
 //! * `progress`, `report`: the output.
 
 mod assembler;
@@ -18,6 +19,7 @@ mod credentials;
 mod exec;
 mod ledger;
 mod options;
+mod pin;
 mod progress;
 mod publisher;
 mod report;
@@ -35,9 +37,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure};
 use clap::ArgMatches;
-use samovar_nix::{HashPart, PathInfo};
 #[cfg(test)]
-use samovar_nix::{NarHash, StorePath};
+use samovar_nix::NarHash;
+use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::Store;
 
@@ -50,6 +52,7 @@ use closure::{Paths, Selection};
 use compress::Compressing;
 use ledger::{Lack, Summary};
 use options::{Options, Source};
+use pin::{PinOptions, PinReport};
 use progress::Progress;
 use report::Report;
 use resume::Unfinished;
@@ -78,7 +81,14 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
         Source::Watch => return watch::run(&mut pusher, &options, out),
         Source::Paths(words) => {
             let roots = roots::read(words, pusher.store.store_dir(), io::stdin().lock())?;
-            (None, pusher.push_roots(&roots)?)
+            if options.pin.is_some() {
+                check_count(&roots)?;
+            }
+            let mut report = pusher.push_roots(&roots)?;
+            if let (Some(pin), [root, ..]) = (&options.pin, &*roots) {
+                report.pin = Some(pusher.pin(pin, root, &report));
+            }
+            (None, report)
         }
         Source::Command(words) => exec::run(&mut pusher, words, options.with_substituted)?,
         Source::Spool(dir) => (None, spool::drain(&mut pusher, dir)?),
@@ -105,6 +115,20 @@ pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
     })
 }
 
+/// Refuses several paths for one pin: a generation of a pin has one path.
+fn check_count(roots: &[Root]) -> anyhow::Result<()> {
+    match roots {
+        [first, others @ ..] if others.iter().all(|root| root.hash_part == first.hash_part) => {
+            Ok(())
+        }
+        _ => Err(Failed::Usage.because(anyhow!(
+            "--pin needs exactly one path, not {}: push each path by a command of its own, or pin \
+             a path that refers to all of them",
+            roots.len()
+        ))),
+    }
+}
+
 /// Pushes paths of one store to one cache, in one or several pushes.
 struct Pusher {
     store: Box<dyn Store>,
@@ -124,6 +148,8 @@ struct Target {
     /// Client for the URLs of the push protocol. `None` if the server does not support the
     /// protocol.
     protocol: Option<Http>,
+    /// Client for the URL below which paths can be pinned. `None` if the server is not Samovar.
+    pins: Option<Http>,
 }
 
 impl Pusher {
@@ -154,6 +180,27 @@ impl Pusher {
             return Err(Failed::Refused.because(error));
         }
         self.push(&paths)
+    }
+
+    /// Pins the path that the command line names, after it was pushed.
+    fn pin(&self, options: &PinOptions, root: &Root, report: &Report) -> PinReport {
+        let summary = &report.summary;
+        let path = |text: &String| {
+            let path = StorePath::parse(self.store.store_dir(), text).ok()?;
+            (path.hash_part() == root.hash_part).then_some(path)
+        };
+        let found = summary.pushed.iter().chain(&summary.present).find_map(path);
+        let has_failed = summary.failed.iter().any(|(text, _)| path(text).is_some());
+        let pins = self.target.as_ref().and_then(|target| target.pins.as_ref());
+        PinReport {
+            name: options.name.clone(),
+            path: root.text.clone(),
+            generation: match found {
+                Some(path) => options.pin(pins, &path),
+                None if has_failed => Err("the path was not pushed".to_owned()),
+                None => Err("the options exclude the path".to_owned()),
+            },
+        }
     }
 
     /// Finds the closures of `roots` in the store, without the paths that the options exclude.
@@ -302,10 +349,11 @@ impl Pusher {
     fn open(&self) -> anyhow::Result<Target> {
         let below = self.http.at(format!("{}/upload", self.http.remote()));
         let response = below.get(INFO_PATH)?;
-        let mut protocol = None;
+        let (mut protocol, mut pins) = (None, None);
         let cache = match response.status().as_u16() {
             200 => {
                 protocol = Some(below.at(format!("{}{}", below.remote(), wire::PREFIX)));
+                pins = Some(below.clone());
                 Cache::with_info(below, response)?
             }
             401 => return Err(below.refused("the push", response)),
@@ -334,7 +382,11 @@ impl Pusher {
             cache.store_dir(),
             self.store.store_dir()
         );
-        Ok(Target { cache, protocol })
+        Ok(Target {
+            cache,
+            protocol,
+            pins,
+        })
     }
 
     /// Returns the result of a dry run, in which the paths that a real push would send count as
@@ -364,7 +416,8 @@ fn progress_of(infos: &[PathInfo], lacks: &[Lack]) -> Progress {
 
 impl Report {
     fn outcome(&self) -> Outcome {
-        match self.summary.failed.is_empty() {
+        let is_pinned = self.pin.as_ref().is_none_or(|pin| pin.generation.is_ok());
+        match self.summary.failed.is_empty() && is_pinned {
             true => Outcome::Complete,
             false => Outcome::Incomplete,
         }

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_nix::Glob;
+use samovar_storage::PinName;
 
 use super::closure::Selection;
 use super::compress::Compressing;
 use super::credentials::Sources;
+use super::pin::PinOptions;
 use crate::arguments::{json, option, paths, switch};
 use crate::hook;
 use crate::remote::Remote;
+use crate::token::lifetime;
 
 /// Default of `--compression-level`: about 300 MB of NAR per second and core.
 const LEVEL: i32 = 3;
@@ -39,6 +42,7 @@ pub(super) struct Options {
     pub(super) credentials: Sources,
     pub(super) selection: Selection,
     pub(super) with_substituted: bool,
+    pub(super) pin: Option<PinOptions>,
     pub(super) is_dry: bool,
     pub(super) is_json: bool,
     pub(super) compressing: Compressing,
@@ -55,9 +59,10 @@ pub(crate) fn command() -> Command {
              Samovar refuses paths that refer to a path that is neither uploaded nor in the \
              server's Nix store; other servers do not check that. Prints a summary line, and a \
              line for each path that was not pushed, with the reason. Exit code 0: all paths are \
-             in the cache; 1: a path was not pushed, or the cache refused the push; 2: the command \
-             line is invalid; 3: the cache or the store is unavailable. With --exec: the exit code \
-             of the command if it is not 0. With --watch, the command runs until it is killed.",
+             in the cache, and the path of --pin is pinned; 1: a path was not pushed or not \
+             pinned, or the cache refused the push; 2: the command line is invalid; 3: the cache \
+             or the store is unavailable. With --exec: the exit code of the command if it is not \
+             0. With --watch, the command runs until it is killed.",
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
@@ -77,6 +82,7 @@ pub(crate) fn command() -> Command {
                 .required(true),
         )
         .args(selection())
+        .args(pin())
         .args(credentials())
         .arg(
             option("jobs", "N")
@@ -124,6 +130,24 @@ fn selection() -> [Arg; 5] {
             "With --exec and --watch: also push paths that were downloaded, not only those that \
              were built",
         ),
+    ]
+}
+
+/// Defines the options for pins.
+fn pin() -> [Arg; 3] {
+    [
+        option("pin", "NAME")
+            .value_parser(|text: &str| text.parse::<PinName>())
+            .conflicts_with_all(["exec", "spool", "watch", "dry-run"])
+            .help("Pin the path under this name after it was pushed; needs exactly one PATH"),
+        option("keep", "NUMBER")
+            .requires("pin")
+            .value_parser(value_parser!(u32).range(1..))
+            .help("With --pin: keep the newest generations only [default: all]"),
+        option("pin-expires", "TIME")
+            .requires("pin")
+            .value_parser(lifetime)
+            .help("With --pin: time until the generation expires, as 90d [default: never]"),
     ]
 }
 
@@ -186,6 +210,11 @@ impl Options {
                     .collect(),
                 signers: texts("skip-signed-by"),
             },
+            pin: matches.get_one::<PinName>("pin").map(|name| PinOptions {
+                name: name.clone(),
+                keep: matches.get_one("keep").copied(),
+                lifetime: matches.get_one("pin-expires").copied(),
+            }),
             with_substituted: matches.get_flag("substituted"),
             is_dry: matches.get_flag("dry-run"),
             is_json: matches.get_flag("json"),
@@ -223,6 +252,32 @@ mod tests {
         }
         for bad in ["a", "file:///a", "http://a?compression=zstd"] {
             assert!(parse(&[bad, "x"]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pins() {
+        let words = ["http://a", "x", "--pin", "main", "--keep", "5"];
+        let pin = parse(&words).unwrap().pin.unwrap();
+        assert_eq!(
+            (pin.name.as_str(), pin.keep, pin.lifetime),
+            ("main", Some(5), None)
+        );
+        let words = ["http://a", "x", "--pin", "main", "--pin-expires", "1d"];
+        assert_eq!(parse(&words).unwrap().pin.unwrap().lifetime, Some(86_400));
+        assert_eq!(parse(&["http://a", "x"]).unwrap().pin, None);
+        for bad in [
+            &["http://a", "x", "--keep", "5"][..],
+            &["http://a", "x", "--pin-expires", "1d"],
+            &["http://a", "x", "--pin", ""],
+            &["http://a", "x", "--pin", "a", "--keep", "0"],
+            &["http://a", "x", "--pin", "a", "--pin-expires", "90"],
+            &["http://a", "x", "--pin", "a", "--dry-run"],
+            &["http://a", "--watch", "--pin", "a"],
+            &["http://a", "--spool", "d", "--pin", "a"],
+            &["http://a", "--pin", "a", "--exec", "--", "b"],
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ledger::Summary;
+use super::pin::PinReport;
 use crate::size::{counted, human};
 
 /// The result of a push, with its duration and number of requests.
@@ -20,6 +21,8 @@ pub(super) struct Report {
     /// one.
     pub(super) is_stock: bool,
     pub(super) request_count: u64,
+    /// The outcome of `--pin`. `None`: the option is not given.
+    pub(super) pin: Option<PinReport>,
     pub(super) time: Duration,
 }
 
@@ -32,6 +35,7 @@ impl Report {
             excluded_count: 0,
             is_stock: false,
             request_count: 0,
+            pin: None,
             time: Duration::ZERO,
         }
     }
@@ -61,6 +65,9 @@ impl Report {
         }
         for (path, reason) in &self.summary.failed {
             writeln!(out, "failed {path}: {reason}")?;
+        }
+        if let Some(pin) = &self.pin {
+            writeln!(out, "{}", pin.line())?;
         }
         writeln!(out, "{}", self.line())
     }
@@ -107,6 +114,7 @@ impl Report {
             "present": self.summary.present,
             "failed": failed.collect::<Vec<_>>(),
             "excluded": self.excluded_count,
+            "pin": self.pin.as_ref().map(PinReport::json),
             "narSize": self.summary.nar_len,
             "sentSize": self.summary.sent_len,
             "pushProtocol": !self.is_stock,

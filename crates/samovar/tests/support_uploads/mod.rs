@@ -127,6 +127,7 @@ impl Site {
             rights: Rights {
                 read: true,
                 push: true,
+                pin: false,
             },
             expires_at: Some(1),
         };

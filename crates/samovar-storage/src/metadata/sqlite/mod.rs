@@ -37,7 +37,7 @@ use samovar_nix::{HashPart, StorePath};
 use self::writer::{Taken, Writer};
 use super::{
     CacheId, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewPin, NewRealisation,
-    NewToken, Pin, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
+    NewToken, Pin, Pinned, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -404,7 +404,7 @@ impl Metadata for Sqlite {
         totals::set_collected(&*self.writer()?, self.now())
     }
 
-    fn add_pin(&self, new: &NewPin) -> Result<Option<Pin>, StorageError> {
+    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError> {
         self.write(|transaction| pins::add(transaction, new, self.now()))
     }
 

@@ -1,0 +1,87 @@
+//! Finds the token of a request, and checks its rights.
+
+use samovar_http::http::Status;
+use samovar_http::{Head, Response};
+use samovar_storage::token::{PREFIX, Rights, Token, now};
+
+use super::{Context, Uploads, refused, unavailable};
+use crate::access::credentials::Credentials;
+
+/// A right that a request about uploads needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    Push,
+    Pin,
+}
+
+impl Right {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Push => "push",
+            Self::Pin => "pin",
+        }
+    }
+
+    const fn is_in(self, rights: Rights) -> bool {
+        match self {
+            Self::Push => rights.push,
+            Self::Pin => rights.pin,
+        }
+    }
+}
+
+impl Uploads {
+    /// Returns the client's token if it has the right, otherwise the refusal.
+    pub(super) fn client(
+        &self,
+        context: Context<'_>,
+        head: Head<'_>,
+        right: Right,
+    ) -> Result<Token, Response> {
+        let token = with_token(head, |text| self.stored.authorize(text, now()));
+        match &token {
+            Some(Ok(Ok(token))) if right.is_in(token.rights) => {}
+            Some(Err(_)) => {}
+            _ => self.stored.count_unauthorized(),
+        }
+        match token {
+            Some(Ok(Ok(token))) if right.is_in(token.rights) => Ok(token),
+            Some(Ok(Ok(token))) => Err(refused(
+                Status::FORBIDDEN,
+                &format!(
+                    "the token {:?} may not {}: it has the right {}; ask the operator of the cache \
+                     for a token with the right {}",
+                    token.name,
+                    right.name(),
+                    token.rights,
+                    right.name()
+                ),
+            )),
+            Some(Ok(Err(denied))) => Err(unauthorized(&denied.to_string())),
+            Some(Err(error)) => Err(unavailable(context, &error)),
+            None if Credentials::of(head.headers()).is_some() => Err(unauthorized(&format!(
+                "the password is not a token, which begins with {PREFIX}: ask the operator of the \
+                 cache for one"
+            ))),
+            None => Err(unauthorized(
+                "uploading needs a token as the password for this host in netrc: ask the operator \
+                 of the cache for one, who makes it with `samovar token create`",
+            )),
+        }
+    }
+}
+
+/// Calls `look_up` with the text of the request's token. Returns `None` if the request has no
+/// token.
+pub(super) fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
+    match Credentials::of(head.headers())? {
+        Credentials::Bearer(text) if is_token(text) => Some(look_up(text)),
+        Credentials::Basic(basic) if is_token(basic.password()) => Some(look_up(basic.password())),
+        _ => None,
+    }
+}
+
+fn unauthorized(text: &str) -> Response {
+    refused(Status::UNAUTHORIZED, text).header("WWW-Authenticate", "Basic realm=\"uploads\"")
+}

@@ -1,0 +1,149 @@
+//! `samovar push --pin`: pins the pushed path on the server (`docs/push-protocol.md`).
+
+use std::fmt::Write as _;
+
+use samovar_nix::StorePath;
+use samovar_storage::PinName;
+use serde_json::{Value, json};
+
+use super::session::answer;
+use crate::http::{Http, Payload};
+
+/// The pin that the command line names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PinOptions {
+    pub(super) name: PinName,
+    /// Number of generations to keep. `None`: all.
+    pub(super) keep: Option<u32>,
+    /// Time until the generation expires, in seconds. `None`: never.
+    pub(super) lifetime: Option<i64>,
+}
+
+/// The outcome of pinning a path.
+#[derive(Debug)]
+pub(super) struct PinReport {
+    pub(super) name: PinName,
+    /// The named path.
+    pub(super) path: String,
+    /// The generation of the pin, or the reason why the path was not pinned.
+    pub(super) generation: Result<u64, String>,
+}
+
+impl PinReport {
+    pub(super) fn line(&self) -> String {
+        let Self { name, path, .. } = self;
+        match &self.generation {
+            Ok(generation) => format!("pinned {path} as {name}, generation {generation}"),
+            Err(reason) => format!("not pinned {path} as {name}: {reason}"),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (generation, reason) = match &self.generation {
+            Ok(generation) => (Some(generation), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        json!({
+            "name": self.name.as_str(),
+            "path": self.path,
+            "generation": generation,
+            "reason": reason,
+        })
+    }
+}
+
+impl PinOptions {
+    /// Pins a path that the cache has. Returns the generation of the pin. `http`: client for the
+    /// URL to which stock Nix clients push; `None` if the server is not Samovar.
+    ///
+    /// # Errors
+    ///
+    /// The error is the reason why the path was not pinned, with the fix.
+    pub(super) fn pin(&self, http: Option<&Http>, path: &StorePath) -> Result<u64, String> {
+        const UNKNOWN: &str = "the cache does not let clients pin paths: update Samovar on the \
+                               server, or run samovar pin add there";
+        let http = http.ok_or(UNKNOWN)?;
+        let url = self.url();
+        let body = Payload::Bytes(path.base_name().as_bytes());
+        let sent = answer(|| http.put(&url, "text/plain", body));
+        let (response, text) = sent.map_err(|error| format!("{error:#}"))?;
+        match (response.status().as_u16(), text) {
+            (200, Some(text)) => generation(&text, path)
+                .ok_or_else(|| format!("invalid answer from {}: {text:?}", http.url(&url))),
+            (404 | 405 | 501, _) => Err(UNKNOWN.to_owned()),
+            (409, Some(text)) => Err(format!("the cache refused it: {}", text.trim_end())),
+            _ => Err(format!("the cache refused it: {}", http.refusal(response))),
+        }
+    }
+
+    fn url(&self) -> String {
+        let mut url = "/pin/".to_owned();
+        for byte in self.name.as_str().bytes() {
+            let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+            // Writing to a `String` never fails.
+            match is_plain {
+                true => url.push(char::from(byte)),
+                false => write!(url, "%{byte:02X}").unwrap_or_default(),
+            }
+        }
+        let parameters = [
+            self.keep.map(|count| format!("keep={count}")),
+            self.lifetime.map(|seconds| format!("expires={seconds}")),
+        ];
+        let parameters: Vec<String> = parameters.into_iter().flatten().collect();
+        if !parameters.is_empty() {
+            url.push('?');
+            url.push_str(&parameters.join("&"));
+        }
+        url
+    }
+}
+
+/// Parses the response to a request that pins a path.
+fn generation(text: &str, path: &StorePath) -> Option<u64> {
+    let line = text.strip_prefix("pinned ")?.strip_suffix("\nend 1\n")?;
+    let (generation, base_name) = line.split_once(' ')?;
+    let generation = generation.parse().ok()?;
+    (base_name == path.base_name()).then_some(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(name: &str, keep: Option<u32>, lifetime: Option<i64>) -> PinOptions {
+        PinOptions {
+            name: name.parse().unwrap(),
+            keep,
+            lifetime,
+        }
+    }
+
+    #[test]
+    fn urls_of_pins() {
+        assert_eq!(options("main", None, None).url(), "/pin/main");
+        assert_eq!(
+            options("a/b \u{e4}?", Some(5), Some(60)).url(),
+            "/pin/a%2Fb%20%C3%A4%3F?keep=5&expires=60"
+        );
+        assert_eq!(options("a", None, Some(1)).url(), "/pin/a?expires=1");
+    }
+
+    #[test]
+    fn answers_to_pins() {
+        let base_name = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app";
+        let path = StorePath::from_base_name(base_name).unwrap();
+        let text = format!("pinned 3 {base_name}\nend 1\n");
+        assert_eq!(generation(&text, &path), Some(3));
+        for len in 0..text.len() {
+            assert_eq!(generation(&text[..len], &path), None, "{len}");
+        }
+        for wrong in [
+            "<html>",
+            "pinned x vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app\nend 1\n",
+            "pinned 3 vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-other\nend 1\n",
+        ] {
+            assert_eq!(generation(wrong, &path), None, "{wrong}");
+        }
+    }
+}
