@@ -38,7 +38,7 @@ pub struct Status {
     pub top_missing: Vec<TopPath>,
     /// NARs being sent, without small ones, oldest first; at most 50.
     pub transfers: Vec<TransferStatus>,
-    /// Number of NARs being sent, including those not listed.
+    /// Number of NARs being sent, without small ones; may exceed the length of `transfers`.
     pub transfer_count: usize,
     /// Recent errors and warnings of the error log, newest first; at most 50.
     pub recent_errors: Vec<RecentError>,
@@ -212,9 +212,9 @@ pub struct StoreStatus {
     /// Whether nix-daemon is queried because the database cannot be read. The number of paths is
     /// then unknown.
     pub uses_daemon: bool,
-    /// Number of the catalog's current epoch.
+    /// Epoch of the catalog: a number that increases by one when a new version is published.
     pub epoch: u64,
-    /// Age of the current epoch, in seconds.
+    /// Time since the catalog's current version was published, in seconds.
     pub epoch_age_s: f64,
     /// Reason why the database cannot be read; `None` if it can.
     pub error: Option<String>,

@@ -24,10 +24,12 @@ pub(crate) fn command() -> Command {
     let command = Command::new("gc")
         .about("Deletes uploaded paths that are not kept, as the server does every hour")
         .after_help(
-            "Kept are pinned paths, paths of the last day, and paths used within \
-             uploads.retention, with their closures. A run condemns the others; a run an hour \
-             later deletes those that were not requested meanwhile, and another one their \
-             files. Give the configuration of the server: samovar gc --config FILE --dry-run",
+            "Keeps pinned paths, paths uploaded within the last day, and paths used within \
+             uploads.retention, all with their closures. The first run only marks the other \
+             paths for deletion, and they are still served. A run at least an hour later deletes \
+             the marked paths that were not used in between. A run at least an hour after that \
+             deletes their files, unless other paths use them. Give the configuration of the \
+             server: samovar gc --config FILE --dry-run",
         )
         .arg(
             Arg::new("dry-run")

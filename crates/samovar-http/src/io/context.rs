@@ -35,7 +35,7 @@ const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
 pub(super) enum Next {
     /// Wait for events.
     Wait,
-    /// Continue after other connections were served.
+    /// Serve other connections first, then continue.
     Again,
     /// Move to a worker, which handles this request.
     Handle(Box<Request>),

@@ -150,8 +150,8 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
         let may_evict = match one.wait {
             Wait::Busy => false,
             Wait::Slow => waited >= rest_time_min.saturating_mul(SLOW_FACTOR),
-            // If an address has more than half of all connections, its idle ones may be evicted at
-            // once.
+            // If an address has more than half of the candidates, the idle ones that exceed that
+            // half may be evicted without waiting for `rest_time_min`.
             Wait::AtRest => {
                 waited >= rest_time_min || number > half && rest_time_min < Duration::MAX
             }

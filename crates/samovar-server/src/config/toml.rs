@@ -10,7 +10,7 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
 
-/// A value of the configuration, in the types of TOML that options have.
+/// A value in the configuration. There is one variant for each TOML type that an option can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A string.

@@ -143,7 +143,8 @@ fn open_line(line: &[u8]) -> Option<OpenLine> {
     })
 }
 
-/// Parser for the line before each record of a body.
+/// The line before each record in the body of a `pack` or `publish` request. It gives the length
+/// of the record.
 pub trait RecordLine: Copy {
     /// The expected form of the line, for error messages.
     const FORM: &'static str;

@@ -122,7 +122,8 @@ fn after_one_request_waited_in_vain_no_other_waits_until_the_daemon_answers() {
     assert_eq!(leases.announce(&[path(2)]), LeaseResult::NONE);
     assert!(!leases.send(&path(3)).has_waited);
     assert_eq!(events.take(), ["unleased"; 3]);
-    // I/O threads still dispatch requests for leases, because late replies grant them, too.
+    // Not 0, so I/O threads still send requests to workers, which queue leases: a late reply of
+    // the daemon grants a lease, too.
     assert_ne!(leases.generation(), 0);
     let queue = shared.table.locked().take_queue();
     assert_eq!(queue.len(), 3);

@@ -51,7 +51,7 @@ pub(crate) struct H2Conn {
     /// the number of frames received at that time.
     pub(crate) block_since: Option<Instant>,
     block_frame_count: u64,
-    /// Number of bytes sent in this step.
+    /// Number of bytes sent since other connections were last served.
     pub(crate) turn_len: u64,
     /// Time at which a stream last started or ended, or lingering started.
     pub(crate) since: Instant,

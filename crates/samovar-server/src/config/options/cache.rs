@@ -203,7 +203,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "signing.realisations",
         Switch(|draft, is_on| draft.cache.signs_realisations = is_on),
-        "Whether realisations of content-addressed derivations are signed, as their paths are.",
+        "Whether the cache signs realisations of content-addressed derivations. It signs those \
+         whose output path signing.sign covers.",
     )
     .defaults_to(Value(|config| {
         config.caches[0].signs_realisations.to_string()
