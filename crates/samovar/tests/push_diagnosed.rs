@@ -63,6 +63,13 @@ fn an_unreachable_server_is_reported_at_the_first_failure() {
     assert_eq!(push.count("cannot be reached"), 1, "{:?}", push.lines());
     assert_copies_back(&server.url(), &site.public_key, &sample_root(), &path);
 
+    // A proxy answers for a server that is down.
+    let gateway = Proxy::start(server.address, |_| Action::Refuse(502));
+    let mut push = Process::try_spawn(&mut pusher.push(&gateway.url(), &[&path[0]])).unwrap();
+    push.wait_for("answered 502 Bad Gateway; trying for a minute");
+    gateway.resume(server.address);
+    assert_eq!(push.wait(), Some(0));
+
     // `samovar use` gives up after a few seconds.
     let dead = Proxy::start(server.address, |_| Action::Close);
     let text = exits_with(samovar().args(["use", "--yes", &dead.url()]), 3);
@@ -196,6 +203,19 @@ fn a_refused_token_is_named_by_its_source_with_the_reason() {
         ends_with(push.arg(&path), 1, &none);
         assert!(site.files().is_empty());
     }
+}
+
+#[test]
+fn a_spool_ends_with_the_refusal_and_keeps_its_files() {
+    let (_site, server) = site();
+    let pusher = Pusher::new(&sample_store(), "smv1_wrong");
+    let spool = pusher.home().join("spool");
+    fs::create_dir(&spool).unwrap();
+    let file = spool.join("build.paths");
+    fs::write(&file, format!("{}\n", sample("text"))).unwrap();
+    let mut push = pusher.push(&server.url(), &["--spool", spool.to_str().unwrap()]);
+    ends_with(&mut push, 1, &["the token is unknown"]);
+    assert!(file.exists());
 }
 
 #[test]

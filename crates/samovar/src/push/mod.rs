@@ -210,7 +210,7 @@ impl Pusher {
 
     /// Pushes the closures of `roots`. Returns the report, and the roots that the store does not
     /// have. While the cache or the store is unavailable, retries after pauses, which double after
-    /// each failed attempt.
+    /// each failed attempt. With `attempt_count_max` `u32::MAX`, also retries a refused push.
     fn push_persistently(
         &mut self,
         roots: &[HashPart],
@@ -222,6 +222,14 @@ impl Pusher {
             let paths = self.find(roots);
             let pushed = paths.and_then(|paths| Ok((self.push(&paths)?, paths.absent)));
             let error = match pushed {
+                // Repeating a push that the cache refuses would not help, so only a push that never
+                // gives up does that: the operator may renew the token.
+                Err(error)
+                    if Failed::of(&error) == Some(Failed::Refused)
+                        && attempt_count_max < u32::MAX =>
+                {
+                    return Err(error);
+                }
                 Err(error) if attempt < attempt_count_max => error,
                 last => return last,
             };
