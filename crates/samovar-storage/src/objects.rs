@@ -24,6 +24,10 @@ use crate::error::StorageError;
 /// Directory for files that are still being written.
 pub(crate) const TMP: &str = ".samovar/tmp";
 
+/// Maximum length of a file that a power cut leaves either empty or complete, in bytes. A longer
+/// file of the mirror is synced before it gets its name.
+const PAGE_LEN: usize = 4096;
+
 /// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
 
@@ -121,8 +125,8 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn space(&self) -> Result<Option<Space>, StorageError>;
 
-    /// Writes a small object that can be rebuilt from the database. The write is atomic but not
-    /// synced.
+    /// Writes a small object that can be rebuilt from the database. After a power cut it may be
+    /// missing or empty, but never contains a part of the bytes.
     ///
     /// # Errors
     ///
@@ -344,6 +348,9 @@ impl Objects for Directory {
         let failed = |error| StorageError::file("cannot write", key, error);
         let mut file = self.temporary().map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
+        if bytes.len() > PAGE_LEN {
+            file.as_file().sync_data().map_err(failed)?;
+        }
         let path = self.root.join(key);
         if key.contains('/')
             && let Some(parent) = path.parent()
