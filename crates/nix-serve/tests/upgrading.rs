@@ -275,6 +275,8 @@ fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
     command.args(["--listen", "127.0.0.1:0:ssl", "--listen", "[::1]:0"]);
     command.args(["--listen", &socket]);
     command.args(["--ssl-cert", &certificate, "--ssl-key", &key_file]);
+    // Some downloads make no progress during all upgrades, which take long on a busy machine.
+    command.args(["--timeout", "600"]);
     command.env("NIX_SECRET_KEY_FILE", secret);
     let mut upgraded = Upgraded::spawn(&mut command, &[]);
     let line = upgraded.first.wait_for("on https://");
@@ -428,7 +430,7 @@ fn what_becomes_ready_too_late_changes_nothing() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
     let real = at(upgraded.dir.path(), "real");
     fs::rename(upgraded.executable(), &real).unwrap();
-    let script = format!("#!/bin/sh\nsleep 10.1\nexec {real} \"$@\"\n");
+    let script = format!("#!/bin/sh\nsleep 10.4\nexec {real} \"$@\"\n");
     write_program(&upgraded.executable(), &script);
     let line = upgraded.fails_to_upgrade();
     assert!(line.contains("was not ready within 10 seconds"), "{line}");
