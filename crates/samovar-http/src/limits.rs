@@ -16,8 +16,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// Minimum time for which a connection must have been idle before it may be evicted; five times
     /// as long in the middle of a slow request or response. If an address has more than half of all
-    /// connections, the idle ones that exceed that half may be evicted without waiting. Applies only
-    /// at `connections_max`.
+    /// connections, the idle ones that exceed that half may be evicted without waiting. Applies
+    /// only at `connections_max`.
     /// Default: 1 s; [`Duration::MAX`] turns eviction off.
     pub rest_time_min: Duration,
     /// Maximum number of requests that wait for a worker in one lane; further requests get 503.
