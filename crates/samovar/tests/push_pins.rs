@@ -29,7 +29,8 @@ fn sql(site: &Site, statements: &str) {
     );
 }
 
-/// Returns the rows of `samovar pin list`: name, generation, whether it expires, and path.
+/// Returns the rows of `samovar pin list`: name, generation, whether it expires, and the base name
+/// of the path.
 fn pins(site: &Site) -> Vec<(String, u32, bool, String)> {
     let mut command = samovar();
     let list = output(
@@ -47,7 +48,7 @@ fn pins(site: &Site) -> Vec<(String, u32, bool, String)> {
             name.to_owned(),
             generation,
             expires != "never",
-            path.to_owned(),
+            path.replace("/nix/store/", ""),
         )
     });
     rows.collect()
