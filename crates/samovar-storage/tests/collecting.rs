@@ -33,6 +33,9 @@ const RULES: Rules = Rules {
 /// Seconds by which the clock advances per action. A day takes 144 actions.
 const STEP: i64 = 600;
 
+/// Maximum time until sabotage is found. It takes seconds, and a minute on a busy machine.
+const SABOTAGE_TIME: Duration = Duration::from_secs(240);
+
 static CLOCK: AtomicI64 = AtomicI64::new(1_800_000_000);
 
 fn clock() -> i64 {
@@ -311,13 +314,13 @@ fn a_collector_that_ignores_revivals_is_found_out() {
     let sabotage = "create trigger sabotage after update of condemned_at on path \
                     when old.condemned_at is not null and new.condemned_at is null begin \
                     update path set condemned_at = old.condemned_at where id = new.id; end";
-    assert!(!run(RULES, sabotage, Duration::from_secs(60)).is_empty());
+    assert!(!run(RULES, sabotage, SABOTAGE_TIME).is_empty());
 }
 
 #[test]
 fn a_collector_that_does_not_wait_is_found_out() {
     let rules = Rules { hold: 0, ..RULES };
-    assert!(!run(rules, "", Duration::from_secs(60)).is_empty());
+    assert!(!run(rules, "", SABOTAGE_TIME).is_empty());
 }
 
 #[test]
@@ -326,5 +329,5 @@ fn keys_that_are_used_again_are_found_out() {
                     when new.object_key like 'nar/%' begin \
                     update garbage set object_key = './' || new.object_key \
                     where object_key = new.object_key; end";
-    assert!(!run(RULES, sabotage, Duration::from_secs(60)).is_empty());
+    assert!(!run(RULES, sabotage, SABOTAGE_TIME).is_empty());
 }
