@@ -587,25 +587,3 @@ fn rig(path: &str) -> PathBuf {
         .join("../../rig")
         .join(path)
 }
-
-/// If the metrics address cannot be bound, the server does not start, and reports it in one line.
-#[test]
-fn an_admin_address_in_use_is_reported() {
-    let watched = Watched::of_sample();
-    let mut second = nix_serve();
-    second.args([
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        &watched.admin.to_string(),
-    ]);
-    second.args(["--store", &local(&sample_root())]);
-    let output = second.output().unwrap();
-    assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("metrics and status page: cannot listen on"),
-        "{said}"
-    );
-    assert!(said.contains("set --admin to another port"), "{said}");
-}

@@ -51,6 +51,20 @@ fn a_port_in_use_is_one_line() {
 }
 
 #[test]
+fn an_admin_address_in_use_is_one_line() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let mut command = of_sample();
+    refuses_to_start(
+        command.args(["--listen", "127.0.0.1:0", "--admin", &address]),
+        &[
+            "metrics and status page: cannot listen on",
+            "set --admin to another port",
+        ],
+    );
+}
+
+#[test]
 fn an_address_of_another_machine_is_one_line() {
     let mut command = of_sample();
     refuses_to_start(
