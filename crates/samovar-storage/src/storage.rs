@@ -180,7 +180,7 @@ impl Storage {
     ) -> Result<StoredCache, StorageError> {
         let id = self.metadata.cache(name, self.store_dir.as_str())?;
         if is_mirrored {
-            self.metadata.set_mirrored(id)?;
+            self.set_mirrored(id)?;
         }
         Ok(StoredCache {
             storage: Arc::clone(self),
