@@ -20,7 +20,7 @@ use crate::metadata::{
     CacheId, CacheSummary, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses,
 };
 use crate::mirror;
-use crate::objects::{Directory, Objects};
+use crate::objects::{Directory, Objects, create_directory};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
 use crate::root;
@@ -189,6 +189,51 @@ impl Storage {
             is_mirrored,
             quota: None,
         })
+    }
+
+    /// Makes a cache the mirrored one. First removes what the directory has of the cache that was
+    /// mirrored before: readers of the directory may not be allowed to read that cache, and an
+    /// import of the directory would add its paths to the new one.
+    ///
+    /// If the process is killed, the next call completes the work.
+    fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError> {
+        let mirrored = self.metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
+        if let Some(before) = mirrored.filter(|before| *before != cache) {
+            for (of, hash_part) in self.metadata.hash_parts()? {
+                if of == before {
+                    self.objects.remove(&mirror::narinfo_key(hash_part))?;
+                }
+            }
+            for key in self.metadata.realisation_keys(before)? {
+                self.objects.remove(&key)?;
+            }
+            self.move_logs(mirror::LOGS, &mirror::log_prefix(before))?;
+        }
+        self.metadata.set_mirrored(cache)?;
+        self.move_logs(&mirror::log_prefix(cache), mirror::LOGS)
+    }
+
+    fn move_logs(&self, from: &str, to: &str) -> Result<(), StorageError> {
+        let mut names = Vec::new();
+        let mut visit = |key: &str| {
+            names.extend(key.strip_prefix(from).map(str::to_owned));
+            Ok(())
+        };
+        match self.objects.list(from, &mut visit) {
+            Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(());
+            }
+            outcome => outcome?,
+        }
+        create_directory(&self.root.join(to))
+            .map_err(|error| StorageError::file("cannot create", to, error))?;
+        for name in names {
+            let key = format!("{from}{name}");
+            self.objects
+                .link(&self.root.join(&key), &format!("{to}{name}"))?;
+            self.objects.remove(&key)?;
+        }
+        Ok(())
     }
 
     /// Sets whether another process may publish although this one holds the lock. Must be set

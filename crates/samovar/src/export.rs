@@ -57,7 +57,7 @@ pub(crate) fn command() -> Command {
             Arg::new("cache")
                 .long("cache")
                 .value_name("NAME")
-                .help("Cache to export [default: the first one of the configuration]"),
+                .help("Cache to export [default: the first one by name]"),
         )
         .arg(
             Arg::new("paths")

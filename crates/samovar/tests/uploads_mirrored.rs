@@ -1,8 +1,6 @@
 //! The storage directory is a plain binary cache of the first cache only. If another cache becomes
 //! the first one, the directory keeps nothing that only the clients of the former may read.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

@@ -80,7 +80,7 @@ pub(crate) fn command() -> Command {
             Arg::new("cache")
                 .long("cache")
                 .value_name("NAME")
-                .help("Cache that gets the paths [default: the first one of the configuration]"),
+                .help("Cache that gets the paths [default: the first one by name]"),
         )
         .arg(
             Arg::new("trusted-public-keys")
