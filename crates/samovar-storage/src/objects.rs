@@ -134,6 +134,18 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
 }
 
+/// Like [`Objects::list`], but the prefix may be that of a directory that does not exist.
+pub(crate) fn list_if_any(
+    objects: &dyn Objects,
+    prefix: &str,
+    visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    match objects.list(prefix, visit) {
+        Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// Free space and size of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {

@@ -1,11 +1,9 @@
 //! Deletes what a deleted cache leaves behind: rows, build logs, and narinfos in the directory.
 
-use std::io;
-
 use crate::error::StorageError;
 use crate::metadata::{CacheId, Metadata};
-use crate::mirror::log_prefix;
-use crate::objects::Objects;
+use crate::mirror::{LOGS, log_prefix};
+use crate::objects::{Objects, list_if_any};
 
 /// Maximum number of rows that one step deletes. Uploads wait about 20 ms for such a step.
 const BATCH_COUNT: u32 = 500;
@@ -32,12 +30,9 @@ fn remove_logs(
     cache: CacheId,
 ) -> Result<(), StorageError> {
     let mirrored = metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
-    let of_mirrored = (mirrored == Some(cache)).then(|| "log/".to_owned());
+    let of_mirrored = (mirrored == Some(cache)).then(|| LOGS.to_owned());
     for prefix in of_mirrored.into_iter().chain([log_prefix(cache)]) {
-        match objects.list(&prefix, &mut |key| objects.remove(key)) {
-            Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
-            outcome => outcome?,
-        }
+        list_if_any(objects, &prefix, &mut |key| objects.remove(key))?;
     }
     Ok(())
 }

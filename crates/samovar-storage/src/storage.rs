@@ -20,7 +20,7 @@ use crate::metadata::{
     CacheId, CacheSummary, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses,
 };
 use crate::mirror;
-use crate::objects::{Directory, Objects, create_directory};
+use crate::objects::{Directory, Objects, create_directory, list_if_any};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
 use crate::root;
@@ -219,11 +219,9 @@ impl Storage {
             names.extend(key.strip_prefix(from).map(str::to_owned));
             Ok(())
         };
-        match self.objects.list(from, &mut visit) {
-            Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(());
-            }
-            outcome => outcome?,
+        list_if_any(&*self.objects, from, &mut visit)?;
+        if names.is_empty() {
+            return Ok(());
         }
         create_directory(&self.root.join(to))
             .map_err(|error| StorageError::file("cannot create", to, error))?;

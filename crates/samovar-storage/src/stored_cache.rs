@@ -14,7 +14,7 @@ use crate::error::{PutError, StorageError};
 use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
-use crate::mirror::{log_prefix, narinfo_key};
+use crate::mirror::{LOGS, log_prefix, narinfo_key};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{Render, Storage};
@@ -486,7 +486,7 @@ impl StoredCache {
     /// one cache cannot change the logs of another.
     fn log_key(&self, path: &StorePath) -> String {
         match self.is_mirrored {
-            true => format!("log/{}", path.base_name()),
+            true => format!("{LOGS}{}", path.base_name()),
             false => format!("{}{}", log_prefix(self.id), path.base_name()),
         }
     }

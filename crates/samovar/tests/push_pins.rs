@@ -14,7 +14,7 @@ use serde_json::json;
 use support::samovar;
 use support_push::proxy::{Action, Proxy};
 use support_push::{Pusher, count, exits_with};
-use support_uploads::{MadePath, Running, Site};
+use support_uploads::{MadePath, Running, Site, assert_refused};
 use testkit::http1::Response;
 use testkit::nix::{OwnStore, local};
 use testkit::process::output;
@@ -57,19 +57,6 @@ fn pins(site: &Site) -> Vec<(String, u32, bool, String)> {
 /// Sends the request that pins a path.
 fn put_pin(server: &Running, token: &str, name: &str, base_name: &str) -> Response {
     server.put(token, &format!("/upload/pin/{name}"), base_name)
-}
-
-#[track_caller]
-fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
-    let text = response.text();
-    assert_eq!(
-        (response.status, text.lines().count()),
-        (status, 1),
-        "{text}"
-    );
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
 }
 
 #[test]

@@ -11,24 +11,10 @@ use serde_json::json;
 use support::{samovar, secret_file};
 use support_protocol::Push;
 use support_push::{Pusher, exits_with};
-use support_uploads::{MadePath, Running, Site};
+use support_uploads::{MadePath, Running, Site, assert_refused};
 use testkit::http1::Response;
 use testkit::nix::{OwnStore, local, nix};
 use testkit::process::{fails, finish, output};
-
-/// Asserts that a response is a refusal of one line that contains all these texts.
-#[track_caller]
-fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
-    let text = response.text();
-    assert_eq!(
-        (response.status, text.lines().count()),
-        (status, 1),
-        "{text}"
-    );
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
-}
 
 /// Uploads the NAR file of a path, then its narinfo. Returns the response to the latter.
 fn put(server: &Running, token: &str, path: &MadePath) -> Response {

@@ -200,6 +200,20 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
     files
 }
 
+/// Asserts that a response is a refusal of one line that contains all these texts.
+#[track_caller]
+pub(crate) fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
+    let text = response.text();
+    assert_eq!(
+        (response.status, text.lines().count()),
+        (status, 1),
+        "{text}"
+    );
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
 /// A running server that accepts uploads.
 pub(crate) struct Running {
     pub(crate) process: Process,
