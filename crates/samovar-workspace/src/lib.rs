@@ -1,0 +1,23 @@
+//! Snapshots of directory trees: their manifests, and the conversion between files, NARs and
+//! differences.
+//!
+//! A snapshot is an immutable state of a tree of files. It consists of two store paths: the tree,
+//! whose NAR has the contents, and the [`Manifest`], which adds what a NAR lacks: permissions,
+//! modification times, and a digest of each file, with which a single file can be verified.
+//!
+//! # Modules
+//!
+//! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
+//! * [`manifest`]: the text format of manifests.
+//!
+//! # Out of scope
+//!
+//! HTTP, terminals, and mounted file systems.
+
+#![forbid(unsafe_code)]
+
+pub mod entries;
+pub mod manifest;
+
+pub use entries::{Entries, Entry, Kind, Mtime};
+pub use manifest::Manifest;
