@@ -9,6 +9,7 @@
 //!
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`manifest`]: the text format of manifests.
+//! * [`walk`]: walks over several trees at once.
 //!
 //! # Out of scope
 //!
@@ -18,6 +19,11 @@
 
 pub mod entries;
 pub mod manifest;
+pub mod walk;
+
+#[cfg(test)]
+mod test_tree;
 
 pub use entries::{Entries, Entry, Kind, Mtime};
 pub use manifest::Manifest;
+pub use walk::Walk;
