@@ -7,6 +7,7 @@
 //!
 //! # Modules
 //!
+//! * [`delta`]: operations that build a new NAR from the NAR of a base.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`manifest`]: the text format of manifests.
 //! * [`walk`]: walks over several trees at once.
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod delta;
 pub mod entries;
 pub mod manifest;
 pub mod walk;
@@ -24,6 +26,7 @@ pub mod walk;
 #[cfg(test)]
 mod test_tree;
 
+pub use delta::{Delta, Op};
 pub use entries::{Entries, Entry, Kind, Mtime};
 pub use manifest::Manifest;
 pub use walk::Walk;
