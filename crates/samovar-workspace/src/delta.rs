@@ -4,9 +4,9 @@
 //!
 //! * A run of entries that the base has in the same order becomes one copy, including the framing
 //!   between the entries.
-//! * A file whose contents are anywhere in the base is copied. The source is the file that continues
-//!   the run, else the file with the same path, else the file that follows the last match, else any
-//!   file with these contents.
+//! * A file whose contents are anywhere in the base is copied. The source is the file that
+//!   continues the run, else the file with the same path, else the file that follows the last
+//!   match, else any file with these contents.
 //! * Everything else is literal. Framing is copied only where it adjoins other copies, or if it
 //!   is long.
 //! * Empty files are framing.
