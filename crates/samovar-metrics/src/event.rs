@@ -138,6 +138,15 @@ pub enum Event<'a> {
         /// The name of the client's token.
         token: &'a str,
     },
+    /// A client has removed generations of a pin.
+    PinRemoved {
+        /// The name of the pin.
+        pin: &'a str,
+        /// Number of generations that were removed.
+        count: usize,
+        /// The name of the client's token.
+        token: &'a str,
+    },
     /// An upload was refused.
     UploadRefused {
         /// The path in the URL of the upload.
@@ -249,6 +258,16 @@ impl fmt::Display for Event<'_> {
             Self::PathPinned { path, pin, token } => {
                 write!(f, "{path} was pinned as {pin:?} with the token {token:?}")
             }
+            Self::PinRemoved { pin, count, token } => write!(
+                f,
+                "{count} {} of the pin {pin:?} {} removed with the token {token:?}",
+                if *count == 1 {
+                    "generation"
+                } else {
+                    "generations"
+                },
+                if *count == 1 { "was" } else { "were" },
+            ),
             Self::UploadRefused { url, reason } => {
                 write!(f, "the upload to {url} was refused: {reason}")
             }

@@ -1,14 +1,16 @@
-//! Pins that clients with a token add. A pin protects a path from the collector.
+//! Pins of clients with a token. A pin protects paths from the collector.
 
 use samovar_nix::{Glob, StorePath};
 
 use crate::counters::Reason;
 use crate::error::StorageError;
-use crate::metadata::{NewPin, PIN_COUNT_MAX, Pin, PinName, Pinned};
+use crate::metadata::{
+    Condition, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Unpin, Unpinned,
+};
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
 
-/// Reason why a path was not pinned. The text of a refusal names the fault and the fix.
+/// Reason why a pin was not changed. The text of a refusal names the fault and the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// The cache does not have the path.
@@ -20,7 +22,8 @@ pub enum PinError {
     /// The token is limited to other names.
     #[error(
         "the pin is {pin:?} and the name of its path {path:?}, but this token may pin only if both \
-         match \"{names}\"; use another name for the pin, or another token"
+         match \"{names}\", where / in the name of a pin counts as -; use another name for the \
+         pin, or another token"
     )]
     OtherName {
         /// The name of the pin.
@@ -30,21 +33,61 @@ pub enum PinError {
         /// The pattern.
         names: Glob,
     },
+    /// The token is limited to pins with other names.
+    #[error(
+        "the pin is {pin:?}, but this token may change only pins that match \"{names}\", where / \
+         in the name of a pin counts as -; use another token"
+    )]
+    OtherPin {
+        /// The name of the pin.
+        pin: String,
+        /// The pattern.
+        names: Glob,
+    },
     /// The cache has too many pins.
     #[error(
         "the cache has {PIN_COUNT_MAX} pins, the limit for clients; keep fewer generations, or ask \
          the operator of the cache to remove pins"
     )]
     TooMany,
+    /// The condition of the request does not hold.
+    #[error("the condition of the request does not hold: {}", found(pin, *newest))]
+    Changed {
+        /// The name of the pin.
+        pin: String,
+        /// The newest generation. `None`: the pin does not exist.
+        newest: Option<i64>,
+    },
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
 
+/// Describes the newest generation of a pin.
+fn found(pin: &str, newest: Option<i64>) -> String {
+    match newest {
+        Some(newest) => format!("the newest generation of the pin {pin:?} is {newest}"),
+        None => format!("the pin {pin:?} does not exist"),
+    }
+}
+
+/// Options of a request that pins a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PinOptions {
+    /// Number of generations to keep, including the new one. `None`: all are kept.
+    pub keep: Option<u32>,
+    /// Time until the generation expires, in seconds. `None`: it never expires.
+    pub lifetime: Option<i64>,
+    /// The client's host.
+    pub host: Option<PinText>,
+    /// The client's message.
+    pub message: Option<PinText>,
+    /// The generations on which the pin may be added.
+    pub condition: Condition,
+}
+
 impl StoredCache {
-    /// Pins an uploaded path for a client, as `samovar pin add` does for an operator. `keep`:
-    /// number of generations to keep, including the new one. `lifetime`: time until the generation
-    /// expires, in seconds.
+    /// Pins an uploaded path for a client, as `samovar pin add` does for an operator.
     ///
     /// # Errors
     ///
@@ -54,34 +97,87 @@ impl StoredCache {
         token: &Token,
         path: &StorePath,
         name: &PinName,
-        keep: Option<u32>,
-        lifetime: Option<i64>,
+        options: PinOptions,
     ) -> Result<Pin, PinError> {
         let metadata = &self.storage.metadata;
+        let lifetime = options.lifetime;
         let new = NewPin {
             cache: self.name.clone(),
             name: name.clone(),
             hash_part: path.hash_part(),
-            keep,
+            keep: options.keep,
             expires_at: lifetime.map(|seconds| metadata.now().saturating_add(seconds)),
             token: Some(token.id),
+            host: options.host,
+            message: options.message,
+            condition: options.condition,
         };
+        let pin = name.to_string();
         Err(match metadata.add_pin(&new)? {
             Pinned::Done(pin) => return Ok(pin),
             Pinned::NotFound => PinError::NotUploaded(path.clone()),
             Pinned::TooMany => PinError::TooMany,
-            Pinned::TokenInvalid => {
-                self.storage.counters.refuse(Reason::Token);
-                PinError::TokenInvalid
-            }
-            Pinned::OtherName(names) => {
-                self.storage.counters.refuse(Reason::Token);
-                PinError::OtherName {
-                    pin: name.to_string(),
-                    path: path.name().to_owned(),
-                    names,
-                }
-            }
+            Pinned::Changed(newest) => PinError::Changed { pin, newest },
+            Pinned::TokenInvalid => self.refuse(PinError::TokenInvalid),
+            Pinned::OtherName(names) => self.refuse(PinError::OtherName {
+                pin,
+                path: path.name().to_owned(),
+                names,
+            }),
         })
+    }
+
+    /// Removes generations of a pin for a client: the one with this number, or all. Returns how
+    /// many were removed.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PinError`]. Nothing is changed then.
+    pub fn unpin(
+        &self,
+        token: &Token,
+        name: &PinName,
+        generation: Option<i64>,
+        condition: Condition,
+    ) -> Result<usize, PinError> {
+        let removal = Unpin {
+            cache: self.id,
+            name: name.clone(),
+            generation,
+            token: token.id,
+            condition,
+        };
+        let pin = name.to_string();
+        Err(match self.storage.metadata.unpin(&removal)? {
+            Unpinned::Done(count) => return Ok(count),
+            Unpinned::Changed(newest) => PinError::Changed { pin, newest },
+            Unpinned::TokenInvalid => self.refuse(PinError::TokenInvalid),
+            Unpinned::OtherName(names) => self.refuse(PinError::OtherPin { pin, names }),
+        })
+    }
+
+    /// Counts a refusal because of the token.
+    fn refuse(&self, error: PinError) -> PinError {
+        self.storage.counters.refuse(Reason::Token);
+        error
+    }
+
+    /// Returns the generations of a pin that have not expired, newest first.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn generations(&self, name: &PinName) -> Result<Vec<Pin>, StorageError> {
+        self.storage.metadata.generations(self.id, name)
+    }
+
+    /// Returns the newest generation of each pin, sorted by name. Pins whose generations have all
+    /// expired are omitted.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn newest_pins(&self) -> Result<Vec<Pin>, StorageError> {
+        self.storage.metadata.newest_pins(self.id)
     }
 }

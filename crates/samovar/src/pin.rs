@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_storage::PinName;
-use samovar_storage::metadata::{Metadata, NewPin, Pin, Pinned, Rows, Sqlite};
+use samovar_storage::metadata::{Condition, NewPin, Pin, Pinned, Pins as _, Rows as _, Sqlite};
 use samovar_storage::token::now;
 
 use crate::roots;
@@ -115,8 +115,11 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
         name: name.clone(),
         hash_part: root.hash_part,
         keep: matches.get_one("keep").copied(),
-        token: None,
         expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
+        token: None,
+        host: None,
+        message: None,
+        condition: Condition::default(),
     };
     match metadata.add_pin(&new)? {
         Pinned::Done(pin) => Ok(writeln!(
@@ -155,15 +158,26 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             path,
             created_at,
             expires_at,
+            token: _,
+            host,
+            message,
         } = &pin;
         let expires = expires_at.map_or_else(|| "never".to_owned(), date);
         let dir = metadata.find_cache(cache)?.map(|row| row.store_dir);
         writeln!(
             out,
-            "{cache:12} {name:20} {generation:>10} {:10} {expires:10} {}",
+            "{cache:12} {name:20} {generation:>10} {:10} {expires:10} {}{}{}",
             date(*created_at),
-            path.display(&dir.unwrap_or_default())
+            path.display(&dir.unwrap_or_default()),
+            stated("host", host.as_deref()),
+            stated("message", message.as_deref()),
         )?;
     }
     Ok(())
+}
+
+/// Returns a column for a text that a client stated. Control characters are escaped, so that they
+/// cannot change the terminal.
+fn stated(column: &str, text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!("  {column} {text:?}"))
 }

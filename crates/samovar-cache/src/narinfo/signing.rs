@@ -183,6 +183,13 @@ impl Signing {
         self.signatures(signs, Stored::Keep, &info.signatures, sign)
     }
 
+    /// Returns the signatures of a generation of a pin, over its fingerprint: one by each key,
+    /// unless the cache signs nothing.
+    pub(crate) fn sign_pin(&self, fingerprint: &[u8]) -> Vec<Signature> {
+        let keys = self.keys.iter().filter(|_| self.sign != Sign::None);
+        keys.map(|key| key.sign(fingerprint)).collect()
+    }
+
     /// Whether signing a realisation depends on the row of its output path.
     pub(crate) fn asks_of_realisations(&self) -> bool {
         self.realisations && !matches!(self.sign, Sign::All | Sign::None)

@@ -44,6 +44,7 @@ use url::{Base, parameter};
 pub use admin::admin;
 pub(crate) use assets::answer as asset;
 pub(crate) use overview::page as overview;
+pub(crate) use url::encode as percent_encode;
 
 /// Configuration of the web interface of a cache.
 #[derive(Debug, Clone, Default)]

@@ -7,18 +7,30 @@ use samovar_storage::token::{PREFIX, Rights, Token, now};
 use super::{Context, Uploads, refused, unavailable};
 use crate::access::credentials::Credentials;
 
-/// A right that a request about uploads needs.
+/// The right that a request about uploads needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     Push,
     Pin,
+    /// Reading pins, which the rights to read and to pin both permit.
+    ReadPins,
 }
 
 impl Right {
+    /// Returns the verb and the participle of the action that the right permits.
+    const fn action(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Push => ("push", "uploading"),
+            Self::Pin => ("pin", "pinning"),
+            Self::ReadPins => ("read pins", "reading pins"),
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Push => "push",
             Self::Pin => "pin",
+            Self::ReadPins => "read or pin",
         }
     }
 
@@ -26,6 +38,7 @@ impl Right {
         match self {
             Self::Push => rights.push,
             Self::Pin => rights.pin,
+            Self::ReadPins => rights.read || rights.pin,
         }
     }
 }
@@ -44,15 +57,15 @@ impl Uploads {
             Some(Err(_)) => {}
             _ => self.stored.count_unauthorized(),
         }
+        let (verb, participle) = right.action();
         match token {
             Some(Ok(Ok(token))) if right.is_in(token.rights) => Ok(token),
             Some(Ok(Ok(token))) => Err(refused(
                 Status::FORBIDDEN,
                 &format!(
-                    "the token {:?} may not {}: it has the right {}; ask the operator of the cache \
-                     for a token with the right {}",
+                    "the token {:?} may not {verb}: it has the right {}; ask the operator of the \
+                     cache for a token with the right {}",
                     token.name,
-                    right.name(),
                     token.rights,
                     right.name()
                 ),
@@ -63,10 +76,10 @@ impl Uploads {
                 "the password is not a token, which begins with {PREFIX}: ask the operator of the \
                  cache for one"
             ))),
-            None => Err(unauthorized(
-                "uploading needs a token as the password for this host in netrc: ask the operator \
-                 of the cache for one, who makes it with `samovar token create`",
-            )),
+            None => Err(unauthorized(&format!(
+                "{participle} needs a token as the password for this host in netrc: ask the \
+                 operator of the cache for one, who makes it with `samovar token create`"
+            ))),
         }
     }
 }

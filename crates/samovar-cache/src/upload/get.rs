@@ -37,7 +37,8 @@ impl Uploads {
             Kind::Nar(name) => self.nar(context, head, name),
             Kind::Log(path) => self.log(context, path),
             Kind::Realisation(id) => self.realisation(context, id),
-            Kind::DebugInfo | Kind::Push(_) | Kind::Pin(_) | Kind::Unknown => {
+            // Other functions answer requests about pushes and pins.
+            Kind::DebugInfo | Kind::Push(_) | Kind::Pins | Kind::Pin(_) | Kind::Unknown => {
                 Fixed::NotFound.response()
             }
         }

@@ -16,14 +16,15 @@
 //! | `<hash part>.ls`, `debuginfo/…` | accepted and discarded: the server makes listings itself |
 //! | `realisations/…`, `build-trace-v2/…` | checked, stored with the path of its output |
 //!
-//! Below `upload/push/` are the URLs of the push protocol: see [`push`]. `PUT upload/pin/<name>`
-//! pins an uploaded path: see [`pin`].
+//! Below `upload/push/` are the URLs of the push protocol: see [`push`]. Below `upload/pin/` are
+//! the pins: see [`pin`].
 //!
 //! # Access
 //!
-//! Uploading requires a token with the right to push, and pinning one with the right to pin, sent
-//! as a bearer token or as the password of any user name. A token with the right to read also
-//! grants access to a cache that is not public.
+//! Uploading requires a token with the right to push, pinning one with the right to pin, and
+//! reading pins one with the right to read or to pin, also in a public cache. Tokens are sent as
+//! bearer tokens or as the password of any user name. A token with the right to read also grants
+//! access to a cache that is not public.
 //!
 //! # Errors
 //!
@@ -163,6 +164,8 @@ impl Uploads {
             (Method::Put, _) => true,
             (method, target) if target.is_below_upload => match target.kind {
                 Kind::CacheInfo | Kind::Narinfo(_) | Kind::Push(_) => true,
+                // The right to pin suffices, which is checked with the request.
+                Kind::Pins | Kind::Pin(_) => true,
                 Kind::Nar(_) => method == Method::Head,
                 _ => false,
             },
@@ -195,10 +198,12 @@ impl Uploads {
         let head = request.head();
         let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         let _patience = self.stored.start_patience();
+        let has_own_methods = matches!(target.kind, Kind::Push(_) | Kind::Pins | Kind::Pin(_));
         match head.method() {
-            method if method == Method::Put || matches!(target.kind, Kind::Push(_)) => {
+            method if method == Method::Put || has_own_methods => {
                 let response = match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
+                    Kind::Pins => self.pins(context, request),
                     Kind::Pin(name) => self.pin(context, request, name.as_ref()),
                     _ => self.put(context, request, &target),
                 };
@@ -300,7 +305,7 @@ impl Uploads {
                 Ok(ok("accepted"))
             }
             Kind::Realisation(id) => self.put_realisation(context, source, token, id),
-            Kind::Nar(_) | Kind::Push(_) | Kind::Pin(_) | Kind::Unknown => {
+            Kind::Nar(_) | Kind::Push(_) | Kind::Pins | Kind::Pin(_) | Kind::Unknown => {
                 Ok(Fixed::NotFound.response())
             }
         }

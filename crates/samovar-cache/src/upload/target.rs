@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Log(StorePath),
     DebugInfo,
     Realisation(RealisationId),
+    /// `pin/`: the list of pins.
+    Pins,
     /// A URL below `pin/`. `None`: the rest is not the name of a pin.
     Pin(Option<PinName>),
     /// A URL below `push/`. `None`: the push protocol has no such URL.
@@ -44,6 +46,7 @@ impl Target {
         let of = |folder: &[u8]| below.and_then(|below| below.strip_prefix(folder));
         let kind = match (of(b"push/"), of(b"pin/")) {
             (Some(path), _) => Kind::Push(push_target::Target::of(path)),
+            (_, Some(b"")) => Kind::Pins,
             (_, Some(name)) => Kind::Pin(pin_name(name)),
             _ => rest.map_or(Kind::Unknown, kind),
         };
@@ -135,7 +138,8 @@ mod tests {
         let is = |text: &str| Some(Some(text.to_owned()));
         assert_eq!(name("/upload/pin/main"), is("main"));
         assert_eq!(name("/upload/pin/a%2Fb%20%C3%A4"), is("a/b \u{e4}"));
-        for wrong in ["", "a/b", "a%0a", "a%2", "%FF"] {
+        assert_eq!(of("/upload/pin/").kind, Kind::Pins);
+        for wrong in ["a/b", "a%0a", "a%2", "%FF"] {
             assert_eq!(name(&format!("/upload/pin/{wrong}")), Some(None), "{wrong}");
         }
         for other in ["/pin/main", "/upload/pin"] {

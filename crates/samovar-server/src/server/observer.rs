@@ -163,7 +163,7 @@ impl Logs {
             Event::PasswordVerified => (Some(Count::PasswordVerified), Line::None),
             Event::PathUploaded { .. } => (Some(Count::PathUploaded), Limited(Info, paths)),
             Event::UploadConflict { .. } => (Some(Count::UploadConflict), Limited(Warning, paths)),
-            Event::PathPinned { .. } => (None, Limited(Info, paths)),
+            Event::PathPinned { .. } | Event::PinRemoved { .. } => (None, Limited(Info, paths)),
             Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
             Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
         }

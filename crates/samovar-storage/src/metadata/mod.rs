@@ -31,7 +31,10 @@ pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath,
 };
-pub use pin::{NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, Pin, PinName, PinNameError, Pinned};
+pub use pin::{
+    Condition, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, Pin, PinName,
+    PinNameError, PinText, PinTextError, Pinned, Pins, Tags, Unpin, Unpinned,
+};
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;
 pub(crate) use sqlite::{SCHEMA, all_caches, all_tokens};
@@ -195,7 +198,7 @@ impl Published {
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
 pub trait Metadata:
-    Caches + Overview + PushMetadata + Rows + std::fmt::Debug + Send + Sync
+    Caches + Overview + Pins + PushMetadata + Rows + std::fmt::Debug + Send + Sync
 {
     /// Returns how callers wait for this database.
     fn waits(&self) -> &Waits;
@@ -525,36 +528,6 @@ pub trait Metadata:
     ///
     /// Any [`StorageError`].
     fn set_collected(&self) -> Result<(), StorageError>;
-
-    /// Pins a path of a cache, and revives the path if it is condemned.
-    ///
-    /// If the newest generation of the pin already names the path, only its expiry changes.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError>;
-
-    /// Returns all pins, sorted by cache and name, the newest generation first.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn pins(&self) -> Result<Vec<Pin>, StorageError>;
-
-    /// Removes all generations of a pin. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError>;
-
-    /// Removes the pins that have expired. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn remove_expired_pins(&self) -> Result<usize, StorageError>;
 }
 
 /// The properties of a token to add.

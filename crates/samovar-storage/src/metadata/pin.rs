@@ -1,9 +1,73 @@
-//! Types for pins.
+//! [`Pins`]: the part of the database for pins, and its types.
 
 use std::fmt;
 use std::str::FromStr;
 
 use samovar_nix::{Glob, HashPart, StorePath};
+
+use super::CacheId;
+use crate::error::StorageError;
+
+/// The part of [`Metadata`](super::Metadata) for pins.
+///
+/// A pin has generations. A number never stands for two generations of a pin: after a removal, the
+/// next generation gets a higher number than each one before.
+pub trait Pins {
+    /// Pins a path of a cache, and revives the path if it is condemned.
+    ///
+    /// If the newest generation of the pin already has the path, only its expiry changes, and the
+    /// condition of the request is ignored: the request is probably a repetition.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError>;
+
+    /// Returns all pins, sorted by cache and name, the newest generation first. Includes
+    /// generations that have expired and are not removed yet.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn pins(&self) -> Result<Vec<Pin>, StorageError>;
+
+    /// Returns the generations of a pin that have not expired, newest first. A cache that is being
+    /// deleted has none.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn generations(&self, cache: CacheId, name: &PinName) -> Result<Vec<Pin>, StorageError>;
+
+    /// Returns the newest generation of each pin of a cache that has one that has not expired,
+    /// sorted by name. A cache that is being deleted has none.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn newest_pins(&self, cache: CacheId) -> Result<Vec<Pin>, StorageError>;
+
+    /// Removes all generations of a pin. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError>;
+
+    /// Removes a pin, or one generation of it, for a client.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn unpin(&self, removal: &Unpin) -> Result<Unpinned, StorageError>;
+
+    /// Removes the generations that have expired. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn remove_expired_pins(&self) -> Result<usize, StorageError>;
+}
 
 /// Maximum length of the name of a pin, in bytes.
 pub const PIN_NAME_LEN_MAX: usize = 255;
@@ -17,6 +81,12 @@ impl PinName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns whether the pattern of a token permits the name. `/` counts as `-`, as in the names
+    /// of store paths, which cannot contain `/`.
+    pub(crate) fn is_permitted(&self, names: &Glob) -> bool {
+        names.matches(&self.0.replace('/', "-"))
     }
 }
 
@@ -42,7 +112,39 @@ impl fmt::Display for PinName {
     }
 }
 
-/// A pin: a named path that the collector keeps, with its closure.
+/// Maximum length of the host or the message of a generation, in bytes.
+pub const PIN_TEXT_LEN_MAX: usize = 1024;
+
+/// The host or the message of a generation, as the client stated it: 1 to 1024 bytes. It may
+/// contain control characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinText(String);
+
+impl PinText {
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Error: the text is not the host or the message of a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a host or a message must have 1 to {PIN_TEXT_LEN_MAX} bytes")]
+pub struct PinTextError;
+
+impl FromStr for PinText {
+    type Err = PinTextError;
+
+    fn from_str(text: &str) -> Result<Self, PinTextError> {
+        match (1..=PIN_TEXT_LEN_MAX).contains(&text.len()) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(PinTextError),
+        }
+    }
+}
+
+/// A generation of a pin: a named path that the collector keeps, with its closure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     /// Name of the cache.
@@ -57,6 +159,13 @@ pub struct Pin {
     pub created_at: i64,
     /// Time of expiry, in seconds since 1970. `None`: the pin never expires.
     pub expires_at: Option<i64>,
+    /// Name of the token with which the generation was added. `None`: the operator added it, or it
+    /// was added before schema 7.
+    pub token: Option<String>,
+    /// The client's host, as the client stated it.
+    pub host: Option<String>,
+    /// The client's message, such as the reason for the generation.
+    pub message: Option<String>,
 }
 
 /// A pin to add to a cache.
@@ -75,6 +184,56 @@ pub struct NewPin {
     /// Row number of the client's token, which must be valid and permit the names. `None`: the
     /// operator adds the pin.
     pub token: Option<i64>,
+    /// The client's host. A generation keeps the host with which it was added.
+    pub host: Option<PinText>,
+    /// The client's message. A generation keeps the message with which it was added.
+    pub message: Option<PinText>,
+    /// The generations on which the pin may be added.
+    pub condition: Condition,
+}
+
+/// Condition of a change of a pin: the fields `If-Match` and `If-None-Match` of a request, whose
+/// entity tags are generations. The default always holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// The newest generation must be one of these.
+    pub only: Option<Tags>,
+    /// The newest generation must be none of these.
+    pub except: Option<Tags>,
+}
+
+/// Generations in a [`Condition`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tags {
+    /// `*`: every generation.
+    Any,
+    /// These generations.
+    Listed(Vec<i64>),
+}
+
+impl Tags {
+    /// Returns whether the newest generation is one of these. `None`: the pin does not exist.
+    #[must_use]
+    pub fn contain(&self, newest: Option<i64>) -> bool {
+        match self {
+            Self::Any => newest.is_some(),
+            Self::Listed(tags) => newest.is_some_and(|newest| tags.contains(&newest)),
+        }
+    }
+}
+
+impl Condition {
+    /// Returns whether the condition holds. `newest`: the pin's newest generation, or `None` if the
+    /// pin does not exist.
+    #[must_use]
+    pub fn holds(&self, newest: Option<i64>) -> bool {
+        let is_only = self.only.as_ref().is_none_or(|tags| tags.contain(newest));
+        let is_except = self
+            .except
+            .as_ref()
+            .is_some_and(|tags| tags.contain(newest));
+        is_only && !is_except
+    }
 }
 
 /// Maximum number of pins of a cache up to which clients may add pins. Each generation counts.
@@ -95,6 +254,38 @@ pub enum Pinned {
     /// A client cannot add another pin: the cache has [`PIN_COUNT_MAX`] of them. Nothing was
     /// changed.
     TooMany,
+    /// The condition does not hold. Contains the newest generation, or `None` if the pin does not
+    /// exist. Nothing was changed.
+    Changed(Option<i64>),
+}
+
+/// The generations of a pin to remove for a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unpin {
+    /// The cache.
+    pub cache: CacheId,
+    /// Name of the pin.
+    pub name: PinName,
+    /// The generation to remove. `None`: all generations.
+    pub generation: Option<i64>,
+    /// Row number of the client's token, which must be valid and permit the name.
+    pub token: i64,
+    /// The newest generations with which generations may be removed.
+    pub condition: Condition,
+}
+
+/// The outcome of removing generations of a pin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unpinned {
+    /// The number of generations that were removed. 0: there were none, which is a success even if
+    /// the condition does not hold, because the request is probably a repetition.
+    Done(usize),
+    /// The token was revoked or has expired. Nothing was changed.
+    TokenInvalid,
+    /// The token permits only pins whose name matches this pattern. Nothing was changed.
+    OtherName(Glob),
+    /// The condition does not hold. Contains the newest generation. Nothing was changed.
+    Changed(Option<i64>),
 }
 
 #[cfg(test)]
@@ -109,6 +300,49 @@ mod tests {
         }
         for wrong in ["", "a\n", "\u{7f}", &format!("{longest}a")] {
             assert_eq!(wrong.parse::<PinName>(), Err(PinNameError), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_slash_counts_as_a_dash_in_patterns() {
+        let names = Glob::new("mr-*");
+        for (name, expected) in [
+            ("mr-1", true),
+            ("mr/1", true),
+            ("mr", false),
+            ("a/mr-1", false),
+        ] {
+            let name: PinName = name.parse().unwrap();
+            assert_eq!(name.is_permitted(&names), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_texts() {
+        let longest = "\n".repeat(PIN_TEXT_LEN_MAX);
+        assert_eq!(longest.parse::<PinText>().unwrap().as_str(), longest);
+        for wrong in [String::new(), format!("{longest}a")] {
+            assert_eq!(wrong.parse::<PinText>(), Err(PinTextError));
+        }
+    }
+
+    #[test]
+    fn conditions() {
+        let listed = |tags: &[i64]| Some(Tags::Listed(tags.to_vec()));
+        let holds = |only: &Option<Tags>, except: &Option<Tags>, newest| {
+            let (only, except) = (only.clone(), except.clone());
+            Condition { only, except }.holds(newest)
+        };
+        let (any, none) = (Some(Tags::Any), None);
+        for newest in [None, Some(1), Some(2)] {
+            assert!(holds(&none, &none, newest));
+            assert_eq!(holds(&any, &none, newest), newest.is_some());
+            assert_eq!(holds(&none, &any, newest), newest.is_none());
+            assert_eq!(holds(&listed(&[2]), &none, newest), newest == Some(2));
+            assert_eq!(holds(&none, &listed(&[2]), newest), newest != Some(2));
+            assert_eq!(holds(&listed(&[1, 2]), &none, newest), newest.is_some());
+            assert!(!holds(&listed(&[]), &none, newest));
+            assert!(!holds(&listed(&[2]), &any, newest));
         }
     }
 }

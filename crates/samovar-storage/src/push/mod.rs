@@ -20,7 +20,6 @@ pub(crate) mod joins;
 mod pack;
 mod parts;
 mod publish;
-pub mod recipe;
 pub mod wire;
 
 use std::collections::HashSet;

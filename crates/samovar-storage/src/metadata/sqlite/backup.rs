@@ -4,30 +4,39 @@ use rusqlite::{Connection, Transaction};
 
 use crate::error::StorageError;
 
-const DUMP: [&str; 3] = [
+const DUMP: [&str; 4] = [
     "select json_object('kind', 'token', 'hash', hex(hash), 'name', name, 'cache', cache, \
      'names', names, 'rights', rights, 'created_at', created_at, 'expires_at', expires_at, \
      'revoked_at', revoked_at) from token order by id",
     "select json_object('kind', 'pin', 'cache', cache.name, 'name', pin.name, \
      'generation', generation, 'path', hex(hash_part), 'created_at', pin.created_at, \
-     'expires_at', expires_at) from pin join path on path.id = path_id \
+     'expires_at', expires_at, 'token', token_name, 'host', host, 'message', message) \
+     from pin join path on path.id = path_id \
      join cache on cache.id = pin.cache_id order by pin.id",
+    "select json_object('kind', 'removed-pin', 'cache', cache.name, 'name', removed_pin.name, \
+     'generation', generation, 'removed_at', removed_at) \
+     from removed_pin join cache on cache.id = cache_id order by cache_id, removed_pin.name",
     "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
      'day', used_on) from path join cache on cache.id = cache_id order by path.id",
 ];
 
 /// Each statement is run with every line, and changes nothing for lines of another kind.
-const RESTORE: [&str; 3] = [
+const RESTORE: [&str; 4] = [
     "insert or ignore into token \
      (hash, name, cache, names, rights, created_at, expires_at, revoked_at) \
      select unhex(?1 ->> 'hash'), ?1 ->> 'name', ?1 ->> 'cache', ?1 ->> 'names', \
      ?1 ->> 'rights', ?1 ->> 'created_at', ?1 ->> 'expires_at', ?1 ->> 'revoked_at' \
      where ?1 ->> 'kind' = 'token'",
-    "insert or ignore into pin (cache_id, name, generation, path_id, created_at, expires_at) \
+    "insert or ignore into pin (cache_id, name, generation, path_id, created_at, expires_at, \
+     token_name, host, message) \
      select cache.id, ?1 ->> 'name', ?1 ->> 'generation', path.id, ?1 ->> 'created_at', \
-     ?1 ->> 'expires_at' from cache join path on path.cache_id = cache.id \
+     ?1 ->> 'expires_at', ?1 ->> 'token', ?1 ->> 'host', ?1 ->> 'message' \
+     from cache join path on path.cache_id = cache.id \
      where ?1 ->> 'kind' = 'pin' and cache.name = ?1 ->> 'cache' \
      and hash_part = unhex(?1 ->> 'path')",
+    "insert or ignore into removed_pin (cache_id, name, generation, removed_at) \
+     select id, ?1 ->> 'name', ?1 ->> 'generation', ?1 ->> 'removed_at' from cache \
+     where ?1 ->> 'kind' = 'removed-pin' and cache.name = ?1 ->> 'cache'",
     "update path set used_on = ?1 ->> 'day' where ?1 ->> 'kind' = 'use' \
      and cache_id = (select id from cache where name = ?1 ->> 'cache') \
      and hash_part = unhex(?1 ->> 'path')",
@@ -61,4 +70,55 @@ pub(super) fn restore(transaction: &Transaction<'_>, lines: &[String]) -> Result
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema;
+    use super::*;
+
+    fn database() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut connection).unwrap();
+        connection
+            .execute_batch(
+                "insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+                 insert into nar values \
+                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+                 insert into path values \
+                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null);",
+            )
+            .unwrap();
+        connection
+    }
+
+    #[test]
+    fn restored_pins_have_their_origin_and_their_numbers() {
+        let connection = database();
+        connection
+            .execute_batch(
+                "insert into pin values (1, 1, 'main', 4, 1, 5, 9, 'ci', 'box', 'a message'), \
+                     (2, 1, 'main', 5, 1, 6, null, null, null, null), \
+                     (3, 1, 'gone', 7, 1, 6, null, null, null, null); \
+                 delete from pin where name = 'gone';",
+            )
+            .unwrap();
+        let dumped = |connection: &Connection| {
+            let mut lines = Vec::new();
+            let mut write = |line: &str| {
+                lines.push(line.to_owned());
+                Ok(())
+            };
+            dump(connection, &mut write).unwrap();
+            lines
+        };
+        let lines = dumped(&connection);
+        assert!(lines.iter().any(|line| line.contains("\"a message\"")));
+        assert!(lines.iter().any(|line| line.contains("\"removed-pin\"")));
+        let mut other = database();
+        let transaction = other.transaction().unwrap();
+        restore(&transaction, &lines).unwrap();
+        transaction.commit().unwrap();
+        assert_eq!(dumped(&other), lines);
+    }
 }

@@ -140,6 +140,7 @@ fn purge(
     {
         return Ok(());
     }
+    transaction.execute("delete from removed_pin where cache_id = ?1", [cache.0])?;
     transaction.execute("update cache set deletion = 2 where id = ?1", [cache.0])?;
     Ok(())
 }

@@ -36,8 +36,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewPin, NewRealisation,
-    NewToken, Pin, Pinned, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
+    CacheId, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewRealisation, NewToken,
+    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -402,21 +402,5 @@ impl Metadata for Sqlite {
 
     fn set_collected(&self) -> Result<(), StorageError> {
         totals::set_collected(&*self.writer()?, self.now())
-    }
-
-    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError> {
-        self.write(|transaction| pins::add(transaction, new, self.now()))
-    }
-
-    fn pins(&self) -> Result<Vec<Pin>, StorageError> {
-        self.read(pins::all)
-    }
-
-    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError> {
-        pins::remove(&*self.writer()?, cache, name)
-    }
-
-    fn remove_expired_pins(&self) -> Result<usize, StorageError> {
-        pins::remove_expired(&*self.writer()?, self.now())
     }
 }

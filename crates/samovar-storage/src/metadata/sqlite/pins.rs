@@ -1,24 +1,83 @@
 //! Statements about pins.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, Transaction, params};
 use samovar_nix::{Glob, HashPart};
 
-use super::paths;
-use super::rows::{damaged, path_of};
+use super::rows::{damaged, is_shown, path_of};
 use super::tokens::{self, Permit};
+use super::{Sqlite, paths};
 use crate::error::StorageError;
-use crate::metadata::{NewPin, PIN_COUNT_MAX, Pin, Pinned};
+use crate::metadata::{
+    CacheId, Metadata as _, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Pins, Unpin,
+    Unpinned,
+};
+
+/// Maximum number of removed pins of a cache whose newest generation is recorded. It limits what
+/// clients that add and remove pins store.
+const REMOVED_COUNT_MAX: u32 = 10_000;
 
 const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.name, \
-                       pin.created_at, expires_at \
+                       pin.created_at, expires_at, token_name, host, message \
                        from pin join cache on cache.id = pin.cache_id \
                        join path on path.id = pin.path_id";
 
-pub(super) fn add(
-    transaction: &Transaction<'_>,
-    new: &NewPin,
-    now: i64,
-) -> Result<Pinned, StorageError> {
+impl Pins for Sqlite {
+    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError> {
+        self.write(|transaction| add(transaction, new, self.now()))
+    }
+
+    fn pins(&self) -> Result<Vec<Pin>, StorageError> {
+        self.read(|connection| {
+            let query = format!("{COLUMNS} order by cache.name, pin.name, generation desc");
+            select(connection, &query, [])
+        })
+    }
+
+    fn generations(&self, cache: CacheId, name: &PinName) -> Result<Vec<Pin>, StorageError> {
+        self.read(|connection| {
+            let query = format!(
+                "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and deletion = 0 \
+                 and (expires_at is null or expires_at > ?3) order by generation desc"
+            );
+            select(
+                connection,
+                &query,
+                params![cache.0, name.as_str(), self.now()],
+            )
+        })
+    }
+
+    fn newest_pins(&self, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
+        self.read(|connection| {
+            let query = format!(
+                "{COLUMNS} where pin.cache_id = ?1 and deletion = 0 \
+                 and (expires_at is null or expires_at > ?2) and not exists \
+                     (select 1 from pin as newer where newer.cache_id = ?1 \
+                      and newer.name = pin.name and newer.generation > pin.generation \
+                      and (newer.expires_at is null or newer.expires_at > ?2)) \
+                 order by pin.name"
+            );
+            select(connection, &query, params![cache.0, self.now()])
+        })
+    }
+
+    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError> {
+        let delete =
+            "delete from pin where name = ?2 and cache_id = (select id from cache where name = ?1)";
+        Ok(self.writer()?.execute(delete, params![cache, name])?)
+    }
+
+    fn unpin(&self, removal: &Unpin) -> Result<Unpinned, StorageError> {
+        self.write(|transaction| remove(transaction, removal, self.now()))
+    }
+
+    fn remove_expired_pins(&self) -> Result<usize, StorageError> {
+        let delete = "delete from pin where expires_at <= ?1";
+        Ok(self.writer()?.execute(delete, [self.now()])?)
+    }
+}
+
+fn add(transaction: &Transaction<'_>, new: &NewPin, now: i64) -> Result<Pinned, StorageError> {
     let found: Option<(i64, i64, String)> = transaction
         .query_row(
             "select path.id, cache.id, path.name from path join cache on cache.id = cache_id \
@@ -30,8 +89,7 @@ pub(super) fn add(
     let Some((path, cache, path_name)) = found else {
         return Ok(Pinned::NotFound);
     };
-    let name = new.name.as_str();
-    let has_names = |names: &Glob| names.matches(name) && names.matches(&path_name);
+    let has_names = |names: &Glob| new.name.is_permitted(names) && names.matches(&path_name);
     if let Some(token) = new.token {
         match tokens::permit(transaction, token, now, has_names)? {
             Permit::Granted => {}
@@ -39,45 +97,86 @@ pub(super) fn add(
             Permit::OtherName(names) => return Ok(Pinned::OtherName(names)),
         }
     }
-    let newest: Option<(i64, i64)> = transaction
-        .query_row(
-            "select generation, path_id from pin where cache_id = ?1 and name = ?2 \
-             order by generation desc limit 1",
-            params![cache, name],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .optional()?;
-    let (generation, is_new) = match newest {
-        Some((generation, same)) if same == path => (generation, false),
-        Some((generation, _other)) => (generation + 1, true),
-        None => (1, true),
+    let name = new.name.as_str();
+    let newest = newest(transaction, cache, name, now)?;
+    let same = newest.filter(|(_, newest)| *newest == path);
+    let newest = newest.map(|(generation, _)| generation);
+    if same.is_none() && !new.condition.holds(newest) {
+        return Ok(Pinned::Changed(newest));
+    }
+    let (generation, is_new) = match same {
+        Some((generation, _)) => (generation, false),
+        None => (next_generation(transaction, cache, name)?, true),
     };
-    let last_removed = new.keep.map_or(0, |keep| generation - i64::from(keep));
-    if new.token.is_some() && is_new {
-        // Generations that `keep` removes do not count.
-        let count: u32 = transaction.query_row(
-            "select count(*) from pin \
-             where cache_id = ?1 and not (name = ?2 and generation <= ?3)",
-            params![cache, name, last_removed],
-            |row| row.get(0),
-        )?;
-        if count >= PIN_COUNT_MAX {
-            return Ok(Pinned::TooMany);
-        }
+    if new.token.is_some() && is_new && is_full(transaction, cache, new)? {
+        return Ok(Pinned::TooMany);
     }
     paths::record_use(transaction, path, now)?;
     insert(transaction, new, (cache, path, generation), now)?;
     transaction.execute(
-        "delete from pin where cache_id = ?1 and name = ?2 and generation <= ?3",
-        params![cache, name, last_removed],
+        "delete from removed_pin where cache_id = ?1 and name = ?2",
+        params![cache, name],
     )?;
+    if let Some(keep) = new.keep {
+        transaction.execute(
+            "delete from pin where cache_id = ?1 and name = ?2 and generation <= \
+                 (select generation from pin where cache_id = ?1 and name = ?2 \
+                  order by generation desc limit 1 offset ?3)",
+            params![cache, name, keep],
+        )?;
+    }
     let query = format!("{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation = ?3");
-    let mut statement = transaction.prepare(&query)?;
-    let mut rows = statement.query(params![cache, name, generation])?;
-    let row = rows
-        .next()?
-        .ok_or_else(|| damaged("the new pin is missing"))?;
-    Ok(Pinned::Done(pin_of(row)?))
+    let pin = select(transaction, &query, params![cache, name, generation])?.pop();
+    Ok(Pinned::Done(
+        pin.ok_or_else(|| damaged("the new pin is missing"))?,
+    ))
+}
+
+/// Removes the expired generations of a pin. Returns its newest generation and the row number of
+/// that one's path, or `None` if no generation is left.
+fn newest(
+    transaction: &Transaction<'_>,
+    cache: i64,
+    name: &str,
+    now: i64,
+) -> Result<Option<(i64, i64)>, StorageError> {
+    transaction.execute(
+        "delete from pin where cache_id = ?1 and name = ?2 and expires_at <= ?3",
+        params![cache, name, now],
+    )?;
+    let newest = transaction.query_row(
+        "select generation, path_id from pin where cache_id = ?1 and name = ?2 \
+         order by generation desc limit 1",
+        params![cache, name],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    );
+    Ok(newest.optional()?)
+}
+
+fn next_generation(
+    transaction: &Transaction<'_>,
+    cache: i64,
+    name: &str,
+) -> Result<i64, StorageError> {
+    Ok(transaction.query_row(
+        "select coalesce(max(generation), 0) + 1 from \
+             (select generation from pin where cache_id = ?1 and name = ?2 \
+              union all select generation from removed_pin where cache_id = ?1 and name = ?2)",
+        params![cache, name],
+        |row| row.get(0),
+    )?)
+}
+
+/// Returns whether a new generation would exceed the limit of the cache for clients. Generations
+/// that it replaces do not count.
+fn is_full(transaction: &Transaction<'_>, cache: i64, new: &NewPin) -> Result<bool, StorageError> {
+    let (all, own): (i64, i64) = transaction.query_row(
+        "select count(*), coalesce(sum(name = ?2), 0) from pin where cache_id = ?1",
+        params![cache, new.name.as_str()],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    let replaced = new.keep.map_or(0, |keep| own - (i64::from(keep) - 1));
+    Ok(all - replaced.max(0) >= i64::from(PIN_COUNT_MAX))
 }
 
 /// Inserts a generation of a pin. If it exists, only its expiry changes.
@@ -88,8 +187,9 @@ fn insert(
     now: i64,
 ) -> Result<(), StorageError> {
     transaction.execute(
-        "insert into pin (cache_id, name, generation, path_id, created_at, expires_at) \
-         values (?1, ?2, ?3, ?4, ?5, ?6) \
+        "insert into pin (cache_id, name, generation, path_id, created_at, expires_at, \
+             token_name, host, message) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, (select name from token where id = ?7), ?8, ?9) \
          on conflict (cache_id, name, generation) do update set expires_at = excluded.expires_at",
         params![
             cache,
@@ -97,36 +197,70 @@ fn insert(
             generation,
             path,
             now,
-            new.expires_at
+            new.expires_at,
+            new.token,
+            new.host.as_ref().map(PinText::as_str),
+            new.message.as_ref().map(PinText::as_str),
         ],
     )?;
     Ok(())
 }
 
-pub(super) fn all(connection: &Connection) -> Result<Vec<Pin>, StorageError> {
-    let query = format!("{COLUMNS} order by cache.name, pin.name, generation desc");
-    let mut statement = connection.prepare(&query)?;
-    let mut rows = statement.query([])?;
+fn remove(
+    transaction: &Transaction<'_>,
+    removal: &Unpin,
+    now: i64,
+) -> Result<Unpinned, StorageError> {
+    let is_permitted = |names: &Glob| removal.name.is_permitted(names);
+    match tokens::permit(transaction, removal.token, now, is_permitted)? {
+        Permit::Granted => {}
+        Permit::Invalid => return Ok(Unpinned::TokenInvalid),
+        Permit::OtherName(names) => return Ok(Unpinned::OtherName(names)),
+    }
+    let (cache, name) = (removal.cache.0, removal.name.as_str());
+    let newest = newest(transaction, cache, name, now)?;
+    let newest = newest.map(|(generation, _)| generation);
+    let exists: bool = transaction.query_row(
+        concat!(
+            "select ",
+            is_shown!("?1"),
+            " and exists (select 1 from pin where cache_id = ?1 and name = ?2 \
+             and (?3 is null or generation = ?3))"
+        ),
+        params![cache, name, removal.generation],
+        |row| row.get(0),
+    )?;
+    if !exists {
+        return Ok(Unpinned::Done(0));
+    }
+    if !removal.condition.holds(newest) {
+        return Ok(Unpinned::Changed(newest));
+    }
+    let count = transaction.execute(
+        "delete from pin where cache_id = ?1 and name = ?2 and (?3 is null or generation = ?3)",
+        params![cache, name, removal.generation],
+    )?;
+    transaction.execute(
+        "delete from removed_pin where cache_id = ?1 and removed_at < \
+             (select removed_at from removed_pin where cache_id = ?1 \
+              order by removed_at desc limit 1 offset ?2)",
+        params![cache, REMOVED_COUNT_MAX],
+    )?;
+    Ok(Unpinned::Done(count))
+}
+
+fn select(
+    connection: &Connection,
+    query: &str,
+    parameters: impl Params,
+) -> Result<Vec<Pin>, StorageError> {
+    let mut statement = connection.prepare_cached(query)?;
+    let mut rows = statement.query(parameters)?;
     let mut pins = Vec::new();
     while let Some(row) = rows.next()? {
         pins.push(pin_of(row)?);
     }
     Ok(pins)
-}
-
-pub(super) fn remove(
-    connection: &Connection,
-    cache: &str,
-    name: &str,
-) -> Result<usize, StorageError> {
-    Ok(connection.execute(
-        "delete from pin where name = ?2 and cache_id = (select id from cache where name = ?1)",
-        params![cache, name],
-    )?)
-}
-
-pub(super) fn remove_expired(connection: &Connection, now: i64) -> Result<usize, StorageError> {
-    Ok(connection.execute("delete from pin where expires_at <= ?1", [now])?)
 }
 
 fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
@@ -138,5 +272,8 @@ fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
         path: path_of(hash_part, &row.get::<_, String>(4)?)?,
         created_at: row.get(5)?,
         expires_at: row.get(6)?,
+        token: row.get(7)?,
+        host: row.get(8)?,
+        message: row.get(9)?,
     })
 }

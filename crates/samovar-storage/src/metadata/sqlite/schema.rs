@@ -8,17 +8,18 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-pub(crate) const SCHEMA: i64 = 6;
+pub(crate) const SCHEMA: i64 = 7;
 
 /// The SQL statements that upgrade each version to the next. The first ones create version 1 in an
 /// empty database.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
     include_str!("schema_6.sql"),
+    include_str!("schema_7.sql"),
 ];
 
 /// Upgrades the database to the present schema version, in one transaction.
@@ -113,6 +114,43 @@ mod tests {
             .unwrap();
         assert_eq!((bytes(1), bytes(2)), (100, 10));
         migrate(&mut connection).unwrap();
+    }
+
+    #[test]
+    fn pins_of_schema_6_are_migrated_without_loss() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for step in &STEPS[..6] {
+            connection.execute_batch(step).unwrap();
+        }
+        connection
+            .execute_batch(
+                "pragma foreign_keys = on; pragma user_version = 6; \
+                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+                 insert into nar values \
+                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+                 insert into path values \
+                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
+                 insert into pin values (1, 1, 'main', 1, 1, 5, 9), (2, 1, 'main', 2, 1, 6, null);",
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        let old = "select count(*) from pin where token_name is null and host is null \
+                   and message is null and created_at in (5, 6)";
+        assert_eq!(integer(&connection, old), 2);
+        // The newest removed generation is recorded, whichever row is deleted first.
+        let removed = "select coalesce(max(generation), 0) from removed_pin";
+        connection
+            .execute_batch("delete from pin where generation = 1")
+            .unwrap();
+        assert_eq!(integer(&connection, removed), 0);
+        connection
+            .execute_batch("insert into pin values (3, 1, 'main', 1, 1, 5, 9, null, null, null)")
+            .unwrap();
+        connection
+            .execute_batch("delete from pin where generation = 2; delete from pin")
+            .unwrap();
+        assert_eq!(integer(&connection, removed), 2);
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! Pins of clients: `upload/pin/<name>` (`docs/push-protocol.md`).
+
+mod condition;
+mod put;
+mod read;
+
+use samovar_http::http::{Method, Status};
+use samovar_http::{Head, Request, Response};
+use samovar_metrics::Event;
+use samovar_nix::StorePath;
+use samovar_storage::{PinError, PinName, PinNameError, PutError, StorageError};
+
+use super::authorize::Right;
+use super::get::is_denied;
+use super::{Context, Uploads, failed, refused};
+
+/// The methods of a pin.
+const ALLOWED: &str = "GET, HEAD, PUT, DELETE";
+
+impl Uploads {
+    /// Answers a request about a pin. `name`: `None` if the URL has an invalid name.
+    pub(super) fn pin(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+        name: Option<&PinName>,
+    ) -> Response {
+        let answer = match request.head().method() {
+            Method::Get | Method::Head => self.read_pin(context, request.head(), name),
+            Method::Put => self.put_pin(context, request, name),
+            Method::Delete => self.delete_pin(context, request.head(), name),
+            _ => Err(
+                refused(Status::METHOD_NOT_ALLOWED, &format!("use {ALLOWED}"))
+                    .header("Allow", ALLOWED),
+            ),
+        };
+        answer.unwrap_or_else(|refusal| refusal)
+    }
+
+    /// Answers a request for the list of pins.
+    pub(super) fn pins(&self, context: Context<'_>, request: &mut Request) -> Response {
+        let answer = match request.head().method() {
+            Method::Get | Method::Head => self.list_pins(context, request.head()),
+            // The name of the pin is missing.
+            _ => return self.pin(context, request, None),
+        };
+        answer.unwrap_or_else(|refusal| refusal)
+    }
+
+    /// Removes a pin, or one generation of it.
+    fn delete_pin(
+        &self,
+        context: Context<'_>,
+        head: Head<'_>,
+        name: Option<&PinName>,
+    ) -> Result<Response, Response> {
+        let token = self.client(context, head, Right::Pin)?;
+        let name = valid(name)?;
+        let [generation] = parameters(head, ["generation"])?;
+        let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
+        let removed = self.stored.unpin(&token, name, generation, condition);
+        let count = removed.map_err(|error| refusal(context, head, error))?;
+        if count > 0 {
+            context
+                .narinfos
+                .reader
+                .shared
+                .observer
+                .event(&Event::PinRemoved {
+                    pin: name.as_str(),
+                    count,
+                    token: &token.name,
+                });
+        }
+        let text = format!("removed {count}\nend 1\n");
+        Ok(Response::text(Status::OK, text))
+    }
+
+    /// Returns whether the cache has this uploaded path, and no policy hides it.
+    fn is_readable(&self, context: Context<'_>, path: &StorePath) -> Result<bool, StorageError> {
+        let found = self.stored.lookup(path.hash_part())?;
+        Ok(found.is_some_and(|found| found.path == *path && !is_denied(context, &found)))
+    }
+}
+
+fn valid(name: Option<&PinName>) -> Result<&PinName, Response> {
+    name.ok_or_else(|| bad_request(&PinNameError.to_string()))
+}
+
+/// Reports an error, and returns the response to it.
+fn refusal(context: Context<'_>, head: Head<'_>, error: PinError) -> Response {
+    let observer = &context.narinfos.reader.shared.observer;
+    let status = match error {
+        PinError::Storage(error) => {
+            observer.event(&Event::StorageFailed(&error));
+            return failed(head, &PutError::Storage(error));
+        }
+        // Not reported: clients that change a pin at the same time expect it.
+        PinError::Changed { newest, .. } => {
+            let response = refused(Status::PRECONDITION_FAILED, &error.to_string());
+            return match newest {
+                Some(newest) => response.header("ETag", tag(newest)),
+                None => response,
+            };
+        }
+        PinError::NotUploaded(_) => Status::CONFLICT,
+        PinError::TooMany => Status::CONTENT_TOO_LARGE,
+        _ => Status::FORBIDDEN,
+    };
+    observer.event(&Event::UploadRefused {
+        url: &head.path().escape_ascii(),
+        reason: &error,
+    });
+    refused(status, &error.to_string())
+}
+
+/// Returns the entity tag of a pin with this newest generation.
+fn tag(newest: i64) -> String {
+    format!("\"{newest}\"")
+}
+
+/// Parses the query of the URL. Returns the values of the parameters with these names, which are
+/// numbers of at least 1.
+///
+/// # Errors
+///
+/// The response names the parameter and the fix.
+fn parameters<const COUNT: usize>(
+    head: Head<'_>,
+    names: [&str; COUNT],
+) -> Result<[Option<i64>; COUNT], Response> {
+    let query = String::from_utf8_lossy(head.query().unwrap_or_default());
+    parse(&query, names).map_err(|fault| bad_request(&fault))
+}
+
+fn parse<const COUNT: usize>(
+    query: &str,
+    names: [&str; COUNT],
+) -> Result<[Option<i64>; COUNT], String> {
+    let mut values = [None; COUNT];
+    for text in query.split('&').filter(|text| !text.is_empty()) {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let at = names.iter().position(|known| *known == name);
+        let Some(at) = at else {
+            let known = match names.is_empty() {
+                true => "none".to_owned(),
+                false => names.join(" and "),
+            };
+            return Err(format!("unknown parameter {name:?}: use {known}"));
+        };
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<i64> = value.parse().ok().filter(|number| is_number && *number > 0);
+        values[at] = number;
+        if number.is_none() {
+            return Err(number_needed(name, value));
+        }
+    }
+    Ok(values)
+}
+
+fn number_needed(name: &str, value: &str) -> String {
+    format!("the parameter {name} is {value:?}: use a number of at least 1")
+}
+
+fn bad_request(text: &str) -> Response {
+    refused(Status::BAD_REQUEST, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_in_a_query() {
+        let parse = |query| parse(query, ["keep", "expires"]);
+        assert_eq!(parse(""), Ok([None, None]));
+        assert_eq!(parse("keep=1"), Ok([Some(1), None]));
+        assert_eq!(
+            parse("expires=86400&keep=9223372036854775807"),
+            Ok([Some(i64::MAX), Some(86_400)])
+        );
+        for wrong in [
+            "keep",
+            "keep=",
+            "keep=0",
+            "keep=+1",
+            "keep=-1",
+            "keep=1d",
+            "keep=9223372036854775808",
+            "expires=0",
+            "keeep=1",
+            "expires=1&x",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Clients read and remove pins, and change a pin only if nobody else has changed it since they
+//! read it.
+
+mod support;
+mod support_uploads;
+
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+
+use samovar_nix::{PublicKey, Signature};
+use samovar_storage::DATABASE;
+use support::samovar;
+use support_uploads::{MadePath, Running, Site, assert_refused, send};
+use testkit::http1::{Connection, Response};
+use testkit::process::output;
+
+/// The host and the message of a generation: the longest ones, with control characters.
+const BODY_LINES: &str = "\nhost box-1\nmessage two%0Alines%1B%5Bm\n";
+
+/// A server with uploaded paths, and a token that may pin them.
+struct Pins {
+    site: Site,
+    server: Running,
+    token: String,
+}
+
+impl Pins {
+    /// Uploads paths with these names.
+    fn new(names: &[&str]) -> (Self, Vec<String>) {
+        Self::of(Site::new(), names)
+    }
+
+    fn of(site: Site, names: &[&str]) -> (Self, Vec<String>) {
+        let server = site.start();
+        let token = site.token(&["--rights", "read,push,pin", "--name", "ci 1"]);
+        let publish = |name: &&str| {
+            let path = MadePath::new(name);
+            server.publish(&token, &path);
+            path.store_path[11..].to_owned()
+        };
+        let base_names = names.iter().map(publish).collect();
+        let pins = Self {
+            site,
+            server,
+            token,
+        };
+        (pins, base_names)
+    }
+
+    /// Sends a request below `upload/pin/`. `fields`: header lines with their line ends.
+    fn request(&self, method: &str, rest: &str, fields: &str, body: &str) -> Response {
+        let fields = format!("Authorization: Bearer {}\r\n{fields}", self.token);
+        let target = format!("/upload/pin/{rest}");
+        send(self.server.address, method, &target, &fields, body)
+    }
+
+    fn get(&self, rest: &str) -> Response {
+        self.request("GET", rest, "", "")
+    }
+
+    /// Sends a PUT with a condition. Asserts that it succeeds, and returns the generation.
+    #[track_caller]
+    fn put(&self, rest: &str, condition: &str, body: &str) -> u64 {
+        let response = self.request("PUT", rest, condition, body);
+        let text = response.text();
+        assert_eq!(response.status, 200, "{text}");
+        let generation = text.strip_prefix("pinned ").expect("a generation");
+        let (generation, _) = generation.split_once(' ').expect("a base name");
+        generation.parse().expect("is a number")
+    }
+
+    /// Returns the words of each line of a pin's log without creation times, and asserts that its
+    /// entity tag is that of the newest generation.
+    #[track_caller]
+    fn log(&self, name: &str) -> Vec<Vec<String>> {
+        let response = self.get(name);
+        let text = response.text();
+        assert_eq!(response.status, 200, "{text}");
+        let lines = text.lines().map(|line| {
+            let words = line.split(' ').map(str::to_owned);
+            words.collect::<Vec<String>>()
+        });
+        let mut lines: Vec<Vec<String>> = lines.collect();
+        let count = lines
+            .iter()
+            .filter(|words| words[0] == "generation")
+            .count();
+        assert_eq!(
+            lines.pop().expect("an end").join(" "),
+            format!("end {count}")
+        );
+        let tag = format!("\"{}\"", lines[0][1]);
+        assert_eq!(response.header("etag"), Some(&*tag));
+        lines.retain(|words| words[0] == "generation");
+        for words in &mut lines {
+            assert!(words.remove(3).parse::<u64>().is_ok(), "{text}");
+        }
+        lines
+    }
+
+    /// Runs statements on the database of the storage.
+    fn sql(&self, statements: &str) {
+        let statements = format!("pragma busy_timeout = 10000; {statements}");
+        let mut command = Command::new("sqlite3");
+        output(
+            command
+                .arg(self.site.storage().join(DATABASE))
+                .arg(statements),
+        );
+    }
+}
+
+/// Returns the line of a generation without its creation time, as [`Pins::log`] does.
+fn line(generation: u64, path: &str, rest: &str) -> Vec<String> {
+    let line = format!("generation {generation} {path} {rest}");
+    line.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn a_condition_decides_whether_a_pin_changes() {
+    let (pins, paths) = Pins::new(&["one", "two", "three"]);
+    let none = "If-None-Match: *\r\n";
+    let refused = pins.request("PUT", "main", "If-Match: \"1\"\r\n", &paths[0]);
+    assert_refused(&refused, 412, &["\"main\" does not exist"]);
+    assert_eq!(refused.header("etag"), None);
+    assert_eq!(pins.get("main").status, 404);
+
+    assert_eq!(pins.put("main", none, &paths[0]), 1);
+    // The repetition of a request whose response was lost succeeds, and changes nothing.
+    assert_eq!(pins.put("main", none, &paths[0]), 1);
+    let refused = pins.request("PUT", "main", none, &paths[1]);
+    assert_refused(&refused, 412, &["newest generation", "\"main\" is 1"]);
+    assert_eq!(refused.header("etag"), Some("\"1\""));
+
+    assert_eq!(pins.put("main", "If-Match: \"1\"\r\n", &paths[1]), 2);
+    assert_eq!(pins.put("main", "If-Match: \"1\"\r\n", &paths[1]), 2);
+    for stale in ["\"1\"", "\"3\"", "\"a\"", "W/\"2\""] {
+        let refused = pins.request("PUT", "main", &format!("If-Match: {stale}\r\n"), &paths[2]);
+        assert_refused(&refused, 412, &["\"main\" is 2"]);
+    }
+    assert_eq!(pins.log("main").len(), 2);
+    assert_eq!(pins.put("main", "If-Match: \"7\", \"2\"\r\n", &paths[2]), 3);
+    assert_eq!(pins.put("main", "If-Match: *\r\n", &paths[0]), 4);
+    assert_eq!(pins.put("main", "If-None-Match: \"3\"\r\n", &paths[1]), 5);
+    // Both conditions must hold; several lines of a field are one list.
+    for both in [
+        "If-Match: \"5\"\r\nIf-None-Match: *\r\n",
+        "If-None-Match: \"4\"\r\nIf-None-Match: \"5\"\r\n",
+    ] {
+        assert_eq!(pins.request("PUT", "main", both, &paths[0]).status, 412);
+    }
+    for wrong in ["1", "\"1", "", "\"1\" \"2\""] {
+        for field in ["If-Match", "If-None-Match"] {
+            let fields = format!("{field}: {wrong}\r\n");
+            for method in ["PUT", "DELETE", "GET"] {
+                let refused = pins.request(method, "main", &fields, &paths[0]);
+                assert_refused(&refused, 400, &[field, "in quotes"]);
+            }
+        }
+    }
+    assert_eq!(pins.put("main", "", &paths[0]), 6, "without a condition");
+}
+
+#[test]
+fn one_of_two_clients_wins_each_round() {
+    const ROUND_COUNT: u64 = 100;
+    let (pins, paths) = Pins::new(&["a0", "a1", "b0", "b1", "start"]);
+    assert_eq!(pins.put("main", "If-None-Match: *\r\n", &paths[4]), 1);
+    let barrier = Barrier::new(2);
+    // Sends a change of generation `round`. The path differs from that of the round before.
+    let client = |own: &[String]| {
+        let mut connection = Connection::connect(pins.server.address);
+        let rounds = (1..=ROUND_COUNT).map(|round| {
+            let path = &own[usize::from(round % 2 == 0)];
+            barrier.wait();
+            connection.send(format!(
+                "PUT /upload/pin/main HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n\
+                 If-Match: \"{round}\"\r\nContent-Length: {}\r\n\r\n{path}",
+                pins.token,
+                path.len()
+            ));
+            let response = connection.response(false);
+            let is_won = match response.status {
+                200 => true,
+                412 => false,
+                _ => panic!("{}: {}", response.head, response.text()),
+            };
+            let expected = format!("pinned {} {path}\nend 1\n", round + 1);
+            assert!(
+                !is_won || response.text() == expected,
+                "{}",
+                response.text()
+            );
+            // The next round begins when both clients have their response.
+            barrier.wait();
+            is_won
+        });
+        rounds.collect::<Vec<bool>>()
+    };
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| client(&paths[..2]));
+        let second = client(&paths[2..4]);
+        (first.join().expect("no panic"), second)
+    });
+    for (round, (first, second)) in first.iter().zip(&second).enumerate() {
+        assert!(first != second, "round {round}: {first} and {second}");
+    }
+    assert_eq!(pins.log("main").len() as u64, ROUND_COUNT + 1);
+}
+
+#[test]
+fn a_log_has_all_generations_and_signatures() {
+    let (pins, paths) = Pins::new(&["one", "two"]);
+    let name = "mr%2Fapp%20%C3%A4";
+    pins.put(name, "", &paths[0]);
+    let body = format!("{}{BODY_LINES}", paths[1]);
+    pins.put(&format!("{name}?expires=90000"), "", &body);
+    let log = pins.log(name);
+    let expires = log[0][3].clone();
+    assert!(expires.parse::<u64>().is_ok(), "{expires}");
+    let stated = "ci%201 box-1 two%0Alines%1B%5Bm";
+    assert_eq!(
+        log,
+        [
+            line(2, &paths[1], &format!("{expires} {stated}")),
+            line(1, &paths[0], "- ci%201 - -"),
+        ]
+    );
+
+    // The same path with another host is the same generation, and keeps its host.
+    pins.put(name, "", &format!("{}\nhost other", paths[1]));
+    assert_eq!(
+        pins.log(name)[0],
+        line(2, &paths[1], &format!("- {stated}"))
+    );
+
+    let text = pins.get(name).text();
+    let created = text.split(' ').nth(3).expect("a time");
+    let fingerprint = format!("samovar-ref;1;/nix/store;{name};2;{};{created}", paths[1]);
+    let key = PublicKey::parse(&pins.site.public_key).expect("is a key");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("sig "));
+    let signatures: Vec<Signature> = lines
+        .map(|line| Signature::parse(line).expect("is a signature"))
+        .collect();
+    assert_eq!(signatures.len(), 1, "{text}");
+    assert!(key.verify(fingerprint.as_bytes(), &signatures[0]), "{text}");
+
+    let response = pins.get(name);
+    assert_eq!(response.header("cache-control"), Some("no-store"));
+    let mut connection = Connection::connect(pins.server.address);
+    let authorization = format!("Authorization: Bearer {}", pins.token);
+    let target = format!("/upload/pin/{name}");
+    let head = connection.request("HEAD", &target, &[&authorization]);
+    assert_eq!(head.status, 200);
+    assert_eq!(head.header("etag"), Some("\"2\""));
+    assert_eq!(head.content_length(), response.body.len() as u64);
+    for (tags, status) in [
+        ("\"2\"", 304),
+        ("W/\"2\"", 304),
+        ("\"1\", \"2\"", 304),
+        ("*", 304),
+        ("\"1\"", 200),
+        ("\"3\"", 200),
+    ] {
+        let response = pins.request("GET", name, &format!("If-None-Match: {tags}\r\n"), "");
+        assert_eq!(response.status, status, "{tags}");
+        assert_eq!(response.header("etag"), Some("\"2\""), "{tags}");
+    }
+
+    // The operator's list shows what clients have stated, without control characters.
+    let mut list = samovar();
+    let list = output(
+        list.args(["pin", "list", "--storage"])
+            .arg(pins.site.storage()),
+    );
+    let expected = "host \"box-1\"  message \"two\\nlines\\u{1b}[m\"";
+    assert!(list.contains(expected), "{list}");
+}
+
+#[test]
+fn the_list_has_the_newest_generation_of_each_pin() {
+    let (pins, paths) = Pins::new(&["one", "two"]);
+    assert_eq!(pins.get("").text(), "end 0\n");
+    for (name, path) in [("b", 0), ("a%2F1", 0), ("c%20d", 1), ("b", 1)] {
+        pins.put(name, "", &paths[path]);
+    }
+    pins.put("gone?expires=5", "", &paths[0]);
+    pins.put("short", "", &paths[0]);
+    pins.put("short?expires=5", "", &paths[1]);
+    pins.sql("update pin set created_at = 7, expires_at = expires_at - 1000000");
+    let (one, two) = (&paths[0], &paths[1]);
+    let expected = format!(
+        "pin a%2F1 1 {one} 7\npin b 2 {two} 7\npin c%20d 1 {two} 7\npin short 1 {one} 7\nend 4\n"
+    );
+    let list = pins.get("");
+    assert_eq!((list.status, list.text()), (200, expected));
+    assert_eq!(list.header("cache-control"), Some("no-store"));
+    assert_eq!(pins.get("gone").status, 404);
+    assert_eq!(pins.log("short"), [line(1, one, "- ci%201 - -")]);
+    // The number of an expired generation is not used again.
+    assert_eq!(pins.put("gone", "If-None-Match: *\r\n", two), 2);
+    assert_eq!(pins.put("short", "If-Match: \"1\"\r\n", two), 3);
+
+    // A deleted cache has no pins.
+    let mut delete = samovar();
+    delete.args(["cache", "delete", "--yes", "default", "--storage"]);
+    output(delete.arg(pins.site.storage()));
+    assert_eq!(
+        (pins.get("").text(), pins.get("b").status),
+        ("end 0\n".to_owned(), 404)
+    );
+}
+
+#[test]
+fn pins_and_generations_are_removed() {
+    let (pins, paths) = Pins::new(&["one", "two", "three"]);
+    let fill = || {
+        for path in &paths {
+            pins.put("main", "", path);
+        }
+    };
+    let delete = |rest: &str, fields: &str| {
+        let response = pins.request("DELETE", rest, fields, "");
+        (response.status, response.text())
+    };
+    let removed = |count: u32| (200, format!("removed {count}\nend 1\n"));
+    let generations = || {
+        let log = pins.log("main");
+        log.iter().map(|words| words[1].clone()).collect::<Vec<_>>()
+    };
+    fill();
+    let refused = pins.request("DELETE", "main", "If-Match: \"2\"\r\n", "");
+    assert_refused(&refused, 412, &["\"main\" is 3"]);
+    assert_eq!(
+        delete("main?generation=2", "If-Match: \"3\"\r\n"),
+        removed(1)
+    );
+    assert_eq!(
+        delete("main?generation=2", "If-Match: \"3\"\r\n"),
+        removed(0)
+    );
+    assert_eq!(generations(), ["3", "1"]);
+    // The number of a removed generation is not used again: a client that has read it would take
+    // the new generation for the one that it knows.
+    assert_eq!(delete("main?generation=3", ""), removed(1));
+    assert_eq!(generations(), ["1"]);
+    assert_eq!(pins.put("main", "If-Match: \"1\"\r\n", &paths[1]), 4);
+    assert_eq!(delete("main", "If-Match: \"4\"\r\n"), removed(2));
+    assert_eq!(delete("main", "If-Match: \"4\"\r\n"), removed(0));
+    assert_eq!(pins.get("main").status, 404);
+    assert_eq!(pins.put("main", "If-None-Match: *\r\n", &paths[0]), 5);
+    // `keep` counts generations, whatever their numbers are.
+    assert_eq!(pins.put("main?keep=2", "", &paths[1]), 6);
+    assert_eq!(generations(), ["6", "5"]);
+    let mut remove = samovar();
+    remove.args(["pin", "remove", "main", "--storage"]);
+    output(remove.arg(pins.site.storage()));
+    assert_eq!(pins.put("main", "", &paths[0]), 7);
+
+    for wrong in [
+        "main?generation=0",
+        "main?generation=x",
+        "main?generations=1",
+        "",
+    ] {
+        assert_eq!(delete(wrong, "").0, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn changes_of_pins_are_logged() {
+    let (pins, paths) = Pins::new(&["one", "two"]);
+    pins.put("main", "", &paths[0]);
+    let process = &pins.server.process;
+    process.wait_for("-one was pinned as \"main\" with the token \"ci 1\"");
+    pins.put("main", "", &paths[1]);
+    assert_eq!(pins.request("DELETE", "main", "", "").status, 200);
+    process.wait_for("2 generations of the pin \"main\" were removed with the token \"ci 1\"");
+}
+
+#[test]
+fn pins_are_private_even_in_a_public_cache() {
+    let (pins, paths) = Pins::new(&["mr-app", "main"]);
+    let (site, server) = (&pins.site, &pins.server);
+    pins.put("main", "", &paths[0]);
+    let revoked = site.token(&["--rights", "read", "--name", "left"]);
+    site.revoke("left");
+    let expired = site.expired_token();
+    let pusher = site.token(&["--rights", "push"]);
+    for target in ["/upload/pin/main", "/upload/pin/", "/upload/pin/absent"] {
+        for token in ["", "smv1_unknown", expired, &revoked] {
+            assert_refused(&server.request("GET", target, token), 401, &["token"]);
+        }
+        let refused = server.request("GET", target, &pusher);
+        assert_refused(&refused, 403, &["may not read pins", "read or pin"]);
+    }
+    let reader = site.token(&["--rights", "read"]);
+    let limited = site.token(&["--rights", "pin", "--names", "mr-*"]);
+    for token in [&reader, &limited] {
+        for target in ["/upload/pin/main", "/upload/pin/"] {
+            assert_eq!(server.request("GET", target, token).status, 200);
+            assert_eq!(server.request("HEAD", target, token).status, 200);
+        }
+    }
+    for token in [&reader, &pusher] {
+        let refused = server.request("DELETE", "/upload/pin/main", token);
+        assert_refused(&refused, 403, &["may not pin"]);
+    }
+    // In the name of a pin, `/` counts as `-`.
+    let refused = server.put(&limited, "/upload/pin/ma%2Fapp", &paths[0]);
+    assert_refused(&refused, 403, &["\"ma/app\"", "\"mr-*\""]);
+    let response = server.put(&limited, "/upload/pin/mr%2Fapp", &paths[0]);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let refused = server.request("DELETE", "/upload/pin/main", &limited);
+    assert_refused(&refused, 403, &["\"main\"", "\"mr-*\""]);
+    let response = server.request("DELETE", "/upload/pin/mr%2Fapp", &limited);
+    assert_eq!(
+        (response.status, response.text()),
+        (200, "removed 1\nend 1\n".to_owned())
+    );
+    assert_eq!(pins.log("main").len(), 1);
+
+    for method in ["POST", "PATCH"] {
+        let refused = pins.request(method, "main", "", "");
+        assert_refused(&refused, 405, &["GET, HEAD, PUT, DELETE"]);
+        assert_eq!(refused.header("allow"), Some("GET, HEAD, PUT, DELETE"));
+    }
+    for (rest, part) in [
+        ("main?x=1", "\"x\""),
+        ("a%0Ab", "1 to 255"),
+        ("?x=1", "\"x\""),
+    ] {
+        assert_refused(&pins.get(rest), 400, &[part]);
+    }
+}
+
+#[test]
+fn a_token_with_the_right_to_pin_reads_pins_of_a_private_cache() {
+    let site = Site::new();
+    site.configure_empty("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
+    let (pins, paths) = Pins::of(site, &["one"]);
+    let (site, server) = (&pins.site, &pins.server);
+    pins.put("main", "", &paths[0]);
+    for rights in ["pin", "read"] {
+        let token = site.token(&["--rights", rights]);
+        for target in ["/upload/pin/main", "/upload/pin/"] {
+            assert_eq!(
+                server.request("GET", target, &token).status,
+                200,
+                "{rights}"
+            );
+        }
+    }
+    let pusher = site.token(&["--rights", "push"]);
+    let narinfo = MadePath::new("one").target();
+    assert_eq!(
+        server.request("GET", "/upload/pin/main", &pusher).status,
+        403
+    );
+    assert_eq!(server.get("/upload/pin/main").status, 403);
+    let pinner = site.token(&["--rights", "pin"]);
+    assert_eq!(server.request("GET", &narinfo, &pinner).status, 403);
+    assert_eq!(
+        server.request("DELETE", "/upload/pin/main", &pinner).status,
+        200
+    );
+}
+
+#[test]
+fn bodies_have_limits() {
+    let (pins, paths) = Pins::new(&["one"]);
+    let longest = "%61".repeat(1024);
+    let body = format!("{}\nhost {longest}\nmessage {longest}\n", paths[0]);
+    assert_eq!(pins.put("main", "", &body), 1);
+    let decoded = "a".repeat(1024);
+    assert_eq!(
+        pins.log("main"),
+        [line(1, &paths[0], &format!("- ci%201 {decoded} {decoded}"))]
+    );
+    for (rest, part) in [
+        (format!("\nhost {longest}a"), "1 to 1024 bytes"),
+        (format!("\nmessage {longest}a"), "1 to 1024 bytes"),
+        ("\nhost ".to_owned(), "1 to 1024 bytes"),
+        ("\nhost a\nhost b".to_owned(), "two lines host"),
+        ("\nuser a".to_owned(), "\"user\""),
+        ("\nmessage a b".to_owned(), "percent-encoded"),
+        (format!("\nmessage {}", "a".repeat(8000)), "more than"),
+    ] {
+        let refused = pins.request("PUT", "main", "", &format!("{}{rest}", paths[0]));
+        assert_refused(&refused, 400, &[part]);
+    }
+}
