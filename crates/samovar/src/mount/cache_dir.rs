@@ -1,0 +1,288 @@
+//! [`CacheDir`]: the directory with the files of mounted snapshots, and its limit.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::size::human;
+
+/// Environment variable that names the cache directory.
+const VARIABLE: &str = "SAMOVAR_CACHE_DIR";
+
+/// Maximum size of the cache, unless the command line states another one.
+pub(super) const SIZE_DEFAULT: u64 = 20 << 30;
+
+/// Types of file systems on which locks or holes are slow or unreliable: magic numbers of
+/// `linux/magic.h`.
+const REFUSED: [(i64, &str); 7] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "SMB"),
+    (0xfe53_4d42, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+];
+
+/// The directory with the files of all snapshots that were mounted, a folder for each.
+#[derive(Debug)]
+pub(super) struct CacheDir {
+    path: PathBuf,
+    /// In bytes.
+    size_max: u64,
+}
+
+impl CacheDir {
+    /// Opens the cache directory of the user, and creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be created, or is on a network file system.
+    pub(super) fn open(size_max: u64) -> anyhow::Result<Self> {
+        Self::at(locate()?, size_max)
+    }
+
+    fn at(path: PathBuf, size_max: u64) -> anyhow::Result<Self> {
+        create_dir(&path).with_context(|| {
+            format!("cannot create the cache directory {path:?}: set {VARIABLE} to another one")
+        })?;
+        let stat = rustix::fs::statfs(&path)
+            .with_context(|| format!("cannot read the type of the file system of {path:?}"))?;
+        if let Some(kind) = refused(stat.f_type) {
+            let error = anyhow!(
+                "the cache directory {path:?} is on {kind}, which would be slower than the mount: \
+                 set {VARIABLE} to a directory on a local disk, such as /var/tmp/samovar-$USER"
+            );
+            return Err(Failed::Usage.because(error));
+        }
+        Ok(Self { path, size_max })
+    }
+
+    /// Returns the path of a file that belongs to no snapshot.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Opens the folder of a snapshot. Calls `prepare` with the folder while no other process uses
+    /// it; so if others do, they have called it before. Returns the folder with its shared lock.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be created or locked. Errors of `prepare`.
+    pub(super) fn snapshot(
+        &self,
+        name: &str,
+        mut prepare: impl FnMut(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<(PathBuf, File)> {
+        let dir = self.path.join("snapshots").join(name);
+        let failed = || format!("cannot open the cache directory {dir:?}");
+        loop {
+            create_dir(&dir).with_context(failed)?;
+            let lock = open_lock(&dir).with_context(failed)?;
+            match lock.try_lock() {
+                Ok(()) => prepare(&dir)?,
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+            }
+            // Waits while another process prepares the folder. If the lock was exclusive, another
+            // process may take it here and remove the folder.
+            lock.lock_shared().with_context(failed)?;
+            if is_lock_of(&lock, &dir) && dir.join("marks").exists() {
+                lock.set_modified(SystemTime::now()).ok();
+                return Ok((dir, lock));
+            }
+        }
+    }
+
+    /// Removes the least recently used snapshots that are not mounted, until there is room for
+    /// another one of `len` bytes. `name`: the folder of the new one, which stays.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough room.
+    pub(super) fn make_room(&self, len: u64, name: &str) -> anyhow::Result<()> {
+        let size_max = self.size_max;
+        if len > size_max {
+            let (len, max) = (human(len), human(size_max));
+            bail!(
+                "the snapshot has {len} uncompressed, and the cache is limited to {max}: give a \
+                 larger --cache-size"
+            );
+        }
+        let mut found = Vec::new();
+        let folders = fs::read_dir(self.path.join("snapshots"));
+        for folder in folders.into_iter().flatten().flatten() {
+            let dir = folder.path();
+            let used = fs::metadata(dir.join("lock")).and_then(|lock| lock.modified());
+            let size = fs::metadata(dir.join("nar")).map_or(0, |nar| nar.blocks() * 512);
+            if folder.file_name() != name {
+                found.push((used.unwrap_or(SystemTime::UNIX_EPOCH), size, dir));
+            }
+        }
+        found.sort();
+        let mut used: u64 = found.iter().map(|(_, size, _)| size).sum();
+        for (_, size, dir) in found {
+            if used + len <= size_max {
+                break;
+            }
+            if remove(&dir) {
+                used -= size;
+            }
+        }
+        if used + len > size_max {
+            let (used, len, max) = (human(used), human(len), human(size_max));
+            notice(&format!(
+                "the mounted snapshots in {:?} take {used}; with this one of {len} they may \
+                 exceed the limit of {max}",
+                self.path
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn locate() -> anyhow::Result<PathBuf> {
+    let directory = |name: &str| {
+        let value = std::env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    if let Some(dir) = directory(VARIABLE) {
+        return Ok(dir);
+    }
+    let dir = directory("XDG_CACHE_HOME");
+    let dir = dir.or_else(|| Some(directory("HOME")?.join(".cache")));
+    let dir = dir.with_context(|| format!("there is no HOME for a cache: set {VARIABLE}"))?;
+    Ok(dir.join("samovar/mount"))
+}
+
+fn refused(magic: i64) -> Option<&'static str> {
+    let found = REFUSED.iter().find(|(refused, _)| *refused == magic);
+    found.map(|(_, name)| *name)
+}
+
+/// Creates a directory that only the user can read, because private snapshots are in it.
+fn create_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn open_lock(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(dir.join("lock"))
+}
+
+/// Returns whether `lock` is the lock file of this folder. It is not if the folder was removed.
+fn is_lock_of(lock: &File, dir: &Path) -> bool {
+    let ids = |found: io::Result<fs::Metadata>| found.ok().map(|file| (file.dev(), file.ino()));
+    let named = ids(fs::metadata(dir.join("lock")));
+    named.is_some() && named == ids(lock.metadata())
+}
+
+/// Removes the folder of a snapshot, unless it is mounted. Returns whether it was removed.
+fn remove(dir: &Path) -> bool {
+    let Ok(lock) = open_lock(dir) else {
+        return false;
+    };
+    // The lock file goes last, so that no other process uses the folder in the meantime.
+    let removed = lock.try_lock().is_ok() && {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten();
+        for name in names.filter(|name| name.file_name() != "lock") {
+            fs::remove_file(name.path()).ok();
+        }
+        fs::remove_file(dir.join("lock")).is_ok()
+    };
+    removed && fs::remove_dir(dir).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Fills the folder of a snapshot with a NAR of this length.
+    fn fill(dir: &Path, len: usize) -> anyhow::Result<()> {
+        fs::write(dir.join("nar"), vec![1; len])?;
+        fs::write(dir.join("marks"), "")?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_folder_is_prepared_while_no_other_process_uses_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = CacheDir::at(dir.path().join("a/b"), 1 << 20).unwrap();
+        let mut count = 0;
+        let mut open = || {
+            cache.snapshot("x", |dir| {
+                count += 1;
+                fill(dir, 1)
+            })
+        };
+        let first = open().unwrap();
+        let second = open().unwrap();
+        assert_eq!(first.0, second.0);
+        drop((first, second));
+        open().unwrap();
+        assert_eq!(count, 2);
+        assert!(cache.snapshot("y", |_| bail!("no")).is_err());
+    }
+
+    #[test]
+    fn the_least_recently_used_snapshots_are_removed_unless_they_are_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = CacheDir::at(dir.path().to_owned(), 1 << 20).unwrap();
+        let third = 300 << 10;
+        let now = SystemTime::now();
+        let mut mounted = Vec::new();
+        for (age, name) in [(30, "mounted"), (20, "old"), (10, "new")] {
+            let (_, lock) = cache.snapshot(name, |dir| fill(dir, third)).unwrap();
+            lock.set_modified(now - Duration::from_secs(age)).unwrap();
+            if name == "mounted" {
+                mounted.push(lock);
+            }
+        }
+        let has = |name: &str| dir.path().join("snapshots").join(name).exists();
+        cache.make_room(100 << 10, "another").unwrap();
+        assert!(has("mounted") && has("old") && has("new"));
+        cache.make_room(third as u64, "another").unwrap();
+        assert!(has("mounted") && !has("old") && has("new"));
+        // Only the mounted one and the named one are left.
+        cache.make_room(1 << 20, "new").unwrap();
+        assert!(has("mounted") && has("new"));
+        let error = cache.make_room((1 << 20) + 1, "new").unwrap_err();
+        assert!(error.to_string().contains("--cache-size"), "{error}");
+    }
+
+    #[test]
+    fn a_removed_folder_is_created_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = CacheDir::at(dir.path().to_owned(), 1 << 20).unwrap();
+        let mut is_first = true;
+        let (folder, lock) = cache
+            .snapshot("x", |dir| {
+                // The folder vanishes while it is prepared.
+                if std::mem::take(&mut is_first) {
+                    fs::remove_dir_all(dir)?;
+                    return Ok(());
+                }
+                fill(dir, 1)
+            })
+            .unwrap();
+        assert!(folder.join("nar").exists());
+        assert!(lock.read_at(&mut [0], 0).is_ok());
+    }
+
+    #[test]
+    fn network_file_systems_are_refused() {
+        assert_eq!(refused(0x6969), Some("NFS"));
+        assert_eq!(refused(0x6573_5546), Some("FUSE"));
+        assert_eq!(refused(0xef53), None);
+    }
+}

@@ -1,0 +1,602 @@
+//! [`Local`]: the files of a snapshot on this machine.
+//!
+//! # Files
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `manifest` | the manifest of the snapshot |
+//! | `nar` | the uncompressed NAR; blocks that were not fetched are holes |
+//! | `marks` | a header; a byte for each block, 1: fetched; a byte for each entry, 1: verified |
+//! | `lock` | locked by each mount: shared, or exclusive while the files are created |
+//! | `write-lock` | locked while a block is written |
+//! | `stream-lock` | locked by the mount that streams missing blocks |
+//!
+//! Several mounts share the files. Marks are single bytes that are only set, so their writes never
+//! collide. A block is written once, before its mark, so verified contents do not change.
+//!
+//! # Power cuts
+//!
+//! The files are not synced while blocks arrive. So after a restart of the machine, contents may be
+//! lost although they are marked. The header has the ID of the boot in which the marks were made:
+//! in another boot, every file is verified again, unless the whole NAR was verified and synced.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, ensure};
+use samovar_nix::NarHash;
+use samovar_workspace::{Entries, Kind, Manifest};
+use sha2::{Digest as _, Sha256};
+
+use super::view::{BLOCK_LEN, View, block_count, bytes_of};
+
+const MAGIC: &[u8; 16] = b"samovar-mount 1\n";
+
+/// Offset in `marks` of the byte that states whether the whole NAR was verified.
+const WHOLE_AT: usize = 56;
+
+/// Length of the header of `marks`, in bytes: the magic, the boot ID and [`WHOLE_AT`].
+const HEADER_LEN: usize = 64;
+
+/// The whole NAR was verified in the boot of the header.
+const WHOLE: u8 = 1;
+/// The whole NAR was verified and synced.
+const WHOLE_DURABLE: u8 = 2;
+
+/// Maximum length of a file that is read into memory to verify it, in bytes.
+const SMALL_LEN: u64 = 1 << 20;
+
+/// The files of a snapshot on this machine, while it is mounted.
+#[derive(Debug)]
+pub(super) struct Local {
+    view: View,
+    nar_hash: NarHash,
+    nar_size: u64,
+    dir: PathBuf,
+    nar: File,
+    marks: File,
+    write_lock: Mutex<File>,
+    /// Blocks that are known to be in `nar`.
+    present: Vec<AtomicBool>,
+    /// Entries whose contents were verified.
+    verified: Vec<AtomicBool>,
+    /// Whether the whole NAR was verified, with the places of all files.
+    is_whole: AtomicBool,
+    /// The shared lock.
+    _lock: File,
+}
+
+/// The result of reading from a file of the snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// Verified contents. They are shorter than requested at the end of the file.
+    Data(Vec<u8>),
+    /// These blocks are needed, and some of them are not on this machine.
+    Missing(Range<usize>),
+    /// The contents do not match the digest in the manifest.
+    Damaged,
+}
+
+/// Creates the files in `dir` that do not exist, and adapts them to the boot. The caller holds the
+/// exclusive lock. `manifest`: the one in the file `manifest`.
+///
+/// # Errors
+///
+/// The files cannot be created.
+pub(super) fn prepare(dir: &Path, manifest: &Manifest) -> anyhow::Result<()> {
+    let nar_size = manifest.entries.nar_size();
+    let failed = || format!("cannot create the files of the snapshot in {dir:?}");
+    let nar = create(&dir.join("nar")).with_context(failed)?;
+    if nar.metadata()?.len() != nar_size {
+        nar.set_len(0).with_context(failed)?;
+        fs::remove_file(dir.join("marks")).ok();
+        nar.set_len(nar_size).with_context(failed)?;
+    }
+    let marks = create(&dir.join("marks")).with_context(failed)?;
+    let entries_at = (HEADER_LEN + block_count(nar_size)) as u64;
+    let len = entries_at + manifest.entries.list().len() as u64;
+    let mut header = [0; HEADER_LEN];
+    let is_known = marks.metadata()?.len() == len
+        && marks.read_exact_at(&mut header, 0).is_ok()
+        && header.starts_with(MAGIC);
+    if !is_known {
+        header = [0; HEADER_LEN];
+        marks.set_len(0).with_context(failed)?;
+    }
+    let is_durable = header.get(WHOLE_AT) == Some(&WHOLE_DURABLE);
+    let current = self::header();
+    if header.get(..WHOLE_AT) != current.get(..WHOLE_AT) && !is_durable {
+        marks.write_all_at(&current, 0).with_context(failed)?;
+        // Clear the marks of the entries.
+        marks.set_len(entries_at).with_context(failed)?;
+    }
+    marks.set_len(len).with_context(failed)?;
+    Ok(())
+}
+
+/// Marks all contents as verified. The caller holds the exclusive lock and has verified the NAR in
+/// the file `nar`.
+///
+/// # Errors
+///
+/// The marks cannot be written.
+pub(super) fn mark_whole(dir: &Path, manifest: &Manifest) -> anyhow::Result<()> {
+    let failed = || format!("cannot write to {dir:?}");
+    prepare(dir, manifest)?;
+    let marks = create(&dir.join("marks")).with_context(failed)?;
+    let blocks = block_count(manifest.entries.nar_size());
+    let ones = vec![1; blocks + manifest.entries.list().len()];
+    marks
+        .write_all_at(&ones, HEADER_LEN as u64)
+        .with_context(failed)?;
+    marks
+        .write_all_at(&[WHOLE], WHOLE_AT as u64)
+        .with_context(failed)
+}
+
+/// Returns the header of `marks` in this boot.
+fn header() -> [u8; HEADER_LEN] {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut header = [0; HEADER_LEN];
+    let text = MAGIC.iter().chain(boot.trim().as_bytes());
+    for (to, from) in header.iter_mut().take(WHOLE_AT).zip(text) {
+        *to = *from;
+    }
+    header
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(path)
+}
+
+impl Local {
+    /// Opens the files in `dir`, which [`prepare`] has created. `lock`: the shared lock, which this
+    /// holds until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or has too many entries.
+    pub(super) fn open(dir: &Path, lock: File, manifest: Manifest) -> anyhow::Result<Self> {
+        let failed = || format!("cannot open the files of the snapshot in {dir:?}");
+        let nar_size = manifest.entries.nar_size();
+        let nar = create(&dir.join("nar")).with_context(failed)?;
+        let marks = create(&dir.join("marks")).with_context(failed)?;
+        let write_lock = create(&dir.join("write-lock")).with_context(failed)?;
+        let blocks = block_count(nar_size);
+        let entries = manifest.entries.list().len();
+        let mut bytes = vec![0; HEADER_LEN + blocks + entries];
+        marks.read_exact_at(&mut bytes, 0).with_context(failed)?;
+        let whole = bytes.get(WHOLE_AT).copied().unwrap_or_default();
+        let is_set = |byte: &u8| AtomicBool::new(*byte == 1);
+        let mut flags = bytes.iter().skip(HEADER_LEN).map(is_set);
+        let present = flags.by_ref().take(blocks).collect();
+        let verified = flags.collect();
+        let view = View::new(manifest.entries).context("the snapshot has 2^32 entries or more")?;
+        ensure!(
+            nar.metadata().with_context(failed)?.len() == nar_size,
+            "{dir:?} is incomplete: unmount the snapshot everywhere and delete this directory"
+        );
+        Ok(Self {
+            view,
+            nar_hash: manifest.nar_hash,
+            nar_size,
+            dir: dir.to_owned(),
+            nar,
+            marks,
+            write_lock: Mutex::new(write_lock),
+            present,
+            verified,
+            is_whole: AtomicBool::new(matches!(whole, WHOLE | WHOLE_DURABLE)),
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(super) fn nar_size(&self) -> u64 {
+        self.nar_size
+    }
+
+    pub(super) fn block_count(&self) -> usize {
+        self.present.len()
+    }
+
+    /// Returns whether the whole NAR is here and verified.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
+    }
+
+    /// Opens the lock of the mount that streams missing blocks.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created.
+    pub(super) fn stream_lock(&self) -> io::Result<File> {
+        create(&self.dir.join("stream-lock"))
+    }
+
+    /// Creates an unnamed file beside the files of the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created.
+    pub(super) fn temporary(&self) -> io::Result<File> {
+        tempfile::tempfile_in(&self.dir)
+    }
+
+    /// Returns whether a block is on this machine.
+    pub(super) fn has(&self, block: usize) -> bool {
+        let Some(present) = self.present.get(block) else {
+            return false;
+        };
+        present.load(Ordering::Acquire) || {
+            // Another mount may have fetched it.
+            let mut byte = [0];
+            let at = (HEADER_LEN + block) as u64;
+            let is_marked = self.marks.read_exact_at(&mut byte, at).is_ok() && byte == [1];
+            if is_marked {
+                present.store(true, Ordering::Release);
+            }
+            is_marked
+        }
+    }
+
+    /// Writes a block, unless it is here.
+    ///
+    /// # Errors
+    ///
+    /// The file system is full, or another error of it.
+    pub(super) fn store(&self, block: usize, bytes: &[u8]) -> io::Result<()> {
+        let _guard = self.write_lock()?;
+        if !self.has(block) {
+            self.nar.write_all_at(bytes, block as u64 * BLOCK_LEN)?;
+            self.marks.write_all_at(&[1], (HEADER_LEN + block) as u64)?;
+            if let Some(present) = self.present.get(block) {
+                present.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the contents of a file by verified ones. `contents`: the whole contents, from the
+    /// start of `contents`.
+    ///
+    /// # Errors
+    ///
+    /// An error of the file system.
+    pub(super) fn repair(&self, entry: usize, contents: &File) -> io::Result<()> {
+        let Some((start, size, _)) = self.file(entry) else {
+            return Ok(());
+        };
+        let _guard = self.write_lock()?;
+        let mut piece = vec![0; 256 << 10];
+        let mut at = 0;
+        while at < size {
+            let len = piece
+                .len()
+                .min(usize::try_from(size - at).unwrap_or(usize::MAX));
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            contents.read_exact_at(piece, at)?;
+            self.nar.write_all_at(piece, start + at)?;
+            at += len as u64;
+        }
+        self.set_verified(entry);
+        Ok(())
+    }
+
+    /// Reads from a file. Nothing is returned before the whole file was verified.
+    ///
+    /// # Errors
+    ///
+    /// An error of the file system.
+    pub(super) fn read(&self, entry: usize, at: u64, len: usize) -> io::Result<Read> {
+        let Some((start, size, digest)) = self.file(entry) else {
+            return Ok(Read::Data(Vec::new()));
+        };
+        let end = size.min(at.saturating_add(len as u64));
+        if at >= end {
+            return Ok(Read::Data(Vec::new()));
+        }
+        let flag = self.verified.get(entry);
+        if !self.is_whole() && !flag.is_some_and(|flag| flag.load(Ordering::Acquire)) {
+            let blocks = self.view.blocks(entry);
+            if !blocks.clone().all(|block| self.has(block)) {
+                return Ok(Read::Missing(blocks));
+            }
+            if size <= SMALL_LEN {
+                let contents = self.bytes(&(start..start + size))?;
+                if digest != Some(Sha256::digest(&contents).into()) {
+                    return Ok(Read::Damaged);
+                }
+                self.set_verified(entry);
+                let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
+                let part = range.and_then(|(at, end)| contents.get(at..end));
+                return Ok(Read::Data(part.unwrap_or_default().to_vec()));
+            }
+            if digest != Some(self.digest(&(start..start + size))?) {
+                return Ok(Read::Damaged);
+            }
+            self.set_verified(entry);
+        }
+        self.bytes(&(start + at..start + end)).map(Read::Data)
+    }
+
+    /// Returns the offset in the NAR, the size and the digest of a file. Returns `None` for other
+    /// entries.
+    pub(super) fn file(&self, entry: usize) -> Option<(u64, u64, Option<[u8; 32]>)> {
+        match &self.view.entries().get(entry)?.kind {
+            Kind::File {
+                size,
+                digest,
+                offset,
+            } => Some((*offset, *size, *digest)),
+            _ => None,
+        }
+    }
+
+    /// Verifies the whole NAR, whose blocks are all here. Returns whether it is the one of the
+    /// manifest. Then no file is verified on its own any more.
+    ///
+    /// # Errors
+    ///
+    /// An error of the file system.
+    pub(super) fn verify_whole(&self) -> io::Result<bool> {
+        if self.is_whole() {
+            return Ok(true);
+        }
+        let digest = self.digest(&(0..self.nar_size))?;
+        if digest != *self.nar_hash.as_bytes() || !self.has_framing(self.view.entries())? {
+            return Ok(false);
+        }
+        self.is_whole.store(true, Ordering::Release);
+        self.marks.write_all_at(&[WHOLE], WHOLE_AT as u64)?;
+        self.nar.sync_data()?;
+        self.marks.write_all_at(&[WHOLE_DURABLE], WHOLE_AT as u64)?;
+        self.marks.sync_data()?;
+        Ok(true)
+    }
+
+    /// Returns whether the NAR has these entries at their offsets. A manifest may have the hash of
+    /// a NAR with other entries.
+    fn has_framing(&self, entries: &Entries) -> io::Result<bool> {
+        let mut framing = entries.framing();
+        let mut expected: Vec<u8> = Vec::new();
+        let mut at = 0;
+        loop {
+            expected.clear();
+            let file = framing.next_file(&mut expected);
+            let file = file.map_err(io::Error::other)?;
+            let end = at + expected.len() as u64;
+            if end > self.nar_size || self.bytes(&(at..end))? != expected {
+                return Ok(false);
+            }
+            let Some((offset, size, _)) = file.and_then(|file| self.file(file)) else {
+                return Ok(end == self.nar_size);
+            };
+            at = offset + size;
+        }
+    }
+
+    fn digest(&self, range: &Range<u64>) -> io::Result<[u8; 32]> {
+        let mut hasher = Sha256::new();
+        let mut piece = vec![0; 256 << 10];
+        let mut at = range.start;
+        while at < range.end {
+            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let len = piece.len().min(left);
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            self.nar.read_exact_at(piece, at)?;
+            hasher.update(&*piece);
+            at += len as u64;
+        }
+        Ok(hasher.finalize().into())
+    }
+
+    fn bytes(&self, range: &Range<u64>) -> io::Result<Vec<u8>> {
+        let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        self.nar.read_exact_at(&mut bytes, range.start)?;
+        Ok(bytes)
+    }
+
+    fn set_verified(&self, entry: usize) {
+        if let Some(verified) = self.verified.get(entry) {
+            verified.store(true, Ordering::Release);
+            let at = HEADER_LEN + self.present.len() + entry;
+            // Without the mark, the file is verified again by the next mount.
+            self.marks.write_all_at(&[1], at as u64).ok();
+        }
+    }
+
+    fn write_lock(&self) -> io::Result<WriteGuard<'_>> {
+        let file = self
+            .write_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        file.lock()?;
+        Ok(WriteGuard(file))
+    }
+
+    /// Returns the length of a block, in bytes.
+    pub(super) fn block_len(&self, block: usize) -> usize {
+        let bytes = bytes_of(&(block..block + 1), self.nar_size);
+        usize::try_from(bytes.end - bytes.start).unwrap_or_default()
+    }
+}
+
+/// The write lock. Dropping it releases it.
+struct WriteGuard<'a>(MutexGuard<'a, File>);
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        // Fails only for an invalid descriptor.
+        self.0.unlock().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_nix::StorePath;
+    use samovar_workspace::Mtime;
+    use samovar_workspace::entries::Builder;
+
+    use super::*;
+
+    const LARGE_LEN: usize = 3 << 20;
+
+    const BLOCK: usize = 1 << 20;
+
+    /// A manifest of the files `a` (small), `b` (of several blocks) and `c` (empty), and the NAR.
+    fn example() -> (Manifest, Vec<u8>) {
+        let time = Mtime::default();
+        let contents = [b"aaa".to_vec(), vec![7; LARGE_LEN], Vec::new()];
+        let mut tree = Builder::new(0o755, time);
+        for (name, content) in ["a", "b", "c"].iter().zip(&contents) {
+            let digest = Some(Sha256::digest(content).into());
+            let size = content.len() as u64;
+            tree.file(name.as_bytes(), 0o644, time, size, digest)
+                .unwrap();
+        }
+        tree.leave().unwrap();
+        let entries = tree.finish().unwrap();
+        let mut nar = Vec::new();
+        let mut framing = entries.framing();
+        while let Some(file) = framing.next_file(&mut nar).unwrap() {
+            nar.extend_from_slice(&contents[file - 1]);
+        }
+        let tree = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
+        let manifest = Manifest {
+            tree: StorePath::from_base_name(tree).unwrap(),
+            nar_hash: NarHash::from_bytes(Sha256::digest(&nar).into()),
+            entries,
+        };
+        (manifest, nar)
+    }
+
+    fn open(dir: &Path) -> Local {
+        let (manifest, _) = example();
+        prepare(dir, &manifest).unwrap();
+        let lock = create(&dir.join("lock")).unwrap();
+        Local::open(dir, lock, manifest).unwrap()
+    }
+
+    fn store_all(local: &Local, nar: &[u8]) {
+        for (at, block) in nar.chunks(BLOCK).enumerate() {
+            assert_eq!(block.len(), local.block_len(at));
+            local.store(at, block).unwrap();
+        }
+    }
+
+    fn data(read: Read) -> Vec<u8> {
+        match read {
+            Read::Data(data) => data,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn files_are_read_once_all_their_blocks_are_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let local = open(dir.path());
+        let (_, nar) = example();
+        assert_eq!(local.read(1, 0, 10).unwrap(), Read::Missing(0..1));
+        assert_eq!(local.read(2, 0, 10).unwrap(), Read::Missing(0..4));
+        assert_eq!(data(local.read(3, 0, 10).unwrap()), b"");
+        local.store(0, &nar[..BLOCK]).unwrap();
+        assert_eq!(data(local.read(1, 1, 10).unwrap()), b"aa");
+        assert_eq!(data(local.read(1, 3, 10).unwrap()), b"");
+        assert_eq!(data(local.read(1, u64::MAX, 10).unwrap()), b"");
+        assert_eq!(local.read(2, 0, 10).unwrap(), Read::Missing(0..4));
+        // Another mount of the same snapshot fetches the rest.
+        store_all(&open(dir.path()), &nar);
+        let end = LARGE_LEN as u64;
+        assert_eq!(data(local.read(2, end - 5, 10).unwrap()), [7; 5]);
+        assert!(local.verify_whole().unwrap());
+        assert!(open(dir.path()).is_whole());
+    }
+
+    #[test]
+    fn a_damaged_file_is_never_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let local = open(dir.path());
+        let (_, mut nar) = example();
+        let at = usize::try_from(local.file(2).unwrap().0).unwrap() + LARGE_LEN - 1;
+        nar[at] ^= 1;
+        store_all(&local, &nar);
+        for _ in 0..2 {
+            assert_eq!(local.read(2, 0, 10).unwrap(), Read::Damaged);
+        }
+        assert_eq!(data(local.read(1, 0, 10).unwrap()), b"aaa");
+        assert!(!local.verify_whole().unwrap());
+        // A block that is here is not replaced, because its other files may be verified.
+        let (_, good) = example();
+        store_all(&local, &good);
+        assert_eq!(local.read(2, 0, 10).unwrap(), Read::Damaged);
+        let contents = local.temporary().unwrap();
+        contents.write_all_at(&[7; LARGE_LEN], 0).unwrap();
+        local.repair(2, &contents).unwrap();
+        assert_eq!(data(local.read(2, 0, 3).unwrap()), [7; 3]);
+        assert!(local.verify_whole().unwrap());
+    }
+
+    #[test]
+    fn after_a_restart_of_the_machine_files_are_verified_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, nar) = example();
+        let local = open(dir.path());
+        store_all(&local, &nar);
+        assert_eq!(data(local.read(1, 0, 3).unwrap()), b"aaa");
+        // The restart loses contents, and the header has another boot ID.
+        let at = local.file(1).unwrap().0;
+        local.nar.write_all_at(b"\0", at).unwrap();
+        assert_eq!(data(open(dir.path()).read(1, 0, 3).unwrap()), b"\0aa");
+        local.marks.write_all_at(b"another boot", 20).unwrap();
+        assert_eq!(open(dir.path()).read(1, 0, 3).unwrap(), Read::Damaged);
+        // A NAR that was verified and synced stays verified.
+        local.nar.write_all_at(b"a", at).unwrap();
+        assert!(local.verify_whole().unwrap());
+        local.marks.write_all_at(b"another boot", 20).unwrap();
+        assert!(open(dir.path()).is_whole());
+    }
+
+    #[test]
+    fn a_manifest_with_the_hash_of_another_tree_does_not_verify_the_nar() {
+        let dir = tempfile::tempdir().unwrap();
+        let (manifest, nar) = example();
+        // The same NAR size, other names.
+        let text = manifest.text();
+        let other = Manifest::parse(&text.replace(" a\n", " A\n")).unwrap();
+        prepare(dir.path(), &other).unwrap();
+        let lock = create(&dir.path().join("lock")).unwrap();
+        let local = Local::open(dir.path(), lock, other).unwrap();
+        store_all(&local, &nar);
+        assert!(!local.verify_whole().unwrap());
+    }
+
+    #[test]
+    fn marks_of_another_version_are_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, nar) = example();
+        store_all(&open(dir.path()), &nar);
+        assert!(open(dir.path()).has(0));
+        create(&dir.path().join("marks"))
+            .unwrap()
+            .write_all_at(b"s", 0)
+            .unwrap();
+        assert!(open(dir.path()).has(0));
+        create(&dir.path().join("marks"))
+            .unwrap()
+            .write_all_at(b"S", 0)
+            .unwrap();
+        assert!(!open(dir.path()).has(0));
+    }
+}
