@@ -9,7 +9,8 @@
 //! # In scope
 //!
 //! Nix's base-32, hashes in every text form, store paths, content addresses, keys and signatures,
-//! narinfo, NAR in both directions, the `.ls` listing of a NAR, and patterns for names.
+//! narinfo, NAR in both directions, the `.ls` listing of a NAR, patterns for names, and the seek
+//! table of NARs in zstd frames.
 //!
 //! # Out of scope
 //!
@@ -39,6 +40,7 @@ mod nar_hash;
 pub mod narinfo;
 pub mod nixbase32;
 mod path_info;
+mod seek_table;
 mod signature;
 mod store_dir;
 mod store_path;
@@ -51,6 +53,7 @@ pub use hash_part::{HashPart, HashPartError};
 pub use key::{KeyError, PublicKey, SecretKey};
 pub use nar_hash::{NarHash, NarHashError};
 pub use path_info::PathInfo;
+pub use seek_table::SeekTable;
 pub use signature::{Signature, SignatureError};
 pub use store_dir::{StoreDir, StoreDirError};
 pub use store_path::{NAME_LEN_MAX, StorePath, StorePathError};

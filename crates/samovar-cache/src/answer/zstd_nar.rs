@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Batch, Body, Head, Progress, Response, Source};
+use samovar_nix::SeekTable;
 use samovar_nix::narinfo::NarCoding;
 use samovar_store::NarReader;
 
@@ -30,7 +31,7 @@ use crate::known::nar_cache::{CachedNar, NarCache, Recording, add_file};
 use crate::known::registration::{Registration, wrong_size};
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars;
-use crate::known::zstd_frames::{FRAME_LEN, FrameEncoder, MEMORY_FRAME_LEN, SeekTable, len_max};
+use crate::known::zstd_frames::{FRAME_LEN, FrameEncoder, MEMORY_FRAME_LEN, len_max};
 use crate::prepared::AnswerHead;
 use crate::reader::Reader;
 use crate::refusal::Refusal;

@@ -1,13 +1,10 @@
-//! Compresses NARs into independent zstd frames, and writes the seek table that ends such a file.
-//!
-//! # Source
-//!
-//! Frames: RFC 8878. Seek table: zstd, `contrib/seekable_format/zstd_seekable_compression_format.md`.
+//! Compresses NARs into independent zstd frames (RFC 8878). A [`SeekTable`] ends such a file.
 
 use std::fmt;
 use std::io;
 use std::sync::Mutex;
 
+use samovar_nix::SeekTable;
 use zstd::bulk::Compressor;
 
 use crate::sync::Locked;
@@ -77,67 +74,9 @@ pub(crate) fn len_max(nar_size: u64) -> u64 {
     nar_size + frame_count * (frame_overhead + SeekTable::ENTRY_LEN) + SeekTable::EMPTY_LEN
 }
 
-/// The seek table at the end of a compressed file. It lists the compressed and the uncompressed
-/// length of each frame.
-#[derive(Debug, Default)]
-pub(crate) struct SeekTable {
-    entries: Vec<u8>,
-}
-
-impl SeekTable {
-    const ENTRY_LEN: u64 = 8;
-
-    /// Length in bytes of a seek table without entries: the header of a skippable frame, and a
-    /// footer.
-    const EMPTY_LEN: u64 = 17;
-
-    pub(crate) fn add(&mut self, frame_len: usize, nar_len: usize) {
-        for len in [frame_len, nar_len] {
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            self.entries.extend_from_slice(&len.to_le_bytes());
-        }
-    }
-
-    /// Appends the table as a skippable frame.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        const SKIPPABLE: u32 = 0x184D_2A5E;
-        const SEEKABLE: u32 = 0x8F92_EAB1;
-        let count = u32::try_from(self.entries.len() / 8).unwrap_or(u32::MAX);
-        let len = u32::try_from(self.entries.len() + 9).unwrap_or(u32::MAX);
-        out.extend_from_slice(&SKIPPABLE.to_le_bytes());
-        out.extend_from_slice(&len.to_le_bytes());
-        out.extend_from_slice(&self.entries);
-        out.extend_from_slice(&count.to_le_bytes());
-        // Flags of the footer: the table contains no checksums.
-        out.push(0);
-        out.extend_from_slice(&SEEKABLE.to_le_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The table of zstd's specification: entries, number of frames, no checksums, magic number.
-    #[test]
-    fn a_seek_table_lists_the_lengths_of_all_frames() {
-        let mut table = SeekTable::default();
-        table.add(0x0102, 0x0304);
-        table.add(7, 8);
-        let mut out = vec![0xff];
-        table.write(&mut out);
-        let expected = [
-            &[0xff][..],
-            &[0x5e, 0x2a, 0x4d, 0x18, 25, 0, 0, 0],
-            &[2, 1, 0, 0, 4, 3, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0],
-            &[2, 0, 0, 0, 0, 0xb1, 0xea, 0x92, 0x8f],
-        ];
-        assert_eq!(out, expected.concat());
-        assert_eq!(
-            out.len() as u64,
-            1 + SeekTable::EMPTY_LEN + 2 * SeekTable::ENTRY_LEN
-        );
-    }
 
     #[test]
     fn incompressible_nars_fit_into_the_maximum_length() {

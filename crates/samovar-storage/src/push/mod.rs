@@ -20,6 +20,7 @@ pub(crate) mod joins;
 mod pack;
 mod parts;
 mod publish;
+pub mod recipe;
 pub mod wire;
 
 use std::collections::HashSet;

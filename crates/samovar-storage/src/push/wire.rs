@@ -320,7 +320,7 @@ impl<R: BufRead, L> Read for Records<R, L> {
 }
 
 /// Splits a line into exactly `N` words, separated by one space.
-fn words<const N: usize>(line: &[u8]) -> Option<[&[u8]; N]> {
+pub(super) fn words<const N: usize>(line: &[u8]) -> Option<[&[u8]; N]> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(N + 1).collect();
     words.try_into().ok()
 }

@@ -1,0 +1,76 @@
+//! [`SeekTable`]: the seek table at the end of a file of independent zstd frames.
+//!
+//! # Source
+//!
+//! zstd, `contrib/seekable_format/zstd_seekable_compression_format.md`. Decoders that do not know
+//! the format skip the table, because it is a skippable frame.
+
+/// Magic number of the skippable frame that contains a seek table.
+const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
+
+/// Magic number at the end of a seek table.
+const FOOTER_MAGIC: u32 = 0x8F92_EAB1;
+
+/// A seek table that is being built. It lists the compressed length and the content length of each
+/// frame.
+#[derive(Debug, Default)]
+pub struct SeekTable {
+    entries: Vec<u8>,
+    count: u32,
+}
+
+impl SeekTable {
+    /// Length of an entry, in bytes.
+    pub const ENTRY_LEN: u64 = 8;
+
+    /// Length in bytes of a seek table without entries: the header of a skippable frame, and a
+    /// footer.
+    pub const EMPTY_LEN: u64 = 17;
+
+    /// Adds the next frame. Lengths are in bytes, and below 4 GiB.
+    pub fn add(&mut self, frame_len: usize, content_len: usize) {
+        for len in [frame_len, content_len] {
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            self.entries.extend_from_slice(&len.to_le_bytes());
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Appends the table to the file, as a skippable frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let len = u32::try_from(self.entries.len().saturating_add(9)).unwrap_or(u32::MAX);
+        out.extend_from_slice(&SKIPPABLE_MAGIC.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(&self.entries);
+        out.extend_from_slice(&self.count.to_le_bytes());
+        // Flags of the footer: the table contains no checksums.
+        out.push(0);
+        out.extend_from_slice(&FOOTER_MAGIC.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of zstd's specification: entries, number of frames, no checksums, magic number.
+    #[test]
+    fn a_seek_table_lists_the_lengths_of_all_frames() {
+        let mut table = SeekTable::default();
+        table.add(0x0102, 0x0304);
+        table.add(7, 8);
+        let mut out = vec![0xff];
+        table.write(&mut out);
+        let expected = [
+            &[0xff][..],
+            &[0x5e, 0x2a, 0x4d, 0x18, 25, 0, 0, 0],
+            &[2, 1, 0, 0, 4, 3, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0],
+            &[2, 0, 0, 0, 0, 0xb1, 0xea, 0x92, 0x8f],
+        ];
+        assert_eq!(out, expected.concat());
+        assert_eq!(
+            out.len() as u64,
+            1 + SeekTable::EMPTY_LEN + 2 * SeekTable::ENTRY_LEN
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! Snapshots of directory trees: their manifests, and the conversion between files, NARs and
+//! differences.
+//!
+//! A snapshot is an immutable state of a tree of files. It consists of two store paths: the tree,
+//! whose NAR has the contents, and the [`Manifest`], which adds what a NAR lacks: permissions,
+//! modification times, and a digest of each file, with which a single file can be verified.
+//!
+//! # Modules
+//!
+//! * [`delta`]: operations that build a new NAR from the NAR of a base.
+//! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
+//! * [`manifest`]: the text format of manifests.
+//! * [`walk`]: walks over several trees at once.
+//!
+//! # Out of scope
+//!
+//! HTTP, terminals, and mounted file systems.
+
+#![forbid(unsafe_code)]
+
+pub mod delta;
+pub mod entries;
+pub mod manifest;
+pub mod walk;
+
+#[cfg(test)]
+mod test_tree;
+
+pub use delta::{Delta, Op};
+pub use entries::{Entries, Entry, Kind, Mtime};
+pub use manifest::Manifest;
+pub use walk::Walk;
