@@ -9,7 +9,11 @@
 //!
 //! * [`delta`]: operations that build a new NAR from the NAR of a base.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
+//! * [`files`]: opens and reads the files of a scanned tree.
+//! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
+//! * [`pack`]: from a directory to digests and to a NAR, with several threads.
+//! * [`scan`]: the entries of a directory.
 //! * [`walk`]: walks over several trees at once.
 //!
 //! # Out of scope
@@ -20,7 +24,13 @@
 
 pub mod delta;
 pub mod entries;
+pub mod files;
+pub mod index;
 pub mod manifest;
+pub mod pack;
+mod pipe;
+mod read_error;
+pub mod scan;
 pub mod walk;
 
 #[cfg(test)]
@@ -28,5 +38,10 @@ mod test_tree;
 
 pub use delta::{Delta, Op};
 pub use entries::{Entries, Entry, Kind, Mtime};
+pub use files::Files;
+pub use index::{Index, IndexError};
 pub use manifest::Manifest;
+pub use pack::{Packer, file_nar, read_tree};
+pub use read_error::ReadError;
+pub use scan::{FileState, STATE_DIRECTORY, Scanned, Skipped};
 pub use walk::Walk;

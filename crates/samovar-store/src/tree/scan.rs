@@ -83,6 +83,15 @@ pub enum EntryType {
 }
 
 impl Metadata {
+    /// Reads the metadata of an open file.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`].
+    pub fn of(file: impl AsFd) -> Result<Self, TreeError> {
+        Ok(Self(rustix::fs::fstat(file)?))
+    }
+
     /// Returns the type of the entry.
     #[must_use]
     pub fn entry_type(&self) -> EntryType {
@@ -123,11 +132,35 @@ impl Metadata {
         u64::from(self.0.st_nlink)
     }
 
+    /// Returns the permission bits, including set-user-ID, set-group-ID and sticky bit.
+    #[must_use]
+    pub fn permissions(&self) -> u16 {
+        // The mask leaves 12 bits.
+        u16::try_from(self.0.st_mode & 0o7777).unwrap_or_default()
+    }
+
+    /// Returns the time of the last modification of the contents: seconds since 1970, rounded down,
+    /// and nanoseconds.
+    #[must_use]
+    pub fn mtime(&self) -> (i64, u32) {
+        (self.0.st_mtime, nanoseconds(self.0.st_mtime_nsec))
+    }
+
+    /// Returns the time of the last change of contents or metadata, like [`mtime`](Self::mtime).
+    #[must_use]
+    pub fn ctime(&self) -> (i64, u32) {
+        (self.0.st_ctime, nanoseconds(self.0.st_ctime_nsec))
+    }
+
     /// Returns device and inode, which all names of a file share.
     #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
         (self.0.st_dev, self.0.st_ino)
     }
+}
+
+fn nanoseconds(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or_default()
 }
 
 impl Scan {
@@ -215,6 +248,20 @@ impl Scan {
             } => Ok(file.into()),
             _ => Err(TreeError::Changed),
         }
+    }
+
+    /// Reads the target of the link of the last step, which must be an [`Entry`](Visit::Entry).
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Changed`] if the entry is not a symbolic link any more; any other
+    /// [`TreeError`].
+    pub fn link_last(&self) -> Result<Vec<u8>, TreeError> {
+        let level = self.levels.last().ok_or(TreeError::Changed)?;
+        let index = level.next.checked_sub(1).ok_or(TreeError::Changed)?;
+        let name = level.entries.c_name(index)?;
+        let target = rustix::fs::readlinkat(self.descent.innermost()?, name, Vec::new())?;
+        Ok(target.into_bytes())
     }
 
     /// Reads the metadata of the current entry, and enters it if it is a directory.

@@ -1,0 +1,331 @@
+//! [`Index`]: the digests of the files of a workspace, with the metadata at the time of hashing.
+//!
+//! A file whose metadata is unchanged keeps its digest, so that only changed files are read again.
+//!
+//! # Format of `.samovar/index`
+//!
+//! Binary; numbers are little-endian, times are 64 bits of seconds and 32 bits of nanoseconds.
+//!
+//! ```text
+//! "samovar-index 1\n"
+//! time        files with a stamp from this time on are not trusted
+//! state       of the root: mode (16 bits), mtime, ctime, inode (64), device (64)
+//! records, in the order of a NAR:
+//!   'd' state, name                  a directory; its entries follow
+//!   'f' state, size (64), digest (32 bytes), name
+//!   'u' state, size (64), name       a file without a digest
+//!   'l' mtime, ctime, inode, device, target, name
+//!   '.'                              end of the innermost directory, also of the root
+//! SHA-256 of all bytes before
+//! ```
+//!
+//! Names and targets are their length (16 bits) and their bytes. There is one encoding for each
+//! index. A file that is cut off or damaged is refused as a whole: the digests are then computed
+//! again, so it need not be flushed to the disk.
+
+use std::cmp::Ordering;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::entries::{Builder, Entries, Kind, MODE_MASK, Mtime, TreeError};
+use crate::scan::{FileState, STATE_DIRECTORY, Scanned};
+
+const MAGIC: &[u8] = b"samovar-index 1\n";
+
+const FILE_NAME: &str = "index";
+
+/// The digests of the files of a workspace, with the metadata at the time of hashing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    entries: Entries,
+    states: Vec<FileState>,
+    settled: Mtime,
+}
+
+/// Reason why an index cannot be used. All files must be hashed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file is not a complete index.
+    #[error("the index is damaged")]
+    Damaged,
+}
+
+impl Index {
+    /// Creates the index of a scanned tree, with the digests that are known.
+    #[must_use]
+    pub fn of(scanned: &Scanned) -> Self {
+        Self {
+            entries: scanned.entries.clone(),
+            states: scanned.states.clone(),
+            settled: scanned.settled,
+        }
+    }
+
+    /// Sets the digests of the files that are unchanged since the index was made. Returns the
+    /// indices of the files that have no digest then.
+    ///
+    /// A file is unchanged if path, size, mtime, ctime and inode are the same, and both times are
+    /// before [`Scanned::settled`] of the index: later ones could be those of two changes.
+    pub fn apply(&self, scanned: &mut Scanned) -> Vec<usize> {
+        let mut known = Vec::new();
+        let mut pairs = vec![(0, 0)];
+        let (old_list, new_list) = (self.entries.list(), scanned.entries.list());
+        while let Some((old_directory, new_directory)) = pairs.pop() {
+            let mut olds = self.entries.children(old_directory).peekable();
+            for new in scanned.entries.children(new_directory) {
+                let order = |old: &usize| old_list[*old].name.cmp(&new_list[new].name);
+                while olds.next_if(|old| order(old) == Ordering::Less).is_some() {}
+                let Some(old) = olds.next_if(|old| order(old) == Ordering::Equal) else {
+                    continue;
+                };
+                match (&old_list[old].kind, &new_list[new].kind) {
+                    (Kind::Directory { .. }, Kind::Directory { .. }) => pairs.push((old, new)),
+                    (
+                        Kind::File {
+                            digest: Some(digest),
+                            ..
+                        },
+                        Kind::File { .. },
+                    ) if self.is_unchanged(old, &scanned.states[new]) => {
+                        known.push((new, *digest));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (index, digest) in known {
+            scanned.entries.set_digest(index, digest);
+        }
+        scanned.files_without_digest().collect()
+    }
+
+    fn is_unchanged(&self, old: usize, new: &FileState) -> bool {
+        let old = &self.states[old];
+        old.is_same(new) && old.mtime < self.settled && old.ctime < self.settled
+    }
+
+    /// Reads the index of the workspace at `root`; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// Any [`IndexError`].
+    pub fn read(root: &Path) -> Result<Option<Self>, IndexError> {
+        match fs::read(path(root)) {
+            Ok(bytes) => Self::decode(&bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces the index of the workspace at `root`, which must have a state directory.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        // Two commands at the same time write different files.
+        let temporary = path(root).with_extension(format!("{}.tmp", std::process::id()));
+        let mut file = fs::File::create(&temporary)?;
+        let written = file.write_all(&self.encode());
+        let renamed = written.and_then(|()| fs::rename(&temporary, path(root)));
+        if renamed.is_err() {
+            // The first error matters.
+            drop(fs::remove_file(&temporary));
+        }
+        renamed
+    }
+
+    /// Returns the bytes of the index.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.states.len().saturating_mul(128));
+        out.extend_from_slice(MAGIC);
+        put_time(&mut out, self.settled);
+        let mut open = Vec::new();
+        let list = self.entries.list();
+        for (index, (entry, state)) in list.iter().zip(&self.states).enumerate() {
+            close(&mut out, &mut open, index);
+            let mode = entry.mode.to_le_bytes();
+            match &entry.kind {
+                Kind::Directory { end } => {
+                    open.push(*end);
+                    if index > 0 {
+                        out.push(b'd');
+                    }
+                    out.extend_from_slice(&mode);
+                    put_state(&mut out, state);
+                }
+                Kind::File { size, digest, .. } => {
+                    out.push(if digest.is_some() { b'f' } else { b'u' });
+                    out.extend_from_slice(&mode);
+                    put_state(&mut out, state);
+                    out.extend_from_slice(&size.to_le_bytes());
+                    out.extend_from_slice(digest.as_ref().map_or(&[], |digest| &digest[..]));
+                }
+                Kind::Symlink { target } => {
+                    out.push(b'l');
+                    put_state(&mut out, state);
+                    put_string(&mut out, target);
+                }
+            }
+            if index > 0 {
+                put_string(&mut out, &entry.name);
+            }
+        }
+        close(&mut out, &mut open, list.len());
+        let hash = Sha256::digest(&out);
+        out.extend_from_slice(&hash);
+        out
+    }
+
+    /// Parses an index.
+    ///
+    /// # Errors
+    ///
+    /// [`IndexError::Damaged`] if [`encode`](Self::encode) does not return these bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, IndexError> {
+        let (body, hash) = bytes.split_last_chunk::<32>().ok_or(IndexError::Damaged)?;
+        if Sha256::digest(body)[..] != hash[..] {
+            return Err(IndexError::Damaged);
+        }
+        decode_body(body).ok_or(IndexError::Damaged)
+    }
+}
+
+fn path(root: &Path) -> PathBuf {
+    root.join(STATE_DIRECTORY).join(FILE_NAME)
+}
+
+/// Ends the directories whose last entry precedes `index`.
+fn close(out: &mut Vec<u8>, open: &mut Vec<usize>, index: usize) {
+    while open.last() == Some(&index) {
+        open.pop();
+        out.push(b'.');
+    }
+}
+
+fn put_time(out: &mut Vec<u8>, time: Mtime) {
+    out.extend_from_slice(&time.seconds.to_le_bytes());
+    out.extend_from_slice(&time.nanoseconds.to_le_bytes());
+}
+
+fn put_state(out: &mut Vec<u8>, state: &FileState) {
+    put_time(out, state.mtime);
+    put_time(out, state.ctime);
+    out.extend_from_slice(&state.inode.to_le_bytes());
+    out.extend_from_slice(&state.device.to_le_bytes());
+}
+
+/// Names have at most 255 bytes, targets 4,095.
+fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn decode_body(body: &[u8]) -> Option<Index> {
+    let mut input = Input(body.strip_prefix(MAGIC)?);
+    let settled = input.time()?;
+    let mode = input.mode()?;
+    let root = input.state()?;
+    let mut builder = Builder::new(mode, root.mtime);
+    let mut states = vec![root];
+    loop {
+        let added = match input.array()? {
+            [b'.'] => {
+                if builder.leave().ok()? {
+                    break;
+                }
+                continue;
+            }
+            [b'd'] => {
+                let (mode, state) = (input.mode()?, input.state()?);
+                states.push(state);
+                builder.enter(input.string()?, mode, state.mtime)
+            }
+            [b'l'] => {
+                let (state, target) = (input.state()?, input.string()?);
+                let size = target.len() as u64;
+                states.push(FileState { size, ..state });
+                builder.symlink(input.string()?, state.mtime, target)
+            }
+            tag @ ([b'f'] | [b'u']) => input.file(tag == [b'f'], &mut builder, &mut states)?,
+            _ => return None,
+        };
+        added.ok()?;
+    }
+    let entries = builder.finish().ok()?;
+    input.0.is_empty().then_some(Index {
+        entries,
+        states,
+        settled,
+    })
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn array<const LEN: usize>(&mut self) -> Option<[u8; LEN]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn mode(&mut self) -> Option<u16> {
+        let mode = u16::from_le_bytes(self.array()?);
+        (mode <= MODE_MASK).then_some(mode)
+    }
+
+    fn time(&mut self) -> Option<Mtime> {
+        let seconds = i64::from_le_bytes(self.array()?);
+        let nanoseconds = u32::from_le_bytes(self.array()?);
+        (nanoseconds < 1_000_000_000).then_some(Mtime {
+            seconds,
+            nanoseconds,
+        })
+    }
+
+    /// Reads a state without the size.
+    fn state(&mut self) -> Option<FileState> {
+        Some(FileState {
+            size: 0,
+            mtime: self.time()?,
+            ctime: self.time()?,
+            inode: self.number()?,
+            device: self.number()?,
+        })
+    }
+
+    fn string(&mut self) -> Option<&'a [u8]> {
+        let len = u16::from_le_bytes(self.array()?);
+        let (string, rest) = self.0.split_at_checked(len.into())?;
+        self.0 = rest;
+        Some(string)
+    }
+
+    fn file(
+        &mut self,
+        has_digest: bool,
+        builder: &mut Builder,
+        states: &mut Vec<FileState>,
+    ) -> Option<Result<(), TreeError>> {
+        let (mode, state, size) = (self.mode()?, self.state()?, self.number()?);
+        let digest = match has_digest {
+            true => Some(self.array()?),
+            false => None,
+        };
+        states.push(FileState { size, ..state });
+        Some(builder.file(self.string()?, mode, state.mtime, size, digest))
+    }
+}

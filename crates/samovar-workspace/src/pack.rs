@@ -1,0 +1,465 @@
+//! Reads the files of a tree with several threads: [`hash`] and [`Packer`].
+//!
+//! # Theory of operation
+//!
+//! Threads claim runs of consecutive files and read them. Without a NAR, a run is only hashed. With
+//! a NAR, a thread writes the bytes of its run, framing included, into pieces, each with its offset
+//! in the NAR. The consumer takes the pieces in order. A thread may be ahead of the consumer by
+//! a window of bytes, then it waits. The thread that has the next piece is never waiting: runs
+//! are claimed in order, so its piece is in the window.
+//!
+//! # Limits
+//!
+//! | limit | value | reason |
+//! | --- | --- | --- |
+//! | length of a piece | 256 KiB | fits into the processor's cache |
+//! | pieces ahead of the consumer | 8 MiB | hides the latency of a disk |
+//! | open files and directories per thread | 7 | works with 64 descriptors |
+//! | threads | 8 | more do not help: one thread computes the hash of the NAR |
+
+use std::io::{self, Read};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use samovar_nix::NarHash;
+use samovar_nix::nar::Encoder;
+use sha2::{Digest, Sha256};
+
+use crate::entries::{Framing, Kind};
+use crate::files::Files;
+use crate::index::Index;
+use crate::pipe::{Interrupt, PIECE_LEN, Pipe, Running, StopOnDrop, locked, panicked};
+use crate::read_error::ReadError;
+use crate::scan::Scanned;
+
+/// Length of a run of files, in bytes: most runs fit into one piece.
+const RUN_LEN: u64 = 192 << 10;
+
+/// Maximum number of files in a run.
+const RUN_COUNT_MAX: usize = 256;
+
+/// Number of times that a changing tree is read before that is an error.
+const ATTEMPTS_MAX: usize = 4;
+
+/// Maximum number of reading threads.
+const THREADS_MAX: usize = 8;
+
+/// Returns the default number of reading threads: that of the processors, and at least two, so that
+/// a disk always has something to read.
+#[must_use]
+pub fn default_threads() -> usize {
+    let count = thread::available_parallelism().map_or(2, NonZeroUsize::get);
+    count.clamp(2, THREADS_MAX)
+}
+
+/// Scans the directory `root` and computes the digests of all files, and the hash of the NAR if it
+/// is wanted. Takes the digests of unchanged files from the index. If the tree changes meanwhile,
+/// starts again, a few times.
+///
+/// # Errors
+///
+/// [`ReadError::Changed`] if the tree keeps changing; any other [`ReadError`].
+pub fn read_tree(
+    root: &Path,
+    index: Option<&Index>,
+    needs_nar_hash: bool,
+    threads: usize,
+) -> Result<(Scanned, Option<NarHash>), ReadError> {
+    let mut last_index: Option<Index> = None;
+    let mut attempts = ATTEMPTS_MAX;
+    loop {
+        attempts -= 1;
+        let mut scanned = match Scanned::scan(root) {
+            Err(ReadError::Changed(_)) if attempts > 0 => continue,
+            outcome => outcome?,
+        };
+        for index in [index, last_index.as_ref()].into_iter().flatten() {
+            index.apply(&mut scanned);
+        }
+        match hash(&mut scanned, needs_nar_hash, threads) {
+            Ok(nar_hash) => return Ok((scanned, nar_hash)),
+            Err(ReadError::Changed(_)) if attempts > 0 => last_index = Some(Index::of(&scanned)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Computes the missing digests, and the hash of the whole NAR if it is wanted, in one pass.
+///
+/// Each file is checked before and after it is read. Different files are read at different times.
+///
+/// # Errors
+///
+/// [`ReadError::Changed`] if a file is not in the scanned state; any other [`ReadError`]. Digests
+/// computed up to then are set.
+pub fn hash(
+    scanned: &mut Scanned,
+    needs_nar_hash: bool,
+    threads: usize,
+) -> Result<Option<NarHash>, ReadError> {
+    let missing: Vec<usize> = scanned.files_without_digest().collect();
+    let found = Mutex::new(Digests::new());
+    let outcome = match needs_nar_hash {
+        true => {
+            let pipe = Pipe::new(scanned.entries.nar_size(), 0);
+            let plan = Plan::Nar(scanned.entries.framing(), 0);
+            let job = Job::new(scanned, plan, Some(&pipe), Some(&found));
+            hash_nar(&job, &pipe, threads).map(Some)
+        }
+        false if missing.is_empty() => Ok(None),
+        false => {
+            let plan = Plan::Files(missing.iter());
+            let job = Job::new(scanned, plan, None, Some(&found));
+            hash_files(&job, threads).map(|()| None)
+        }
+    };
+    for (index, digest) in found.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        scanned.entries.set_digest(index, digest);
+    }
+    outcome
+}
+
+fn hash_files(job: &Job<'_>, threads: usize) -> Result<(), ReadError> {
+    thread::scope(|scope| {
+        let more = (1..threads.min(THREADS_MAX)).map_while(|_| {
+            let thread = thread::Builder::new();
+            thread.spawn_scoped(scope, || job.work()).ok()
+        });
+        let more: Vec<_> = more.collect();
+        let first = job.work();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
+            Ok(outcome) => outcome,
+            Err(_) => Err(panicked()),
+        };
+        more.into_iter().map(join).fold(first, Result::and)
+    })
+}
+
+fn hash_nar(job: &Job<'_>, pipe: &Pipe, threads: usize) -> Result<NarHash, ReadError> {
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(pipe);
+        for started in 0..threads.clamp(1, THREADS_MAX) {
+            let running = pipe.start_thread();
+            let spawned = thread::Builder::new().spawn_scoped(scope, move || {
+                let _running = running;
+                job.feed();
+            });
+            match spawned {
+                Err(error) if started == 0 => return Err(ReadError::Thread(error)),
+                Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        let mut hasher = Sha256::new();
+        while let Some(piece) = pipe.take()? {
+            hasher.update(&piece);
+            pipe.recycle(piece);
+        }
+        Ok(NarHash::from_bytes(hasher.finalize().into()))
+    })
+}
+
+/// The NAR of a scanned tree, read from the directory. Each file is checked before and after it is
+/// read; if one has changed, reading ends with an error. Threads read ahead.
+#[derive(Debug)]
+pub struct Packer {
+    pipe: Arc<Pipe>,
+    thread: Option<JoinHandle<()>>,
+    piece: Vec<u8>,
+    /// Number of bytes of `piece` that were read.
+    at: usize,
+}
+
+impl Packer {
+    /// Starts reading.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Thread`].
+    pub fn start(scanned: Arc<Scanned>, threads: usize) -> Result<Self, ReadError> {
+        let pipe = Arc::new(Pipe::new(scanned.entries.nar_size(), 1));
+        let shared = Arc::clone(&pipe);
+        let thread = thread::Builder::new().spawn(move || {
+            let _running = Running(&shared);
+            let job = Job::new(
+                &scanned,
+                Plan::Nar(scanned.entries.framing(), 0),
+                Some(&shared),
+                None,
+            );
+            thread::scope(|scope| {
+                for _ in 1..threads.min(THREADS_MAX) {
+                    let running = shared.start_thread();
+                    let job = &job;
+                    let spawned = thread::Builder::new().spawn_scoped(scope, move || {
+                        let _running = running;
+                        job.feed();
+                    });
+                    if spawned.is_err() {
+                        break;
+                    }
+                }
+                job.feed();
+            });
+        });
+        Ok(Self {
+            pipe,
+            thread: Some(thread.map_err(ReadError::Thread)?),
+            piece: Vec::new(),
+            at: 0,
+        })
+    }
+
+    /// Returns the next piece of the NAR, an empty one at its end.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ReadError`].
+    pub fn fill(&mut self) -> Result<&[u8], ReadError> {
+        if self.at == self.piece.len() {
+            self.pipe.recycle(std::mem::take(&mut self.piece));
+            self.at = 0;
+            self.piece = self.pipe.take()?.unwrap_or_default();
+        }
+        Ok(&self.piece[self.at..])
+    }
+}
+
+impl Read for Packer {
+    /// Reads bytes of the NAR. Errors contain a [`ReadError`].
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let piece = self.fill().map_err(io::Error::other)?;
+        let count = piece.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&piece[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        self.pipe.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the pipe.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Returns the NAR of a regular file that is not executable.
+///
+/// # Panics
+///
+/// Never: a file of any length in memory has a NAR.
+#[must_use]
+pub fn file_nar(contents: &[u8]) -> Vec<u8> {
+    let mut nar = Vec::with_capacity(contents.len() + 256);
+    let mut encoder = Encoder::new();
+    let begun = encoder.begin(&mut nar);
+    let begun = begun.and_then(|()| encoder.file(&mut nar, false, contents.len() as u64));
+    nar.extend_from_slice(contents);
+    let ended = encoder.end_file(&mut nar);
+    debug_assert!(begun.is_ok() && ended.is_ok(), "the steps are in order");
+    nar
+}
+
+/// Indices of files with their digests.
+type Digests = Vec<(usize, [u8; 32])>;
+
+/// What the threads have to do.
+struct Job<'a> {
+    scanned: &'a Scanned,
+    plan: Mutex<Plan<'a>>,
+    /// Where the bytes of the NAR go.
+    pipe: Option<&'a Pipe>,
+    /// Where missing digests go; `None` to compute none.
+    found: Option<&'a Mutex<Digests>>,
+}
+
+/// The files that are not claimed yet.
+enum Plan<'a> {
+    /// Some files, to be hashed.
+    Files(std::slice::Iter<'a, usize>),
+    /// All files, and the offset in the NAR of the next run.
+    Nar(Framing<'a>, u64),
+    /// None.
+    Done,
+}
+
+/// Consecutive files that one thread reads.
+#[derive(Default)]
+struct Run {
+    /// Offset of the first byte in the NAR.
+    offset: u64,
+    framing: Vec<u8>,
+    /// The files, each with the length of the framing up to its contents.
+    files: Vec<(usize, usize)>,
+}
+
+impl<'a> Job<'a> {
+    fn new(
+        scanned: &'a Scanned,
+        plan: Plan<'a>,
+        pipe: Option<&'a Pipe>,
+        found: Option<&'a Mutex<Digests>>,
+    ) -> Self {
+        Self {
+            scanned,
+            plan: Mutex::new(plan),
+            pipe,
+            found,
+        }
+    }
+
+    /// Claims the next run. Returns `false` if there is none.
+    fn claim(&self, run: &mut Run) -> Result<bool, ReadError> {
+        run.framing.clear();
+        run.files.clear();
+        let mut plan = locked(&self.plan);
+        let mut contents_len = 0;
+        let is_full = |files_len: usize, framing_len: usize, contents_len: u64| {
+            files_len >= RUN_COUNT_MAX || contents_len + framing_len as u64 >= RUN_LEN
+        };
+        match &mut *plan {
+            Plan::Done => return Ok(false),
+            Plan::Files(files) => {
+                while !is_full(run.files.len(), 0, contents_len) {
+                    let Some(index) = files.next() else { break };
+                    contents_len += self.size(*index);
+                    run.files.push((*index, 0));
+                }
+                return Ok(!run.files.is_empty());
+            }
+            Plan::Nar(framing, offset) => {
+                run.offset = *offset;
+                let mut is_at_end = false;
+                while !is_full(run.files.len(), run.framing.len(), contents_len) {
+                    let next = framing.next_file(&mut run.framing);
+                    let next = next.map_err(|error| ReadError::Entry {
+                        path: self.scanned.root.clone(),
+                        source: error.into(),
+                    })?;
+                    let Some(index) = next else {
+                        is_at_end = true;
+                        break;
+                    };
+                    contents_len += self.size(index);
+                    run.files.push((index, run.framing.len()));
+                }
+                *offset += contents_len + run.framing.len() as u64;
+                if is_at_end {
+                    *plan = Plan::Done;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn size(&self, index: usize) -> u64 {
+        match self.scanned.entries.get(index).map(|entry| &entry.kind) {
+            Some(Kind::File { size, .. }) => *size,
+            _ => 0,
+        }
+    }
+
+    fn needs_digest(&self, index: usize) -> bool {
+        let kind = self.scanned.entries.get(index).map(|entry| &entry.kind);
+        self.found.is_some() && matches!(kind, Some(Kind::File { digest: None, .. }))
+    }
+
+    /// Reads runs and hashes their files until there are none or one fails.
+    fn work(&self) -> Result<(), ReadError> {
+        let mut files = Files::open_root(self.scanned)?;
+        let mut run = Run::default();
+        let mut buffer = Vec::with_capacity(PIECE_LEN);
+        let mut digests = Vec::new();
+        let mut read_all = || {
+            while self.claim(&mut run)? {
+                for (index, _) in &run.files {
+                    buffer.clear();
+                    let discard = |buffer: &mut Vec<u8>| {
+                        buffer.clear();
+                        Ok::<(), ReadError>(())
+                    };
+                    let digest = files.read(*index, true, &mut buffer, discard)?;
+                    digests.extend(digest.map(|digest| (*index, digest)));
+                }
+            }
+            Ok(())
+        };
+        let outcome = read_all();
+        if outcome.is_err() {
+            // The other threads need not continue.
+            *locked(&self.plan) = Plan::Done;
+        }
+        if let Some(found) = self.found {
+            locked(found).append(&mut digests);
+        }
+        outcome
+    }
+
+    /// Reads runs and sends their bytes into the pipe until there are none or one fails.
+    fn feed(&self) {
+        let Some(pipe) = self.pipe else { return };
+        let mut digests = Vec::new();
+        let outcome = self.feed_all(pipe, &mut digests);
+        if let Some(found) = self.found {
+            locked(found).append(&mut digests);
+        }
+        if let Err(Interrupt::Failed(error)) = outcome {
+            pipe.fail(error);
+        }
+    }
+
+    fn feed_all(&self, pipe: &Pipe, digests: &mut Digests) -> Result<(), Interrupt> {
+        let mut files = Files::open_root(self.scanned)?;
+        let mut run = Run::default();
+        let mut buffer = pipe.buffer();
+        while self.claim(&mut run)? {
+            let mut offset = run.offset;
+            let mut flush = |buffer: &mut Vec<u8>| {
+                let len = buffer.len() as u64;
+                let piece = std::mem::replace(buffer, pipe.buffer());
+                pipe.put(offset, piece)?;
+                offset += len;
+                Ok(())
+            };
+            let mut framing = &run.framing[..];
+            let mut framing_start = 0;
+            for (index, framing_end) in &run.files {
+                let (head, rest) = framing.split_at(framing_end - framing_start);
+                append(&mut buffer, head, &mut flush)?;
+                (framing, framing_start) = (rest, *framing_end);
+                let needs_digest = self.needs_digest(*index);
+                let digest = files.read(*index, needs_digest, &mut buffer, &mut flush)?;
+                digests.extend(digest.map(|digest| (*index, digest)));
+            }
+            append(&mut buffer, framing, &mut flush)?;
+            if !buffer.is_empty() {
+                flush(&mut buffer)?;
+            }
+        }
+        pipe.recycle(buffer);
+        Ok(())
+    }
+}
+
+/// Appends bytes to a buffer of fixed capacity.
+fn append(
+    buffer: &mut Vec<u8>,
+    mut bytes: &[u8],
+    mut flush: impl FnMut(&mut Vec<u8>) -> Result<(), Interrupt>,
+) -> Result<(), Interrupt> {
+    while !bytes.is_empty() {
+        if buffer.len() == buffer.capacity() {
+            flush(buffer)?;
+        }
+        let capacity = buffer.capacity() - buffer.len();
+        let (now, later) = bytes.split_at(bytes.len().min(capacity));
+        buffer.extend_from_slice(now);
+        bytes = later;
+    }
+    Ok(())
+}

@@ -1,0 +1,529 @@
+//! A tree is read completely, or reading fails with the path of the file that changed.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustix::fs::{CWD, Mode};
+use samovar_store::Tree;
+use samovar_workspace::pack::hash;
+use samovar_workspace::{
+    Files, Index, Kind, Packer, ReadError, STATE_DIRECTORY, Scanned, file_nar, read_tree,
+};
+use sha2::{Digest, Sha256};
+use testkit::nar::Node;
+
+fn nar_of_store(root: &Path) -> Vec<u8> {
+    let mut nar = Vec::new();
+    let mut reader = Tree::of_files(root.to_owned()).nar().unwrap();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match reader.read(&mut buffer).unwrap() {
+            0 => return nar,
+            count => nar.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+fn pack(scanned: &Arc<Scanned>, threads: usize) -> Result<Vec<u8>, ReadError> {
+    let mut packer = Packer::start(Arc::clone(scanned), threads)?;
+    let mut nar = Vec::new();
+    match packer.read_to_end(&mut nar) {
+        Ok(_) => Ok(nar),
+        Err(error) => Err(error.downcast().unwrap()),
+    }
+}
+
+fn digests(scanned: &Scanned) -> BTreeMap<PathBuf, [u8; 32]> {
+    let list = scanned.entries.list().iter().enumerate();
+    let files = list.filter_map(|(index, entry)| match entry.kind {
+        Kind::File { digest, .. } => Some((scanned.path(index), digest.unwrap())),
+        _ => None,
+    });
+    files.collect()
+}
+
+/// Reads a tree in all ways, and compares the results with each other and with the files.
+fn check(root: &Path) -> Vec<u8> {
+    let nar = nar_of_store(root);
+    for threads in [1, 3] {
+        let (scanned, nar_hash) = read_tree(root, None, true, threads).unwrap();
+        assert_eq!(scanned.entries.nar_size(), nar.len() as u64);
+        assert_eq!(nar_hash.unwrap().as_bytes()[..], Sha256::digest(&nar)[..]);
+        let found = digests(&scanned);
+        for (path, digest) in &found {
+            assert_eq!(digest[..], Sha256::digest(fs::read(path).unwrap())[..]);
+        }
+        let (without_nar, none) = read_tree(root, None, false, threads).unwrap();
+        assert_eq!(none, None);
+        assert_eq!(digests(&without_nar), found);
+        assert!(pack(&Arc::new(scanned), threads).unwrap() == nar);
+    }
+    nar
+}
+
+#[test]
+fn every_kind_of_name_and_file_is_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let mut deep = Node::dir([("bottom", Node::file("x"))]);
+    for _ in 0..40 {
+        deep = Node::dir([("d", deep), ("e", Node::program("#!"))]);
+    }
+    let names: [&[u8]; 6] = [
+        b"a\nb",
+        b"\xff\xfe",
+        &[b'n'; 255],
+        b" ",
+        b"%41",
+        "ä".as_bytes(),
+    ];
+    let odd = Node::dir(names.map(|name| (name, Node::file(name))));
+    let tree: Node = Node::dir([
+        ("deep", deep),
+        ("empty", Node::dir::<&str>([])),
+        ("huge", Node::file(vec![7; (9 << 20) + 1])),
+        ("link", Node::link(*b"a\n\xff")),
+        ("odd", odd),
+        ("piece", Node::file(vec![8; 256 << 10])),
+        ("zero", Node::file("")),
+    ]);
+    tree.write_tree(&root).unwrap();
+    fs::hard_link(root.join("zero"), root.join("zero again")).unwrap();
+    let nar = check(&root);
+    if let Ok(output) = Command::new("nix-store").arg("--dump").arg(&root).output()
+        && output.status.success()
+    {
+        assert!(output.stdout == nar);
+    }
+}
+
+#[test]
+fn an_empty_tree_is_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    check(dir.path());
+}
+
+#[test]
+fn the_state_directory_of_the_root_is_left_out_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join(STATE_DIRECTORY);
+    fs::create_dir_all(state.join("a/b")).unwrap();
+    fs::write(state.join("a/b/file"), "x").unwrap();
+    fs::create_dir_all(dir.path().join("sub").join(STATE_DIRECTORY)).unwrap();
+    let scanned = Scanned::scan(dir.path()).unwrap();
+    let paths = (0..scanned.entries.list().len()).map(|index| scanned.entries.path(index));
+    assert_eq!(
+        paths.collect::<Vec<_>>(),
+        [&b""[..], b"sub", b"sub/.samovar"]
+    );
+}
+
+#[test]
+fn special_files_are_skipped_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        rustix::fs::mkfifoat(CWD, dir.path().join(name), Mode::RUSR).unwrap();
+    }
+    let scanned = Scanned::scan(dir.path()).unwrap();
+    assert_eq!(scanned.entries.list().len(), 1);
+    assert_eq!((scanned.skipped.special, scanned.skipped.mounts), (6, 0));
+    assert_eq!(
+        scanned.skipped.paths,
+        ["a", "b", "c", "d", "e"].map(PathBuf::from)
+    );
+}
+
+#[test]
+fn a_path_that_nix_refuses_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut path = dir.path().canonicalize().unwrap();
+    for _ in 0..63 {
+        path.push("d");
+    }
+    fs::create_dir_all(&path).unwrap();
+    check(dir.path());
+    fs::write(path.join("file"), "").unwrap();
+    let error = Scanned::scan(dir.path()).unwrap_err();
+    assert!(
+        matches!(&error, ReadError::Entry { path: at, .. } if *at == path.join("file")),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_unreadable_directory_and_a_root_that_is_none_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, reason) in [("none", "No such file"), ("file", "not a directory")] {
+        let path = dir.path().join(name);
+        if name == "file" {
+            fs::write(&path, "").unwrap();
+        }
+        let error = Scanned::scan(&path).unwrap_err().to_string();
+        assert!(error.contains(reason) && error.contains(name), "{error}");
+    }
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::read_dir(&locked).is_ok() {
+        // Root may read every directory.
+        return;
+    }
+    let error = Scanned::scan(dir.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("Permission denied") && error.contains("locked"),
+        "{error}"
+    );
+}
+
+/// Scans a tree, changes something in `dir`, and checks that all ways of reading notice it.
+#[track_caller]
+fn check_change(change: impl Fn(&Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap().join("root");
+    let sub = Node::dir([("file", Node::program(vec![b'x'; 1 << 20]))]);
+    let tree: Node = Node::dir([("a", Node::file("a")), ("dir", sub)]);
+    tree.write_tree(&root).unwrap();
+    let file = root.join("dir/file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    wait_for_tick(&file, dir.path());
+    let scanned = Scanned::scan(&root).unwrap();
+    change(&file);
+    let is_named = |error: &ReadError| {
+        let ReadError::Changed(path) = error else {
+            panic!("{error}");
+        };
+        assert!(path.starts_with(root.join("dir")), "{error}");
+    };
+    for needs_nar_hash in [false, true] {
+        let mut scanned = scanned.clone();
+        is_named(&hash(&mut scanned, needs_nar_hash, 2).unwrap_err());
+    }
+    let scanned = Arc::new(scanned);
+    is_named(&pack(&scanned, 2).unwrap_err());
+    let index = (0..).find(|index| scanned.path(*index) == file).unwrap();
+    let mut files = Files::open_root(&scanned).unwrap();
+    is_named(&files.open(index).unwrap_err());
+}
+
+/// Waits until a change gets another time stamp than the last change of `file`. The kernel takes
+/// the stamps from a clock that advances in ticks.
+fn wait_for_tick(file: &Path, probes: &Path) {
+    let stamp = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.ctime(), metadata.ctime_nsec())
+    };
+    let last = stamp(file);
+    let probe = probes.join("probe");
+    loop {
+        fs::write(&probe, "x").unwrap();
+        if stamp(&probe) > last {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_that_grows_or_shrinks_is_refused() {
+    check_change(|file| {
+        File::options()
+            .append(true)
+            .open(file)
+            .unwrap()
+            .write_all(b"x")
+            .unwrap()
+    });
+    check_change(|file| {
+        File::options()
+            .write(true)
+            .open(file)
+            .unwrap()
+            .set_len(7)
+            .unwrap()
+    });
+}
+
+#[test]
+fn a_file_that_is_rewritten_is_refused() {
+    check_change(|file| fs::write(file, vec![b'y'; 1 << 20]).unwrap());
+}
+
+#[test]
+fn a_file_that_vanishes_is_refused() {
+    check_change(|file| fs::remove_file(file).unwrap());
+}
+
+#[test]
+fn a_file_that_becomes_a_fifo_a_link_or_a_directory_is_refused() {
+    let replace = |file: &Path| fs::rename(file, file.with_file_name("moved")).unwrap();
+    check_change(|file| {
+        replace(file);
+        rustix::fs::mkfifoat(CWD, file, Mode::RUSR).unwrap();
+    });
+    check_change(|file| {
+        replace(file);
+        symlink("moved", file).unwrap();
+    });
+    check_change(|file| {
+        replace(file);
+        fs::create_dir(file).unwrap();
+    });
+    check_change(|file| {
+        replace(file);
+        drop(std::os::unix::net::UnixListener::bind(file).unwrap());
+    });
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_to_it_is_refused() {
+    check_change(|file| {
+        let directory = file.parent().unwrap();
+        let moved = directory.with_file_name("moved");
+        fs::rename(directory, &moved).unwrap();
+        symlink(&moved, directory).unwrap();
+    });
+}
+
+#[test]
+fn a_root_that_is_replaced_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let scanned = Scanned::scan(&root).unwrap();
+    fs::rename(&root, dir.path().join("moved")).unwrap();
+    fs::create_dir(&root).unwrap();
+    assert!(matches!(
+        Files::open_root(&scanned),
+        Err(ReadError::Changed(_))
+    ));
+}
+
+#[test]
+fn a_packer_may_be_dropped_at_any_time() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), vec![1; 20 << 20]).unwrap();
+    let scanned = Arc::new(Scanned::scan(dir.path()).unwrap());
+    for count in [0, 1, 1 << 20] {
+        let mut packer = Packer::start(Arc::clone(&scanned), 3).unwrap();
+        packer.read_exact(&mut vec![0; count]).unwrap();
+    }
+}
+
+#[test]
+fn reading_works_with_64_descriptors() {
+    const VARIABLE: &str = "SAMOVAR_TEST_LIMITED";
+    if std::env::var_os(VARIABLE).is_none() {
+        let test = std::env::current_exe().unwrap();
+        let status = Command::new("sh")
+            .args([
+                "-c",
+                "ulimit -n 64 && exec \"$0\" --exact reading_works_with_64_descriptors",
+            ])
+            .arg(test)
+            .env(VARIABLE, "1")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut tree: Node = Node::dir([("file", Node::file("x"))]);
+    for _ in 0..60 {
+        tree = Node::dir([("a", Node::file("a")), ("d", tree), ("z", Node::file("z"))]);
+    }
+    let root = dir.path().join("root");
+    tree.write_tree(&root).unwrap();
+    let (scanned, _) = read_tree(&root, None, true, 8).unwrap();
+    assert!(pack(&Arc::new(scanned), 8).unwrap() == nar_of_store(&root));
+}
+
+#[test]
+fn the_nar_of_a_file_is_that_of_nix() {
+    let node: Node = Node::file("hello\n");
+    assert_eq!(file_nar(b"hello\n"), node.nar());
+    let empty: Node = Node::file("");
+    assert_eq!(file_nar(b""), empty.nar());
+}
+
+/// Makes an index that trusts all files, whatever their age.
+fn settled_index(scanned: &Scanned) -> Index {
+    let mut scanned = scanned.clone();
+    scanned.settled.seconds += 100;
+    Index::of(&scanned)
+}
+
+#[test]
+fn an_unchanged_file_keeps_its_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let sub = || Node::dir([("x", Node::file("x")), ("y", Node::file("y"))]);
+    let tree: Node = Node::dir([
+        ("a", sub()),
+        ("b", sub()),
+        ("c", sub()),
+        ("d", Node::file("d")),
+    ]);
+    tree.write_tree(&root).unwrap();
+    fs::create_dir(root.join(STATE_DIRECTORY)).unwrap();
+    let (scanned, _) = read_tree(&root, None, false, 2).unwrap();
+    let index = settled_index(&scanned);
+    index.write(&root).unwrap();
+    assert_eq!(
+        Index::read(&root).unwrap().unwrap().encode(),
+        index.encode()
+    );
+    wait_for_tick(&root.join("d"), dir.path());
+    fs::remove_file(root.join("a/x")).unwrap();
+    fs::write(root.join("a/x"), "X").unwrap();
+    fs::rename(root.join("b"), root.join("bb")).unwrap();
+    fs::write(root.join("c/new"), "new").unwrap();
+    fs::remove_file(root.join("c/x")).unwrap();
+    fs::set_permissions(root.join("d"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut scanned = Scanned::scan(&root).unwrap();
+    let missing = index.apply(&mut scanned);
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|index| scanned.entries.path(*index))
+        .collect();
+    assert_eq!(missing, [&b"a/x"[..], b"bb/x", b"bb/y", b"c/new", b"d"]);
+    let (with_index, _) = read_tree(&root, Some(&index), false, 2).unwrap();
+    assert_eq!(
+        digests(&with_index),
+        digests(&read_tree(&root, None, false, 2).unwrap().0)
+    );
+}
+
+#[test]
+fn a_file_with_a_stamp_from_the_time_of_the_scan_on_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "x").unwrap();
+    let (mut scanned, _) = read_tree(dir.path(), None, false, 1).unwrap();
+    let mut again = Scanned::scan(dir.path()).unwrap();
+    scanned.settled = scanned.states[1].ctime;
+    assert_eq!(Index::of(&scanned).apply(&mut again), [1]);
+    scanned.settled.seconds += 1;
+    assert_eq!(Index::of(&scanned).apply(&mut again), [0; 0]);
+    // A program may set the mtime to any time.
+    scanned.states[1].mtime = scanned.settled;
+    assert_eq!(Index::of(&scanned).apply(&mut scanned.clone()), [0; 0]);
+    let mut unknown = Scanned::scan(dir.path()).unwrap();
+    unknown.states[1].mtime = scanned.settled;
+    assert_eq!(Index::of(&scanned).apply(&mut unknown), [1]);
+}
+
+#[test]
+fn the_clock_of_the_file_system_separates_earlier_changes_from_later_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    for has_state_directory in [false, true] {
+        let scanned = Scanned::scan(dir.path()).unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let later = Scanned::scan(dir.path()).unwrap();
+        assert!(later.states[1].ctime >= scanned.settled);
+        if has_state_directory {
+            while Scanned::scan(dir.path()).unwrap().settled <= later.states[1].ctime {
+                std::thread::yield_now();
+            }
+        }
+        fs::remove_file(&file).unwrap();
+        fs::create_dir_all(dir.path().join(STATE_DIRECTORY)).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_index_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(STATE_DIRECTORY)).unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    fs::write(dir.path().join("sub/file"), "x").unwrap();
+    symlink("target", dir.path().join("link")).unwrap();
+    assert!(Index::read(dir.path()).unwrap().is_none());
+    let scanned = Scanned::scan(dir.path()).unwrap();
+    let bytes = Index::of(&scanned).encode();
+    assert_eq!(Index::decode(&bytes).unwrap().encode(), bytes);
+    let body_len = bytes.len() - 32;
+    for len in 0..bytes.len() {
+        assert!(Index::decode(&bytes[..len]).is_err(), "{len}");
+        // With a valid hash, so that the parser itself has to refuse it.
+        let mut cut = bytes[..len.min(body_len)].to_vec();
+        if len < body_len {
+            cut.extend(Sha256::digest(&cut));
+            assert!(Index::decode(&cut).is_err(), "{len}");
+        }
+    }
+    fs::write(
+        dir.path().join(STATE_DIRECTORY).join("index"),
+        &bytes[..100],
+    )
+    .unwrap();
+    assert!(Index::read(dir.path()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn an_index_with_other_bytes_is_refused_or_canonical(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/file"), "x").unwrap();
+        let mut scanned = Scanned::scan(dir.path()).unwrap();
+        scanned.entries.set_digest(2, [3; 32]);
+        let mut bytes = Index::of(&scanned).encode();
+        bytes.truncate(bytes.len() - 32);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.extend(Sha256::digest(&bytes));
+        if let Ok(index) = Index::decode(&bytes) {
+            prop_assert_eq!(index.encode(), bytes);
+        }
+    }
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let content = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..64),
+        (0..600_000_usize).prop_map(|len| vec![b'.'; len]),
+    ];
+    let file = (content, any::<bool>()).prop_map(|(content, executable)| Node::File {
+        content,
+        executable,
+    });
+    let target = prop::collection::vec(1..=255_u8, 1..20);
+    let leaf = prop_oneof![4 => file, 1 => target.prop_map(Node::Link)];
+    let name = prop::collection::vec(any::<u8>(), 1..12).prop_map(|name| {
+        let name: Vec<u8> = name
+            .into_iter()
+            .filter(|byte| !matches!(byte, 0 | b'/'))
+            .collect();
+        [b"_".to_vec(), name].concat()
+    });
+    let directory = move |inner| prop::collection::btree_map(name.clone(), inner, 0..8);
+    let inner = leaf.prop_recursive(5, 40, 8, move |inner| directory(inner).prop_map(Node::Dir));
+    prop::collection::btree_map("[a-z.]{3,9}", inner, 0..8).prop_map(Node::dir)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_tree_is_packed(tree in node()) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        tree.write_tree(&root).unwrap();
+        prop_assert!(check(&root) == tree.nar());
+    }
+}
