@@ -23,7 +23,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
     Directory,
-    /// At most 32 bytes.
+    /// At most 31 bytes.
     File(Vec<u8>),
     Symlink(Vec<u8>),
 }
@@ -53,10 +53,11 @@ impl Node {
     }
 }
 
-/// Returns a digest that differs for different contents of the same length.
+/// Returns a digest that differs for different contents.
 pub(crate) fn digest(contents: &[u8]) -> [u8; 32] {
     let mut digest = [0; 32];
     digest[..contents.len()].copy_from_slice(contents);
+    digest[31] = u8::try_from(contents.len()).unwrap();
     digest
 }
 
@@ -189,8 +190,8 @@ impl Tree {
 fn node() -> impl Strategy<Value = Node> {
     let contents = prop_oneof![
         Just(Vec::new()),
-        (0..4_u8, 0..33_usize).prop_map(|(byte, len)| vec![byte; len]),
-        proptest::collection::vec(any::<u8>(), 0..33),
+        (0..4_u8, 0..32_usize).prop_map(|(byte, len)| vec![byte; len]),
+        proptest::collection::vec(any::<u8>(), 0..32),
     ];
     let data = prop_oneof![
         2 => Just(Data::Directory),
