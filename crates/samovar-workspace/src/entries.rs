@@ -86,6 +86,31 @@ impl Entry {
     pub fn is_executable(&self) -> bool {
         self.mode & OWNER_EXECUTE != 0
     }
+
+    /// Returns whether both entries are files, directories, or symbolic links.
+    #[must_use]
+    pub fn has_same_type(&self, other: &Self) -> bool {
+        std::mem::discriminant(&self.kind) == std::mem::discriminant(&other.kind)
+    }
+
+    /// Returns whether the entries have the same type, and the same contents or target. Contents
+    /// without a digest differ from all others; the entries of directories are not compared.
+    #[must_use]
+    pub fn has_same_data(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Directory { .. }, Kind::Directory { .. }) => true,
+            (
+                Kind::File { size, digest, .. },
+                Kind::File {
+                    size: other_size,
+                    digest: other_digest,
+                    ..
+                },
+            ) => size == other_size && digest.is_some() && digest == other_digest,
+            (Kind::Symlink { target }, Kind::Symlink { target: other }) => target == other,
+            _ => false,
+        }
+    }
 }
 
 impl Entries {
@@ -133,6 +158,20 @@ impl Entries {
             };
             Some(index)
         })
+    }
+
+    /// Returns the index of the entry with this path, as [`path`](Self::path) writes it. Takes time
+    /// in proportion to the number of entries in the directories of the path.
+    #[must_use]
+    pub fn find(&self, path: &[u8]) -> Option<usize> {
+        if path.is_empty() {
+            return Some(0);
+        }
+        path.split(|byte| *byte == b'/')
+            .try_fold(0, |directory, name| {
+                let mut children = self.children(directory);
+                children.find(|child| self.get(*child).is_some_and(|entry| *entry.name == *name))
+            })
     }
 
     /// Returns the path of an entry, relative to the root, with `/` between the names. The root's
@@ -452,6 +491,28 @@ mod tests {
         assert_eq!(tree.children(1).collect::<Vec<_>>(), [2]);
         assert_eq!(tree.children(2).count(), 0);
         assert_eq!(tree.children(99).count(), 0);
+    }
+
+    #[test]
+    fn entries_are_found_by_path() {
+        let tree = example();
+        for index in 0..tree.list().len() {
+            assert_eq!(tree.find(&tree.path(index)), Some(index));
+        }
+        for path in ["x", "a/", "/a", "a//x", "a/y", "b/x", "c/x", "."] {
+            assert_eq!(tree.find(path.as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn data_is_compared_without_names_and_modes() {
+        let tree = example();
+        let list = tree.list();
+        assert!(list[0].has_same_data(&list[1]));
+        assert!(list[4].has_same_data(&list[4]));
+        assert!(list[2].has_same_type(&list[3]));
+        assert!(!list[2].has_same_data(&list[2]), "without a digest");
+        assert!(!list[3].has_same_type(&list[4]));
     }
 
     #[test]

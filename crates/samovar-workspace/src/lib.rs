@@ -8,6 +8,7 @@
 //! # Modules
 //!
 //! * [`delta`]: operations that build a new NAR from the NAR of a base.
+//! * [`diff`]: the differences between two trees.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`files`]: opens and reads the files of a scanned tree.
 //! * [`index`]: the digests of unchanged files.
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod delta;
+pub mod diff;
 pub mod entries;
 pub mod files;
 pub mod index;
@@ -37,6 +39,7 @@ pub mod walk;
 mod test_tree;
 
 pub use delta::{Delta, Op};
+pub use diff::{Change, ChangeKind, Summary, diff};
 pub use entries::{Entries, Entry, Kind, Mtime};
 pub use files::Files;
 pub use index::{Index, IndexError};
