@@ -14,7 +14,9 @@
 //! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
+//! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
+//! * [`unpack`]: from a NAR to files.
 //! * [`walk`]: walks over several trees at once.
 //!
 //! # Out of scope
@@ -32,7 +34,9 @@ pub mod manifest;
 pub mod pack;
 mod pipe;
 mod read_error;
+pub mod root;
 pub mod scan;
+pub mod unpack;
 pub mod walk;
 
 #[cfg(test)]
@@ -46,5 +50,6 @@ pub use index::{Index, IndexError};
 pub use manifest::Manifest;
 pub use pack::{Packer, file_nar, read_tree};
 pub use read_error::ReadError;
+pub use root::Root;
 pub use scan::{FileState, STATE_DIRECTORY, Scanned, Skipped};
 pub use walk::Walk;

@@ -1,0 +1,162 @@
+//! [`Replacement`]: a file that atomically replaces another one.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Write};
+
+use super::{Attributes, Root, create_symlink, set_open_attributes, split};
+use crate::entries::Mtime;
+
+/// Start of the names of files that are not complete.
+const TEMPORARY: &str = ".samovar-tmp-";
+
+/// A new file that is not complete. [`commit`](Self::commit) gives it its name; dropping removes
+/// it.
+#[derive(Debug)]
+pub struct Replacement<'a> {
+    root: &'a Root,
+    path: Vec<u8>,
+    temporary: Temporary<'a>,
+    file: File,
+}
+
+/// The path of an entry with a temporary name, which is removed on drop.
+#[derive(Debug)]
+struct Temporary<'a> {
+    root: &'a Root,
+    path: Vec<u8>,
+    is_renamed: bool,
+}
+
+/// Returns whether this is the name of a file that was not complete when its process was killed.
+///
+/// Such a file is no part of a snapshot, and may be removed.
+#[must_use]
+pub fn is_temporary(name: &[u8]) -> bool {
+    name.strip_prefix(TEMPORARY.as_bytes())
+        .is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Returns a number that no other process can guess.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+impl Root {
+    /// Starts a file that will replace the regular file or symbolic link at this path, or create
+    /// one. Until [`Replacement::commit`] it has a temporary name in the same directory.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open(2)`.
+    pub fn replace_file(&self, path: &[u8]) -> io::Result<Replacement<'_>> {
+        let temporary = Temporary::beside(self, path);
+        let file = self.create_file(&temporary.path, 0o600)?;
+        Ok(Replacement {
+            root: self,
+            path: path.to_vec(),
+            temporary,
+            file,
+        })
+    }
+
+    /// Writes a file, and atomically replaces the regular file or symbolic link at this path, or
+    /// creates one. Returns the number of bytes written. Does not write them to stable storage: see
+    /// [`sync`](Self::sync).
+    ///
+    /// # Errors
+    ///
+    /// Those of `content` and of the file system. The path is unchanged then.
+    pub fn write_file(
+        &self,
+        path: &[u8],
+        content: &mut dyn Read,
+        attributes: Attributes,
+    ) -> io::Result<u64> {
+        let mut replacement = self.replace_file(path)?;
+        let len = io::copy(content, &mut replacement.file)?;
+        replacement.commit(attributes)?;
+        Ok(len)
+    }
+
+    /// Atomically replaces the regular file or symbolic link at this path by a symbolic link, or
+    /// creates one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `symlink(2)` and `rename(2)`.
+    pub fn write_symlink(
+        &self,
+        path: &[u8],
+        target: &[u8],
+        mtime: Option<Mtime>,
+    ) -> io::Result<()> {
+        let temporary = Temporary::beside(self, path);
+        self.in_parent(&temporary.path, |parent, name| {
+            create_symlink(parent, name, target, mtime)
+        })?;
+        temporary.rename_to(path)
+    }
+}
+
+impl Replacement<'_> {
+    /// Sets the attributes of the file, and atomically gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fchmod(2)`, `futimens(2)` and `rename(2)`. The path is unchanged then.
+    pub fn commit(self, attributes: Attributes) -> io::Result<()> {
+        set_open_attributes(&self.file, attributes)?;
+        self.temporary.rename_to(&self.path)
+    }
+
+    /// Returns the directory below which the file is.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        self.root
+    }
+}
+
+impl Write for Replacement<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> Temporary<'a> {
+    /// Chooses a temporary name in the directory of `path`.
+    fn beside(root: &'a Root, path: &[u8]) -> Self {
+        let name = format!("{TEMPORARY}{:016x}", random());
+        let path = match split(path) {
+            (Some(parent), _) => [parent, b"/", name.as_bytes()].concat(),
+            (None, _) => name.into_bytes(),
+        };
+        Self {
+            root,
+            path,
+            is_renamed: false,
+        }
+    }
+
+    fn rename_to(mut self, path: &[u8]) -> io::Result<()> {
+        let from = split(&self.path).1;
+        self.root.in_parent(path, |parent, name| {
+            rustix::fs::renameat(parent, from, parent, name)
+        })?;
+        self.is_renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            // The file may not exist. If it cannot be removed, its name marks it as temporary.
+            self.root.remove_file(&self.path).ok();
+        }
+    }
+}
