@@ -36,6 +36,12 @@ impl SeekTable {
         self.count = self.count.saturating_add(1);
     }
 
+    /// Returns whether the table has no frame.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Appends the table to the file, as a skippable frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         let len = u32::try_from(self.entries.len().saturating_add(9)).unwrap_or(u32::MAX);

@@ -4,8 +4,33 @@
 //!
 //! Nix 2.36, `src/libstore/store-dir-config.cc`: `makeStorePath`, `makeFixedOutputPath`.
 
-use samovar_nix::{Algorithm, ContentAddress, Hash, HashPart, Method, StoreDir, StorePath};
+use samovar_nix::{
+    Algorithm, ContentAddress, Hash, HashPart, Method, NarHash, StoreDir, StorePath, StorePathError,
+};
 use sha2::{Digest as _, Sha256};
+
+/// Returns the store path of a NAR with this name and these references, none of which is the path
+/// itself.
+///
+/// # Errors
+///
+/// The name is not that of a store path.
+pub fn path_of_nar(
+    nar_hash: &NarHash,
+    references: &[StorePath],
+    name: &str,
+    dir: &StoreDir,
+) -> Result<StorePath, StorePathError> {
+    let mut kind = "source".to_owned();
+    let mut references: Vec<_> = references.to_vec();
+    references.sort();
+    for reference in &references {
+        kind.push(':');
+        kind += &reference.full(dir);
+    }
+    let hash_part = hash_part_of(&kind, &nar_hash.to_hash().base16(), name, dir);
+    StorePath::from_base_name(&format!("{hash_part}-{name}"))
+}
 
 /// Returns whether `path` is the store path of this content address with these references.
 pub(crate) fn is_path_of(
@@ -50,8 +75,12 @@ pub(crate) fn is_path_of(
     if !(may_refer || references.is_empty()) {
         return false;
     }
-    let fingerprint = format!("{kind}:sha256:{inner}:{}:{}", dir.as_str(), path.name());
-    folded(&Sha256::digest(fingerprint)) == path.hash_part()
+    hash_part_of(&kind, &inner, path.name(), dir) == path.hash_part()
+}
+
+fn hash_part_of(kind: &str, inner: &str, name: &str, dir: &StoreDir) -> HashPart {
+    let fingerprint = format!("{kind}:sha256:{inner}:{}:{name}", dir.as_str());
+    folded(&Sha256::digest(fingerprint))
 }
 
 /// Compresses a digest to the 20 bytes of a hash part by XOR.
@@ -61,4 +90,27 @@ fn folded(digest: &[u8]) -> HashPart {
         folded[at % 20] ^= byte;
     }
     HashPart::from_bytes(folded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_nar_has_its_content_address() {
+        let dir = StoreDir::default();
+        let nar_hash = NarHash::from_bytes([7; 32]);
+        let address = ContentAddress::new(Method::Nar, nar_hash.to_hash()).unwrap();
+        let first = path_of_nar(&nar_hash, &[], "a", &dir).unwrap();
+        let second = path_of_nar(&nar_hash, std::slice::from_ref(&first), "a", &dir).unwrap();
+        assert!(is_path_of(&address, &dir, &first, &[]));
+        assert!(is_path_of(
+            &address,
+            &dir,
+            &second,
+            std::slice::from_ref(&first)
+        ));
+        assert_ne!(first, second);
+        assert!(path_of_nar(&nar_hash, &[], "a/b", &dir).is_err());
+    }
 }

@@ -55,6 +55,7 @@ pub mod verify;
 mod waiting;
 
 pub use admission::{Admitted, PATIENCE, Wait};
+pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use error::{PutError, StorageError};
 pub use inspect::{Inspection, inspect};
