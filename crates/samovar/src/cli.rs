@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
-    caches, client_setup, export, fsck, gc, hook, import, pin, profile, push, secrets, serve,
-    status, token,
+    caches, client_setup, export, fsck, gc, hook, import, pin, profile, pull, push, refs, secrets,
+    serve, status, token,
 };
 
 /// Defines all commands, for parsing, help, man pages and completions.
@@ -25,6 +25,7 @@ pub fn command() -> Command {
         .subcommand(closure())
         .subcommand(query())
         .subcommand(push::command())
+        .subcommand(pull::command())
         .subcommand(hook::command())
         .subcommand(doctor())
         .subcommand(status())
@@ -32,6 +33,7 @@ pub fn command() -> Command {
         .subcommand(secrets::password())
         .subcommand(token::with_subcommands(secrets::token()))
         .subcommand(pin::command())
+        .subcommand(refs::command())
         .subcommand(caches::command())
         .subcommand(gc::command())
         .subcommand(fsck::command())

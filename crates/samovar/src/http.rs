@@ -99,6 +99,8 @@ pub(crate) struct Http {
     agent: Agent,
     remote: Remote,
     patience: Patience,
+    /// Header fields of each request, besides the login.
+    headers: Vec<(&'static str, String)>,
     /// Number of requests sent, including retries.
     request_count: Arc<AtomicU64>,
     outage: Arc<Outage>,
@@ -137,6 +139,7 @@ impl Http {
             agent: builder.build().into(),
             remote,
             patience,
+            headers: Vec::new(),
             request_count: Arc::default(),
             outage: Arc::default(),
         })
@@ -157,6 +160,13 @@ impl Http {
             remote: self.remote.without_login(),
             ..self.clone()
         }
+    }
+
+    /// Returns a client for the same URL that sends a header field with each request.
+    pub(crate) fn with_header(&self, name: &'static str, value: String) -> Self {
+        let mut other = self.clone();
+        other.headers.push((name, value));
+        other
     }
 
     /// Returns the number of requests sent so far, including retries.
@@ -331,7 +341,10 @@ impl Http {
         }
     }
 
-    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+    fn authorized<B>(&self, mut request: RequestBuilder<B>) -> RequestBuilder<B> {
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
         match self.remote.authorization() {
             Some(value) => request.header("Authorization", value),
             None => request,

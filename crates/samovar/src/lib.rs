@@ -21,6 +21,7 @@ pub mod cli;
 mod client_setup;
 mod command;
 mod credential;
+mod credentials;
 mod doctor;
 mod export;
 mod fault;
@@ -37,13 +38,17 @@ mod outcome;
 mod pin;
 mod private;
 mod profile;
+mod progress;
+mod pull;
 mod push;
 mod records;
+mod refs;
 mod remote;
 mod roots;
 mod secrets;
 mod serve;
 mod size;
+mod snapshot;
 mod status;
 mod storage;
 mod token;
@@ -115,6 +120,8 @@ pub fn run(
     // The exit code of an error without a reason follows.
     let transferred = match name {
         "push" => Some((push::run(one, out), Failed::Unavailable)),
+        "pull" => Some((pull::run(one, out), Failed::Unavailable)),
+        "ref" => Some((refs::run(one, out), Failed::Unavailable)),
         "import" => Some((
             import::run(one, out).map(Outcome::code),
             Failed::Unavailable,

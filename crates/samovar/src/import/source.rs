@@ -42,7 +42,7 @@ enum Kind {
         /// Whether NAR files are published by hard links instead of copies.
         links: bool,
     },
-    Http(Cache),
+    Http(Box<Cache>),
 }
 
 impl Source {
@@ -193,7 +193,7 @@ impl Kind {
         Remote::parse(text).map_err(|error| Failed::Usage.because(error))?;
         let cache = Cache::open(text)?;
         let store_dir = cache.store_dir().clone();
-        Ok((Self::Http(cache), store_dir))
+        Ok((Self::Http(Box::new(cache)), store_dir))
     }
 
     fn directory(root: &Path, links: bool) -> anyhow::Result<(Self, StoreDir)> {

@@ -1,10 +1,10 @@
-//! Reads NARs from the store and compresses them with zstd, on several threads and in bounded
-//! memory. Compares each NAR with its registered hash, because some caches do not check it.
+//! Reads NARs and compresses them with zstd, on several threads and in bounded memory. Compares each
+//! NAR with its expected hash, because some caches do not check it.
 //!
 //! # Theory of operation
 //!
-//! One thread reads the NARs in order and makes jobs. A job is a list of small NARs, or 4 MiB of a
-//! large NAR. Each 4 MiB of a large NAR become one zstd frame, so all workers can compress the same
+//! One thread reads the NARs in order and makes jobs. A job is a list of small NARs, or a piece of a
+//! large NAR. Each piece of a large NAR becomes one zstd frame, so all workers can compress the same
 //! NAR. The calling thread receives the results in the order of the jobs. The frames do not depend
 //! on the number of workers. With the same level and version of zstd, a NAR therefore always
 //! becomes the same file, and an interrupted upload can be continued.
@@ -19,16 +19,17 @@
 //! | memory | 8 MiB for each worker, and 16 MiB | 4 MiB of a NAR, and its frame |
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use samovar_nix::PathInfo;
+use samovar_nix::{PathInfo, SeekTable};
 use samovar_store::{NarReader, Store};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
 
-/// Length of the content of one zstd frame, in bytes.
-const FRAME_LEN: usize = 4 << 20;
+/// Length of the content of one zstd frame of a store path, in bytes.
+pub(super) const FRAME_LEN: usize = 4 << 20;
 
 /// Maximum length of a NAR that is compressed as one frame, in bytes.
 pub(super) const SMALL_LEN_MAX: u64 = 1 << 20;
@@ -37,8 +38,44 @@ pub(super) const SMALL_LEN_MAX: u64 = 1 << 20;
 const BATCH_COUNT_MAX: usize = 64;
 const BATCH_LEN_MAX: u64 = 1 << 20;
 
-const DIFFERS: &str =
-    "its files differ from its registration: run nix-store --verify --check-contents";
+/// The NARs of a push.
+pub(super) trait Nars: Sync {
+    /// Opens the NAR of a path. `nar`: index of the path.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it cannot be read.
+    fn open(&self, nar: usize, info: &PathInfo) -> Result<Box<dyn Read + '_>, String>;
+
+    /// Returns the reason why a NAR that was read is not the expected one.
+    fn differs(&self) -> &'static str;
+}
+
+/// The NARs of a store.
+pub(super) struct StoreNars<'a>(pub(super) &'a dyn Store);
+
+impl Nars for StoreNars<'_> {
+    fn open(&self, _nar: usize, info: &PathInfo) -> Result<Box<dyn Read + '_>, String> {
+        let tree = self.0.tree(&info.path);
+        let nar = tree
+            .map_err(|error| error.to_string())?
+            .nar()
+            .map_err(|error| error.to_string())?;
+        Ok(Box::new(StoreNar(nar)))
+    }
+
+    fn differs(&self) -> &'static str {
+        "its files differ from its registration: run nix-store --verify --check-contents"
+    }
+}
+
+struct StoreNar(NarReader);
+
+impl Read for StoreNar {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.fill(buffer).map_err(io::Error::other)
+    }
+}
 
 /// A result of a job. Results are delivered in the order of the NARs.
 #[derive(Debug)]
@@ -53,6 +90,34 @@ pub(super) enum Output {
     },
     /// The NAR cannot be read. Frames of it may have been delivered already.
     Failed { nar: usize, reason: String },
+}
+
+impl Output {
+    /// Adds a frame to the seek table of its NAR. Appends the table to the last frame, unless that
+    /// is the only one.
+    fn add_to(&mut self, table: &mut SeekTable) {
+        let Self::Frame {
+            bytes,
+            content_len,
+            is_last,
+            ..
+        } = self
+        else {
+            *table = SeekTable::default();
+            return;
+        };
+        let is_first = table.is_empty();
+        table.add(
+            bytes.len(),
+            usize::try_from(*content_len).unwrap_or(usize::MAX),
+        );
+        if *is_last {
+            if !is_first {
+                table.write(bytes);
+            }
+            *table = SeekTable::default();
+        }
+    }
 }
 
 enum Job {
@@ -74,6 +139,10 @@ pub(super) struct Compressing {
     pub(super) worker_count: usize,
     /// Compression level of zstd.
     pub(super) level: i32,
+    /// Length of the content of one frame of a large NAR, in bytes.
+    pub(super) frame_len: usize,
+    /// Whether the file of a large NAR ends in a seek table, so that clients can read parts of it.
+    pub(super) is_seekable: bool,
 }
 
 /// Compresses the NARs `nars` (indices into `infos`) in this order, and calls `consume` for each
@@ -83,7 +152,7 @@ pub(super) struct Compressing {
 ///
 /// The first error of `consume`, and errors of zstd.
 pub(super) fn run(
-    store: &dyn Store,
+    source: &dyn Nars,
     infos: &[PathInfo],
     nars: &[usize],
     settings: Compressing,
@@ -98,7 +167,11 @@ pub(super) fn run(
     for _ in 0..buffer_count {
         buffer_sender.send(Vec::new()).ok();
     }
-    let source = Source { store, infos };
+    let source = Source {
+        nars: source,
+        infos,
+        frame_len: settings.frame_len,
+    };
     std::thread::scope(|scope| {
         scope.spawn(move || source.make_jobs(nars, &buffers, job_sender));
         for _ in 0..worker_count {
@@ -107,7 +180,13 @@ pub(super) fn run(
             scope.spawn(move || work(source, settings.level, jobs, done_sender));
         }
         drop(done_sender);
-        let consumed = deliver(&done, &buffer_sender, &mut consume);
+        let mut table = settings.is_seekable.then(SeekTable::default);
+        let consumed = deliver(&done, &buffer_sender, |mut output| {
+            if let Some(table) = &mut table {
+                output.add_to(table);
+            }
+            consume(output)
+        });
         // After an error, the other threads end as soon as they request a buffer or deliver a
         // result.
         drop(buffer_sender);
@@ -120,7 +199,7 @@ pub(super) fn run(
 fn deliver(
     done: &Receiver<anyhow::Result<Done>>,
     buffers: &Sender<Vec<u8>>,
-    consume: &mut impl FnMut(Output) -> anyhow::Result<()>,
+    mut consume: impl FnMut(Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut early = BTreeMap::new();
     let mut next = 0;
@@ -139,11 +218,12 @@ fn deliver(
     Ok(())
 }
 
-/// The store and the paths whose NARs are read.
+/// The NARs to read, and their paths.
 #[derive(Clone, Copy)]
 struct Source<'a> {
-    store: &'a dyn Store,
+    nars: &'a dyn Nars,
     infos: &'a [PathInfo],
+    frame_len: usize,
 }
 
 impl Source<'_> {
@@ -194,7 +274,7 @@ impl Source<'_> {
                 return false;
             };
             let read = match &mut reader {
-                Ok(reader) => reader.fill(&mut buffer, FRAME_LEN),
+                Ok(reader) => reader.fill(&mut buffer, self.frame_len),
                 Err(reason) => Err(std::mem::take(reason)),
             };
             let (job, is_over) = match read {
@@ -212,7 +292,7 @@ impl Source<'_> {
 
     fn read_whole(&self, nar: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         Reader::open(self, nar)?
-            .fill(buffer, FRAME_LEN)
+            .fill(buffer, usize::MAX)
             .map(|_is_last| ())
     }
 }
@@ -220,7 +300,8 @@ impl Source<'_> {
 /// Reads the NAR of a path, and compares its length and hash with the registration.
 struct Reader<'a> {
     info: &'a PathInfo,
-    nar: NarReader,
+    nar: Box<dyn Read + 'a>,
+    differs: &'static str,
     /// Number of bytes still to read, according to the registration.
     left: u64,
     hash: Sha256,
@@ -229,14 +310,10 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn open(source: &Source<'a>, nar: usize) -> Result<Self, String> {
         let info = source.infos.get(nar).ok_or("unknown path")?;
-        let tree = source.store.tree(&info.path);
-        let nar = tree
-            .map_err(|error| error.to_string())?
-            .nar()
-            .map_err(|error| error.to_string())?;
         Ok(Self {
             info,
-            nar,
+            nar: source.nars.open(nar, info)?,
+            differs: source.nars.differs(),
             left: info.nar_size,
             hash: Sha256::new(),
         })
@@ -249,9 +326,9 @@ impl<'a> Reader<'a> {
         buffer.resize(len, 0);
         let mut rest = &mut buffer[..];
         while !rest.is_empty() {
-            let filled = self.nar.fill(rest).map_err(|error| error.to_string())?;
+            let filled = self.nar.read(rest).map_err(|error| error.to_string())?;
             if filled == 0 {
-                return Err("its NAR is shorter than registered".to_owned());
+                return Err("its NAR is shorter than expected".to_owned());
             }
             rest = rest.get_mut(filled..).unwrap_or_default();
         }
@@ -260,11 +337,11 @@ impl<'a> Reader<'a> {
         if self.left > 0 {
             return Ok(false);
         }
-        let more = self.nar.fill(&mut [0]);
+        let more = self.nar.read(&mut [0]);
         let is_longer = more.map_err(|error| error.to_string())? > 0;
         let hash = std::mem::take(&mut self.hash).finalize();
         if is_longer || hash.as_slice() != self.info.nar_hash.as_bytes() {
-            return Err(DIFFERS.to_owned());
+            return Err(self.differs.to_owned());
         }
         Ok(true)
     }

@@ -1,30 +1,32 @@
-//! `samovar push`: uploads paths of the local store to a binary cache.
+//! `samovar push`: uploads paths of the local store, or a directory, to a binary cache.
 //!
 //! # Modules
 //!
-//! * `options`: the command line. `credentials`: tokens and logins.
+//! * `options`: the command line.
 //! * `closure`: selects the paths. `compress`: reads and compresses their NARs. `ledger`: the
 //!   states of the paths.
 //! * `session`: the requests of the push protocol, with `assembler`, `publisher`, `resume` and
 //!   `wire`. `stock`: the requests of a stock Nix client, for caches that do not know the protocol.
+//! * `directory`, `local_tree`, `snapshot`: snapshots of trees.
 //! * `exec`, `watch`, `spool`: other sources of paths than the command line.
 //! * `pin`: the pin of the named path.
-//! * `progress`, `report`: the output.
+//! * `report`: the output.
 
 mod assembler;
 mod cache_dir;
 mod closure;
 mod compress;
-mod credentials;
+mod directory;
 mod exec;
 mod ledger;
+mod local_tree;
 mod options;
 mod pin;
-mod progress;
 mod publisher;
 mod report;
 mod resume;
 mod session;
+mod snapshot;
 mod spool;
 mod stock;
 mod watch;
@@ -44,16 +46,17 @@ use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::Store;
 
 use crate::cache::{Cache, INFO_PATH};
+use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::notice::notice;
 use crate::outcome::{Failed, Outcome};
+use crate::progress::Progress;
 use crate::roots::{self, Root};
 use closure::{Paths, Selection};
-use compress::Compressing;
+use compress::{Compressing, StoreNars};
 use ledger::{Lack, Summary};
 use options::{Options, Source};
 use pin::{PinOptions, PinReport};
-use progress::Progress;
 use report::Report;
 use resume::Unfinished;
 use session::{Opening, Session};
@@ -75,7 +78,13 @@ const ROUND_COUNT_MAX: usize = 3;
 ///
 /// The store or the cache is unavailable, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let options = Options::of(matches).map_err(|error| Failed::Usage.because(error))?;
+    let usage = |error| Failed::Usage.because(error);
+    let url: Option<&String> = matches.get_one("url");
+    if let Some(directory) = url.filter(|url| !url.contains("://")) {
+        let options = directory::Options::of(matches, directory).map_err(usage)?;
+        return directory::run(&options, &Sources::of(matches), out);
+    }
+    let options = Options::of(matches).map_err(usage)?;
     let mut pusher = Pusher::new(&options)?;
     let (code, report) = match &options.source {
         Source::Watch => return watch::run(&mut pusher, &options, out),
@@ -335,11 +344,7 @@ impl Pusher {
         let session = Session {
             http,
             opened,
-            unfinished: Unfinished::new(
-                http.remote().url(),
-                self.compressing.level,
-                session::BUFFER_LEN,
-            ),
+            unfinished: Unfinished::new(http.remote().url(), self.compressing, session::BUFFER_LEN),
         };
         let lacks = &session.opened.lacks;
         if self.is_dry {
@@ -347,7 +352,9 @@ impl Pusher {
             return Ok(self.would_push(infos, lacks));
         }
         let progress = progress_of(infos, lacks);
-        let summary = session.push(&*self.store, infos, self.compressing, &progress);
+        let nars = StoreNars(&*self.store);
+        let dir = self.store.store_dir();
+        let summary = session.push(&nars, dir, infos, self.compressing, &progress);
         progress.end();
         summary
     }
@@ -419,7 +426,7 @@ fn progress_of(infos: &[PathInfo], lacks: &[Lack]) -> Progress {
         .iter()
         .zip(lacks)
         .filter(|(_, lack)| **lack == Lack::Nar);
-    Progress::start(nars.map(|(info, _)| info.nar_size).sum())
+    Progress::start("pushed", nars.map(|(info, _)| info.nar_size).sum())
 }
 
 impl Report {

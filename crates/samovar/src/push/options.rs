@@ -2,17 +2,19 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_nix::Glob;
 use samovar_storage::PinName;
 
 use super::closure::Selection;
-use super::compress::Compressing;
-use super::credentials::Sources;
+use super::compress::{Compressing, FRAME_LEN};
+use super::directory::KEEP;
 use super::pin::PinOptions;
 use crate::arguments::{json, option, paths, switch};
+use crate::credentials::{self, Sources};
 use crate::hook;
+use crate::refs::TEXT_LEN_MAX;
 use crate::remote::Remote;
 use crate::token::lifetime;
 
@@ -50,7 +52,8 @@ pub(super) struct Options {
 
 pub(crate) fn command() -> Command {
     Command::new("push")
-        .about("Uploads paths with their closures to a binary cache")
+        .about("Uploads paths with their closures, or a directory, to a binary cache")
+        .override_usage("samovar push [OPTIONS] URL PATH...\n       samovar push [OPTIONS] DIR REF")
         .after_help(
             "The cache needs a token. It is taken from --token-file, --netrc-file, the URL, the \
              variable SAMOVAR_TOKEN, or Nix's netrc-file, in this order. A push that is run again \
@@ -62,11 +65,15 @@ pub(crate) fn command() -> Command {
              in the cache, and the path of --pin is pinned; 1: a path was not pushed or not \
              pinned, or the cache refused the push; 2: the command line is invalid; 3: the cache \
              or the store is unavailable. With --exec: the exit code of the command if it is not \
-             0. With --watch, the command runs until it is killed.",
+             0. With --watch, the command runs until it is killed.\n\nWith DIR REF, uploads the files \
+             of a directory as the next generation of a ref: see samovar ref. Only changes are \
+             sent. When the command has ended with exit code 0, the whole tree is durable on the \
+             server. Exit code 1 also if somebody else has set the ref meanwhile, or if a program \
+             writes to the directory during the push.",
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
-                 that takes PUT",
+                 that takes PUT; or a directory",
         ))
         .arg(paths())
         .arg(switch("exec").requires("command").help(
@@ -83,7 +90,8 @@ pub(crate) fn command() -> Command {
         )
         .args(selection())
         .args(pin())
-        .args(credentials())
+        .args(directory())
+        .args(credentials::options())
         .arg(
             option("jobs", "N")
                 .value_parser(value_parser!(u16).range(1..))
@@ -141,9 +149,11 @@ fn pin() -> [Arg; 3] {
             .conflicts_with_all(["exec", "spool", "watch", "dry-run"])
             .help("Pin the path under this name after it was pushed; needs exactly one PATH"),
         option("keep", "NUMBER")
-            .requires("pin")
             .value_parser(value_parser!(u32).range(1..))
-            .help("With --pin: keep the newest generations only [default: all]"),
+            .help(format!(
+                "With --pin or a directory: keep the newest generations only [default: all, of a \
+                 directory {KEEP}]"
+            )),
         option("pin-expires", "TIME")
             .requires("pin")
             .value_parser(lifetime)
@@ -151,26 +161,32 @@ fn pin() -> [Arg; 3] {
     ]
 }
 
+/// Defines the options for directories.
+fn directory() -> [Arg; 3] {
+    [
+        option("message", "TEXT")
+            .short('m')
+            .value_parser(message)
+            .help("With a directory: message for the log of the ref"),
+        switch("force")
+            .help("With a directory: set the ref even if somebody else has set it meanwhile"),
+        switch("public")
+            .help("With a directory: accept a cache that everybody can read without a token"),
+    ]
+}
+
+pub(crate) fn message(text: &str) -> Result<String, String> {
+    match text.len() <= TEXT_LEN_MAX {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a message has at most {TEXT_LEN_MAX} bytes")),
+    }
+}
+
 fn key_name(text: &str) -> Result<String, &'static str> {
     match text.is_empty() || text.contains(':') {
         true => Err("expected the name of a key, as cache.nixos.org-1"),
         false => Ok(text.to_owned()),
     }
-}
-
-fn credentials() -> [Arg; 2] {
-    let file = |id, what| {
-        option(id, "FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help(what)
-    };
-    [
-        file("token-file", "File with a token in its first line"),
-        file(
-            "netrc-file",
-            "File with the token as the password for the host of the URL",
-        ),
-    ]
 }
 
 impl Options {
@@ -183,6 +199,14 @@ impl Options {
             texts.into_iter().flatten().cloned().collect()
         };
         let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+        for id in ["message", "force", "public"] {
+            let is_given = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+            ensure!(!is_given, "--{id} is for directories: samovar push DIR REF");
+        }
+        ensure!(
+            matches.contains_id("pin") || !matches.contains_id("keep"),
+            "--keep needs --pin"
+        );
         let source = match file("spool") {
             Some(dir) => Source::Spool(dir),
             None if matches.get_flag("watch") => Source::Watch,
@@ -198,10 +222,7 @@ impl Options {
             remote: Remote::of_cache(url)?,
             source,
             store: matches.get_one::<String>("store").cloned(),
-            credentials: Sources {
-                token_file: file("token-file"),
-                netrc_file: file("netrc-file"),
-            },
+            credentials: Sources::of(matches),
             selection: Selection {
                 is_without_references: matches.get_flag("no-closure"),
                 excluded: texts("exclude")
@@ -224,6 +245,8 @@ impl Options {
                     .get_one("compression-level")
                     .copied()
                     .unwrap_or(LEVEL),
+                frame_len: FRAME_LEN,
+                is_seekable: false,
             },
         })
     }

@@ -15,6 +15,7 @@ use samovar_nix::NarHash;
 use samovar_storage::push::PushId;
 
 use super::cache_dir;
+use super::compress::Compressing;
 use super::wire::nar_hash_text;
 
 /// The records of NARs whose upload to one target is not finished.
@@ -27,13 +28,16 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Opens the records. `target`: URL of the cache, without a login. `level` and `part_len`: the
-    /// present settings, for compressing NARs and for splitting them into parts.
-    pub(super) fn new(target: &str, level: i32, part_len: usize) -> Self {
+    /// Opens the records. `target`: URL of the cache, without a login. `compressing` and `part_len`:
+    /// the present settings, for compressing NARs and for splitting them into parts.
+    pub(super) fn new(target: &str, compressing: Compressing, part_len: usize) -> Self {
+        let Compressing {
+            level, frame_len, ..
+        } = compressing;
         let zstd = zstd::zstd_safe::version_number();
         Self {
             dir: cache_dir::path("push", target),
-            settings: format!("level {level}\nzstd {zstd}\npart {part_len}\n"),
+            settings: format!("level {level}\nzstd {zstd}\nframe {frame_len}\npart {part_len}\n"),
         }
     }
 

@@ -32,19 +32,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use samovar_nix::{PathInfo, StoreDir};
-use samovar_store::Store;
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
 use ureq::http::Response;
 
 use super::assembler::Assembler;
-use super::compress::{self, Compressing, SMALL_LEN_MAX};
+use super::compress::{self, Compressing, Nars, SMALL_LEN_MAX};
 use super::ledger::{Ledger, Summary};
-use super::progress::Progress;
 use super::publisher::{Event, Publisher};
 use super::resume::Unfinished;
 use super::wire::{self, Opened};
 use crate::http::{Http, Payload, read_body};
+use crate::progress::Progress;
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 16 << 20;
@@ -184,13 +183,14 @@ impl Session<'_> {
     /// The server cannot be reached, or refuses more than single paths.
     pub(super) fn push(
         &self,
-        store: &dyn Store,
+        nars: &dyn Nars,
+        dir: &StoreDir,
         infos: &[PathInfo],
         settings: Compressing,
         progress: &Progress,
     ) -> anyhow::Result<Summary> {
         let ledger = Ledger::new(infos, &self.opened.lacks);
-        let nars = ledger.nars(SMALL_LEN_MAX);
+        let missing = ledger.nars(SMALL_LEN_MAX);
         let shared = Shared {
             session: self,
             infos,
@@ -199,8 +199,7 @@ impl Session<'_> {
             failure: Mutex::default(),
             is_failed: AtomicBool::new(false),
         };
-        shared.find_unfinished(&nars)?;
-        let dir = store.store_dir();
+        shared.find_unfinished(&missing)?;
         let (upload_sender, uploads) = sync_channel(0);
         let (join_sender, joins) = channel();
         let (event_sender, events) = channel();
@@ -223,7 +222,7 @@ impl Session<'_> {
             }
             drop(join_sender);
             let mut assembler = Assembler::new(shared, upload_sender, event_sender, buffers);
-            let done = compress::run(store, infos, &nars, settings, |one| assembler.take(one));
+            let done = compress::run(nars, infos, &missing, settings, |one| assembler.take(one));
             shared.note(done.and_then(|()| assembler.flush_pack()));
             drop(assembler);
             publisher.join()

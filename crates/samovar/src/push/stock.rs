@@ -26,13 +26,13 @@ use tempfile::{SpooledData, SpooledTempFile};
 use ureq::Body;
 use ureq::http::Response;
 
-use super::compress::{self, Compressing, Output, SMALL_LEN_MAX};
+use super::compress::{self, Compressing, Output, SMALL_LEN_MAX, StoreNars};
 use super::ledger::{Lack, Ledger, Summary};
-use super::progress::Progress;
 use super::wire;
 use crate::cache::INFO_PATH;
 use crate::http::{Http, Payload};
 use crate::outcome::Failed;
+use crate::progress::Progress;
 
 const CONNECTION_COUNT: usize = 16;
 
@@ -164,7 +164,8 @@ impl Stock<'_> {
                 scope.spawn(|| self.work(&shared));
             }
             let mut file = FileInProgress::default();
-            let made = compress::run(self.store, self.infos, &nars, settings, |output| {
+            let source = StoreNars(self.store);
+            let made = compress::run(&source, self.infos, &nars, settings, |output| {
                 match output {
                     Output::Frame {
                         nar,

@@ -1,4 +1,4 @@
-//! Shows the progress of a push: on a terminal as one line that is updated in place, elsewhere as a
+//! Shows the progress of a transfer: on a terminal as one line that is updated in place, elsewhere as a
 //! new line every 30 seconds.
 
 use std::io::{self, IsTerminal, Write as _};
@@ -15,11 +15,14 @@ const LINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two updates of the line on a terminal.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The progress of one push, in bytes of the NARs that the server has acknowledged.
+/// The progress of a transfer, in bytes of NARs that have arrived.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Whether standard error is a terminal.
     is_terminal: bool,
+    is_hidden: bool,
+    /// Past participle for the line, such as `pushed`.
+    verb: &'static str,
     len: u64,
     done_len: AtomicU64,
     sent_len: AtomicU64,
@@ -28,11 +31,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the display. `len`: total length in bytes of the NARs to send.
-    pub(super) fn start(len: u64) -> Self {
+    /// Starts the display. `verb`: past participle for the line, such as `pushed`. `len`: total
+    /// length of the NARs, in bytes.
+    pub(crate) fn start(verb: &'static str, len: u64) -> Self {
         let now = Instant::now();
         Self {
             is_terminal: io::stderr().is_terminal(),
+            is_hidden: false,
+            verb,
             len,
             done_len: AtomicU64::new(0),
             sent_len: AtomicU64::new(0),
@@ -41,9 +47,18 @@ impl Progress {
         }
     }
 
-    /// Adds `nar_len` bytes of NARs that the server now has. `sent_len`: compressed bytes that were
-    /// sent for them, or 0 if the server already had them.
-    pub(super) fn add(&self, nar_len: u64, sent_len: u64) {
+    /// Counts without a display.
+    pub(crate) fn hidden() -> Self {
+        Self {
+            is_terminal: false,
+            is_hidden: true,
+            ..Self::start("", 0)
+        }
+    }
+
+    /// Adds `nar_len` bytes of NARs. `sent_len`: compressed bytes that were sent for them, or 0 if the
+    /// server already had them.
+    pub(crate) fn add(&self, nar_len: u64, sent_len: u64) {
         let done_len = self.done_len.fetch_add(nar_len, Ordering::Relaxed) + nar_len;
         self.sent_len.fetch_add(sent_len, Ordering::Relaxed);
         let interval = match self.is_terminal {
@@ -51,11 +66,11 @@ impl Progress {
             false => LINE_INTERVAL,
         };
         let mut line_at = self.line_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if line_at.elapsed() < interval {
+        if self.is_hidden || line_at.elapsed() < interval {
             return;
         }
         *line_at = Instant::now();
-        let line = line(done_len, self.len, self.started_at.elapsed());
+        let line = line(self.verb, done_len, self.len, self.started_at.elapsed());
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}{line}").ok();
         } else {
@@ -64,19 +79,19 @@ impl Progress {
     }
 
     /// Returns the number of compressed bytes sent so far.
-    pub(super) fn sent_len(&self) -> u64 {
+    pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len.load(Ordering::Relaxed)
     }
 
     /// Erases the progress line, on a terminal.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}").ok();
         }
     }
 }
 
-fn line(done_len: u64, len: u64, elapsed: Duration) -> String {
+fn line(verb: &str, done_len: u64, len: u64, elapsed: Duration) -> String {
     let milliseconds = elapsed.as_millis().max(1);
     let rate = u128::from(done_len) * 1000 / milliseconds;
     let left = u128::from(len.saturating_sub(done_len));
@@ -84,7 +99,7 @@ fn line(done_len: u64, len: u64, elapsed: Duration) -> String {
     let rate = human(u64::try_from(rate).unwrap_or(u64::MAX));
     let left = seconds.map_or_else(String::new, |seconds| format!(", {seconds} s left"));
     format!(
-        "pushed {} of {}, {rate}/s{left}",
+        "{verb} {} of {}, {rate}/s{left}",
         human(done_len),
         human(len)
     )
@@ -97,9 +112,12 @@ mod tests {
     #[test]
     fn lines_have_rate_and_time_left() {
         assert_eq!(
-            line(10 << 20, 100 << 20, Duration::from_secs(10)),
+            line("pushed", 10 << 20, 100 << 20, Duration::from_secs(10)),
             "pushed 10.0 MiB of 100.0 MiB, 1.0 MiB/s, 90 s left"
         );
-        assert_eq!(line(0, 100, Duration::ZERO), "pushed 0 B of 100 B, 0 B/s");
+        assert_eq!(
+            line("pulled", 0, 100, Duration::ZERO),
+            "pulled 0 B of 100 B, 0 B/s"
+        );
     }
 }

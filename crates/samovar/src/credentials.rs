@@ -15,25 +15,52 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use clap::{Arg, ArgMatches, value_parser};
 
+use crate::arguments::option;
 use crate::credential::{TOKEN_VARIABLE, token_in};
 use crate::netrc::{login, netrc_of_nix};
 use crate::remote::Remote;
 
 /// The command-line options that name files with credentials.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sources {
-    pub(super) token_file: Option<PathBuf>,
-    pub(super) netrc_file: Option<PathBuf>,
+pub(crate) struct Sources {
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) netrc_file: Option<PathBuf>,
+}
+
+/// Defines the options that name files with credentials.
+pub(crate) fn options() -> [Arg; 2] {
+    let file = |id, what| {
+        option(id, "FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help(what)
+    };
+    [
+        file("token-file", "File with a token in its first line"),
+        file(
+            "netrc-file",
+            "File with the token as the password for the host of the URL",
+        ),
+    ]
 }
 
 impl Sources {
+    /// Reads the [`options`].
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+        Self {
+            token_file: file("token-file"),
+            netrc_file: file("netrc-file"),
+        }
+    }
+
     /// Adds the credentials to `remote`. Warns if they will be sent in clear text.
     ///
     /// # Errors
     ///
     /// A file that the command line names cannot be read, or has no credentials for the host.
-    pub(super) fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
+    pub(crate) fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
         if let Some((authorization, source)) = self.find(remote)? {
             remote.authorize(authorization, source);
         }

@@ -1,0 +1,202 @@
+//! `samovar pull`: downloads a snapshot or a store path into a new directory.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{PublicKey, StorePath};
+use samovar_workspace::Manifest;
+use samovar_workspace::unpack::{Options, UnpackError, unpack};
+use serde_json::json;
+
+use crate::arguments::{json, option, required};
+use crate::credentials::{self, Sources};
+use crate::outcome::Failed;
+use crate::progress::Progress;
+use crate::refs::{PathOrRef, is_manifest};
+use crate::size::human;
+use crate::snapshot::Snapshots;
+use crate::trust::{is_signed, keys};
+
+/// Defines the command `samovar pull`.
+pub(crate) fn command() -> Command {
+    Command::new("pull")
+        .about("Downloads a snapshot of a ref, or a store path, into a new directory")
+        .after_help(
+            "A REF is [URL#]NAME[@GENERATION]; see samovar ref. A store path is written as \
+             [URL#]/nix/store/…. Everything is verified before DIR appears: the hash of the whole \
+             tree and, for snapshots, the digest of each file. The files of a snapshot get their \
+             permissions and times back; those of a store path become writable. The files are on \
+             stable storage when the command has ended with exit code 0. Exit code 1: there is no \
+             such ref or path, or it cannot be trusted, or DIR exists; 2: the command line is \
+             invalid; 3: the cache or the disk is unavailable.",
+        )
+        .arg(required("source", "REF|STOREPATH"))
+        .arg(
+            required("directory", "DIR")
+                .value_parser(value_parser!(PathBuf))
+                .help("A directory that does not exist or is empty"),
+        )
+        .arg(trusted_keys())
+        .args(credentials::options())
+        .arg(json())
+}
+
+/// Defines `--trusted-public-keys`.
+pub(crate) fn trusted_keys() -> Arg {
+    option("trusted-public-keys", "KEYS")
+        .action(ArgAction::Append)
+        .value_parser(keys)
+        .help("Require a signature by one of these keys, separated by spaces")
+}
+
+/// Returns the keys of [`trusted_keys`].
+pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
+    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
+    keys.into_iter().flatten().flatten().cloned().collect()
+}
+
+/// Downloads a snapshot or a store path.
+///
+/// # Errors
+///
+/// The cache is unavailable or lacks the path, the content is damaged or untrusted, or the
+/// directory cannot be written.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let started_at = Instant::now();
+    let text: &String = matches.get_one("source").context("a ref is missing")?;
+    let source = PathOrRef::parse(text).map_err(|error| Failed::Usage.because(error))?;
+    let directory: &PathBuf = matches
+        .get_one("directory")
+        .context("a directory is missing")?;
+    let keys = keys_of(matches);
+    let sources = Sources::of(matches);
+    let (snapshots, path, generation) = match source {
+        PathOrRef::Ref(name) => {
+            let snapshots = Snapshots::open(name.remote.clone(), &sources)?;
+            let generation = snapshots.trusted_generation(&name.name, name.generation, &keys)?;
+            (snapshots, generation.manifest, Some(generation.number))
+        }
+        PathOrRef::Path(remote, text) => {
+            let snapshots = Snapshots::open_any(remote, &sources)?;
+            let path = StorePath::parse(snapshots.store_dir(), &text);
+            let path = path.map_err(|error| {
+                Failed::Usage.because(anyhow!("{text:?} is not a store path: {error}"))
+            })?;
+            (snapshots, path, None)
+        }
+    };
+    let (manifest, narinfo) = match is_manifest(path.name()) {
+        true => {
+            let manifest = snapshots.manifest(&path)?.manifest;
+            let narinfo = snapshots.narinfo(&manifest.tree)?;
+            (Some(manifest), narinfo)
+        }
+        false => (None, snapshots.any_narinfo(&path)?),
+    };
+    if generation.is_none() {
+        let keys: Vec<&PublicKey> = keys.iter().collect();
+        if !is_signed(&keys, &narinfo, snapshots.store_dir()) {
+            let error = anyhow!("{path} is not signed by a key of --trusted-public-keys");
+            return Err(Failed::Refused.because(error));
+        }
+    }
+    let received = Arc::<AtomicU64>::default();
+    let file_count = download(
+        &snapshots,
+        &narinfo,
+        manifest.as_ref(),
+        directory,
+        &received,
+    )?;
+    let seconds = started_at.elapsed().as_secs_f64();
+    let received = received.load(Ordering::Relaxed);
+    let path = narinfo.store_path.full(snapshots.store_dir());
+    if matches.get_flag("json") {
+        let document = json!({
+            "path": path,
+            "generation": generation,
+            "files": file_count,
+            "narSize": narinfo.nar_size,
+            "receivedSize": received,
+            "seconds": seconds,
+        });
+        writeln!(out, "{document}")?;
+    } else {
+        let generation = generation.map_or_else(String::new, |number| format!("@{number}"));
+        writeln!(
+            out,
+            "{}{generation} is in {}: {file_count} files, {} received in {seconds:.1} s",
+            text.rsplit_once('@').map_or(&**text, |(name, _)| name),
+            directory.display(),
+            human(received)
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Downloads a NAR and unpacks it into a new directory. `received`: counts the received bytes.
+/// Returns the number of files.
+///
+/// # Errors
+///
+/// The NAR cannot be downloaded or is damaged, or the directory cannot be written. The directory
+/// does not exist then.
+pub(crate) fn download(
+    snapshots: &Snapshots,
+    narinfo: &NarInfo,
+    manifest: Option<&Manifest>,
+    directory: &Path,
+    received: &Arc<AtomicU64>,
+) -> anyhow::Result<u64> {
+    let progress = Progress::start("pulled", narinfo.nar_size);
+    let options = Options {
+        nar_hash: Some(narinfo.nar_hash),
+        nar_size_max: narinfo.nar_size,
+        ..Options::default()
+    };
+    let unpacked = snapshots.read_nar(narinfo, received, |nar| {
+        let mut counted = Counted {
+            nar,
+            progress: &progress,
+            received,
+            reported: 0,
+        };
+        unpack(&mut counted, manifest, directory, &options).map_err(|error| {
+            let failed = match error {
+                UnpackError::Source(_) | UnpackError::File { .. } | UnpackError::Thread(_) => {
+                    Failed::Unavailable
+                }
+                _ => Failed::Refused,
+            };
+            failed.because(error)
+        })
+    });
+    progress.end();
+    Ok(unpacked?.file_count)
+}
+
+/// Shows the progress of a NAR that is read.
+struct Counted<'a> {
+    nar: &'a mut dyn Read,
+    progress: &'a Progress,
+    received: &'a AtomicU64,
+    /// Number of received bytes that the progress has.
+    reported: u64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.nar.read(buffer)?;
+        let received = self.received.load(Ordering::Relaxed);
+        self.progress.add(count as u64, received - self.reported);
+        self.reported = received;
+        Ok(count)
+    }
+}

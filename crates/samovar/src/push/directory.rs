@@ -1,0 +1,213 @@
+//! `samovar push DIR REF`: uploads a directory as the next generation of a ref.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{anyhow, bail};
+use clap::ArgMatches;
+use samovar_workspace::Scanned;
+use serde_json::json;
+
+use super::local_tree::LocalTree;
+use crate::credentials::Sources;
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::refs::{Expected, RefName, Update, Updated};
+use crate::size::{counted, human};
+use crate::snapshot::{Downloaded, Snapshots};
+
+/// Default of `--keep` for refs.
+pub(crate) const KEEP: u32 = 10;
+
+/// Options of a push of a directory.
+#[derive(Debug)]
+pub(super) struct Options<'a> {
+    directory: &'a Path,
+    name: RefName,
+    message: Option<&'a str>,
+    keep: u32,
+    /// Whether to set the ref even if somebody else has changed it meanwhile.
+    is_forced: bool,
+    /// Whether the snapshot may be readable by everybody.
+    is_public: bool,
+    is_json: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the options of `samovar push DIR REF`.
+    ///
+    /// # Errors
+    ///
+    /// An option is for pushes of store paths, or the ref is invalid.
+    pub(super) fn of(matches: &'a ArgMatches, directory: &'a str) -> anyhow::Result<Self> {
+        const OTHERS: [&str; 13] = [
+            "exec",
+            "spool",
+            "watch",
+            "store",
+            "no-closure",
+            "exclude",
+            "skip-signed-by",
+            "substituted",
+            "pin",
+            "pin-expires",
+            "jobs",
+            "compression-level",
+            "dry-run",
+        ];
+        let is_given =
+            |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        if let Some(other) = OTHERS.iter().find(is_given) {
+            bail!("--{other} is for store paths: it cannot be combined with a directory");
+        }
+        let names: Vec<&String> = matches.get_many("paths").into_iter().flatten().collect();
+        let [name] = names[..] else {
+            bail!(
+                "{directory:?} is not a URL: give the URL of a cache and paths, or a directory and \
+                 a ref"
+            );
+        };
+        Ok(Self {
+            directory: Path::new(directory),
+            name: RefName::parse(name)?.without_generation()?,
+            message: matches.get_one::<String>("message").map(String::as_str),
+            keep: matches.get_one("keep").copied().unwrap_or(KEEP),
+            is_forced: matches.get_flag("force"),
+            is_public: matches.get_flag("public"),
+            is_json: matches.get_flag("json"),
+        })
+    }
+}
+
+/// Pushes a directory.
+///
+/// # Errors
+///
+/// The directory cannot be read, or the cache is unavailable or refuses the push.
+pub(super) fn run(
+    options: &Options<'_>,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let started_at = Instant::now();
+    let snapshots = Snapshots::open(options.name.remote.clone(), sources)?;
+    if !options.is_public {
+        refuse_public(&snapshots)?;
+    }
+    let name = &options.name.name;
+    let log = snapshots.refs().get(name)?.unwrap_or_default();
+    let newest = log.generations.first();
+    let base = newest.and_then(|newest| base(&snapshots, newest));
+    let scanned =
+        Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
+    report_skipped(&scanned);
+    let tree = LocalTree::new(scanned, base.is_none())?;
+    let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
+    let update = Update {
+        manifest: &uploaded.snapshot.path,
+        expected: match (newest, options.is_forced) {
+            (_, true) => Expected::Any,
+            (None, _) => Expected::Absent,
+            (Some(newest), _) => Expected::Generation(newest.number),
+        },
+        keep: Some(options.keep),
+        host: Some(&host()),
+        message: options.message,
+    };
+    let generation = match snapshots.refs().put(name, &update)? {
+        Updated::Done(generation) => generation,
+        Updated::Conflict(sentence) => {
+            let error = anyhow!(
+                "somebody else has set {name} during this push ({sentence}): look at samovar ref \
+                 log, then push again, or use --force"
+            );
+            return Err(Failed::Refused.because(error));
+        }
+    };
+    let snapshot = &uploaded.snapshot;
+    let path = snapshot.manifest.tree.full(snapshots.store_dir());
+    let seconds = started_at.elapsed().as_secs_f64();
+    let is_unchanged = newest.is_some_and(|newest| newest.number == generation);
+    if options.is_json {
+        let document = json!({
+            "ref": name.as_str(),
+            "generation": generation,
+            "path": path,
+            "manifest": snapshot.path.full(snapshots.store_dir()),
+            "narSize": snapshot.manifest.entries.nar_size(),
+            "sentSize": uploaded.sent_len,
+            "requests": snapshots.http().request_count(),
+            "seconds": seconds,
+            "isUnchanged": is_unchanged,
+        });
+        writeln!(out, "{document}")?;
+    } else if is_unchanged {
+        writeln!(out, "{name}@{generation} is unchanged: {path}")?;
+    } else {
+        writeln!(
+            out,
+            "{name}@{generation} is {path}, {} sent in {seconds:.1} s",
+            human(uploaded.sent_len)
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Downloads the snapshot on which a push is based. Without it, the whole tree is sent.
+fn base(snapshots: &Snapshots, newest: &crate::refs::Generation) -> Option<Downloaded> {
+    let downloaded = snapshots.manifest(&newest.manifest);
+    downloaded
+        .inspect_err(|error| {
+            notice(&format!(
+                "the whole tree is sent, because the last one is unusable: {error:#}"
+            ));
+        })
+        .ok()
+}
+
+/// Refuses a cache that everybody can read: refs and snapshots are private unless their owner
+/// decides otherwise.
+pub(crate) fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
+    let http = snapshots.http().without_login();
+    if http.get(crate::cache::INFO_PATH)?.status() != 200 {
+        return Ok(());
+    }
+    let error = anyhow!(
+        "everybody can read the cache at {}: restrict access on the server, see the \
+         options access.*, or confirm by --public that everybody may read this tree",
+        http.remote()
+    );
+    Err(Failed::Refused.because(error))
+}
+
+/// Prints what a snapshot leaves out.
+pub(crate) fn report_skipped(scanned: &Scanned) {
+    let skipped = &scanned.skipped;
+    let count = skipped.special + skipped.mounts;
+    if count > 0 {
+        let paths: Vec<String> = skipped
+            .paths
+            .iter()
+            .map(|path| format!("{path:?}"))
+            .collect();
+        let more = if count > paths.len() as u64 {
+            ", …"
+        } else {
+            ""
+        };
+        notice(&format!(
+            "left out {} and {}: {}{more}",
+            counted(skipped.special, "special file"),
+            counted(skipped.mounts, "mounted file system"),
+            paths.join(", ")
+        ));
+    }
+}
+
+/// Returns the name of this machine, for the log of a ref.
+pub(crate) fn host() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}

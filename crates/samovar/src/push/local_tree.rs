@@ -1,0 +1,79 @@
+//! [`LocalTree`]: a scanned directory as a [`Tree`] to upload.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use samovar_nix::NarHash;
+use samovar_workspace::pack::{self, Packer, default_threads};
+use samovar_workspace::{Entries, Files, Scanned};
+
+use super::snapshot::Tree;
+
+/// A scanned directory, whose files all have digests.
+#[derive(Debug)]
+pub(crate) struct LocalTree {
+    scanned: Arc<Scanned>,
+    /// `None`: not computed yet.
+    nar_hash: Option<NarHash>,
+}
+
+impl LocalTree {
+    /// Computes the missing digests of a scanned directory. `needs_nar_hash`: whether to compute
+    /// the hash of the NAR in the same pass; otherwise it is computed if it is needed.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or has changed since the scan.
+    pub(crate) fn new(mut scanned: Scanned, needs_nar_hash: bool) -> anyhow::Result<Self> {
+        let nar_hash = pack::hash(&mut scanned, needs_nar_hash, default_threads())?;
+        Ok(Self {
+            scanned: Arc::new(scanned),
+            nar_hash,
+        })
+    }
+}
+
+impl Tree for LocalTree {
+    fn entries(&self) -> &Entries {
+        &self.scanned.entries
+    }
+
+    fn nar_hash(&self) -> anyhow::Result<NarHash> {
+        if let Some(nar_hash) = self.nar_hash {
+            return Ok(nar_hash);
+        }
+        let mut scanned = Scanned::clone(&self.scanned);
+        let nar_hash = pack::hash(&mut scanned, true, default_threads())?;
+        nar_hash.ok_or_else(|| anyhow::anyhow!("the NAR has no hash"))
+    }
+
+    fn nar(&self) -> Result<Box<dyn Read + '_>, String> {
+        let packer = Packer::start(Arc::clone(&self.scanned), default_threads());
+        Ok(Box::new(packer.map_err(|error| error.to_string())?))
+    }
+
+    fn file(&self, index: usize) -> anyhow::Result<Box<dyn Read + '_>> {
+        let mut files = Files::open_root(&self.scanned)?;
+        let file = files.open(index)?;
+        Ok(Box::new(Checked { files, index, file }))
+    }
+}
+
+/// The contents of a file. At the end, the reader fails if the file has changed.
+struct Checked<'a> {
+    files: Files<'a>,
+    index: usize,
+    file: File,
+}
+
+impl Read for Checked<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        if count == 0 && !buffer.is_empty() {
+            let unchanged = self.files.check(self.index, &self.file);
+            unchanged.map_err(io::Error::other)?;
+        }
+        Ok(count)
+    }
+}

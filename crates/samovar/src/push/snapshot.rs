@@ -1,0 +1,349 @@
+//! Uploads snapshots of trees.
+//!
+//! # Theory of operation
+//!
+//! If the server has an earlier snapshot, the client sends recipes: for the tree and for the
+//! manifest, the ranges that are the same, and the new bytes. The server assembles both NARs. It
+//! computes the hash of the tree's NAR, so the client need not read the files that have not
+//! changed: the digests in the manifest, which the client computes, show every difference.
+//!
+//! Otherwise, or if the server refuses a recipe, the client sends the whole NARs, like those of
+//! store paths.
+
+use std::io::{self, Cursor, Read, Write};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath};
+use samovar_storage::push::recipe;
+use samovar_storage::{PinName, path_of_nar};
+use samovar_workspace::delta::{Delta, Op};
+use samovar_workspace::{Entries, Manifest};
+use sha2::{Digest as _, Sha256};
+use zstd::zstd_safe::CParameter;
+
+use super::compress::{Compressing, Nars};
+use super::resume::Unfinished;
+use super::session::{self, Opening, Session, answer};
+use super::wire;
+use crate::http::Http;
+use crate::outcome::Failed;
+use crate::progress::Progress;
+use crate::refs::path_names;
+use crate::snapshot::{Downloaded, Snapshots};
+
+/// Level of zstd: a push is limited by the compressor, not by the network, at 1 Gbit/s.
+const LEVEL: i32 = 1;
+
+/// Level of zstd for recipes, which are short.
+const RECIPE_LEVEL: i32 = 3;
+
+/// Length of the content of one frame of a tree's NAR, in bytes.
+const FRAME_LEN: usize = 1 << 20;
+
+/// Length of a recipe in bytes from which repetitions are sought in the whole recipe. A new version
+/// of a program often has several files that are nearly the same.
+const LONG_LEN_MIN: u64 = 8 << 20;
+
+/// Largest window for that, as a power of two. Servers accept no larger one.
+const WINDOW_LOG_MAX: u32 = 27;
+
+/// Largest share of the new NAR that a recipe may send, in percent. Above it, the whole NAR is
+/// sent, which continues after an interruption.
+const RECIPE_SHARE_MAX: u64 = 50;
+
+/// A tree to upload.
+pub(crate) trait Tree: Sync {
+    /// Returns the entries. Each file has a digest.
+    fn entries(&self) -> &Entries;
+
+    /// Returns the hash of the NAR, for which all files may have to be read.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or has changed.
+    fn nar_hash(&self) -> anyhow::Result<NarHash>;
+
+    /// Opens the NAR.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it cannot be read.
+    fn nar(&self) -> Result<Box<dyn Read + '_>, String>;
+
+    /// Opens the contents of a file. The reader fails if the file has changed.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    fn file(&self, index: usize) -> anyhow::Result<Box<dyn Read + '_>>;
+}
+
+/// An uploaded snapshot.
+#[derive(Debug)]
+pub(crate) struct Uploaded {
+    pub(crate) snapshot: Downloaded,
+    /// Number of bytes sent for NARs and recipes.
+    pub(crate) sent_len: u64,
+}
+
+impl Snapshots {
+    /// Uploads a snapshot. Afterwards it is durable on the server; nothing refers to it yet.
+    /// `base`: an earlier snapshot that the server may still have.
+    /// `is_quiet`: no progress is shown.
+    ///
+    /// # Errors
+    ///
+    /// The cache cannot be reached or refuses the snapshot, or the tree cannot be read.
+    pub(crate) fn upload(
+        &self,
+        name: &PinName,
+        tree: &dyn Tree,
+        base: Option<&Downloaded>,
+        is_quiet: bool,
+    ) -> anyhow::Result<Uploaded> {
+        let upload = Upload {
+            http: self.cache().http(),
+            protocol: self.protocol(),
+            dir: self.store_dir(),
+            names: path_names(name),
+            tree,
+            is_quiet,
+        };
+        upload.run(base)
+    }
+
+    fn protocol(&self) -> Http {
+        let http = self.cache().http();
+        http.at(format!("{}{}", http.remote(), wire::PREFIX))
+    }
+}
+
+struct Upload<'a> {
+    http: &'a Http,
+    protocol: Http,
+    dir: &'a StoreDir,
+    /// Names of the store paths of the tree and the manifest.
+    names: (String, String),
+    tree: &'a dyn Tree,
+    is_quiet: bool,
+}
+
+impl Upload<'_> {
+    fn run(&self, base: Option<&Downloaded>) -> anyhow::Result<Uploaded> {
+        let mut sent_len = 0;
+        let entries = self.tree.entries();
+        let mut assembled = None;
+        if let Some(base) = base {
+            let delta = Delta::of_trees(&base.manifest.entries, entries);
+            assembled = self.assemble(
+                &base.manifest.nar_hash,
+                &delta,
+                entries.nar_size(),
+                &mut sent_len,
+            )?;
+        }
+        let nar_hash = match assembled {
+            Some(nar_hash) => nar_hash,
+            None => self.tree.nar_hash()?,
+        };
+        let manifest = Manifest {
+            tree: path_of_nar(&nar_hash, &[], &self.names.0, self.dir)?,
+            nar_hash,
+            entries: entries.clone(),
+        };
+        let text = manifest.text();
+        let nar = samovar_workspace::pack::file_nar(text.as_bytes());
+        let manifest_hash = NarHash::from_bytes(Sha256::digest(&nar).into());
+        if let Some(base) = base.filter(|_| assembled.is_some()) {
+            let base_nar = samovar_workspace::pack::file_nar(base.text.as_bytes());
+            let delta = Delta::of_texts(&base_nar, &nar);
+            let len = nar.len() as u64;
+            self.assemble(&base.nar_hash, &delta, len, &mut sent_len)?;
+        }
+        let references = [manifest.tree.clone()];
+        let path = path_of_nar(&manifest_hash, &references, &self.names.1, self.dir)?;
+        let infos = [
+            info(&manifest.tree, nar_hash, entries.nar_size(), Vec::new())?,
+            info(&path, manifest_hash, nar.len() as u64, references.to_vec())?,
+        ];
+        let nars = SnapshotNars {
+            tree: self.tree,
+            manifest: nar,
+        };
+        sent_len += self.push(&infos, &nars)?;
+        Ok(Uploaded {
+            snapshot: Downloaded {
+                manifest,
+                path,
+                nar_hash: manifest_hash,
+                text,
+            },
+            sent_len,
+        })
+    }
+
+    /// Lets the server assemble a NAR. Returns its hash, or `None` if the recipe is not worthwhile,
+    /// or if the server does not support recipes or lacks the base.
+    fn assemble(
+        &self,
+        base: &NarHash,
+        delta: &Delta,
+        nar_size: u64,
+        sent_len: &mut u64,
+    ) -> anyhow::Result<Option<NarHash>> {
+        if delta.literal_len() > nar_size / 100 * RECIPE_SHARE_MAX {
+            return Ok(None);
+        }
+        let Opening::Opened(opened) = session::open(&self.protocol, &[])? else {
+            return Ok(None);
+        };
+        let body = self.recipe(delta)?;
+        if body.len() as u64 > opened.part_len_max {
+            session::end(&self.protocol, &opened);
+            return Ok(None);
+        }
+        let base = wire::nar_hash_text(base);
+        let url = format!("/{}/assemble?base={base}", opened.push_id);
+        let (response, text) = answer(|| self.protocol.post(&url, &body))?;
+        *sent_len += body.len() as u64;
+        let hash = match (response.status().as_u16(), text) {
+            (200, Some(text)) => {
+                let hash = kept(&text, nar_size);
+                let hash = hash
+                    .with_context(|| format!("invalid answer from {}", self.protocol.url(&url)))?;
+                Some(hash)
+            }
+            (404 | 405 | 409 | 413 | 422, _) => None,
+            _ => return Err(self.protocol.refused("a recipe", response)),
+        };
+        session::end(&self.protocol, &opened);
+        Ok(hash)
+    }
+
+    fn recipe(&self, delta: &Delta) -> anyhow::Result<Vec<u8>> {
+        let mut encoder = zstd::Encoder::new(Vec::new(), RECIPE_LEVEL)?;
+        if delta.literal_len() >= LONG_LEN_MIN {
+            encoder.set_parameter(CParameter::EnableLongDistanceMatching(true))?;
+            encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX))?;
+        }
+        let mut recipe = recipe::Writer::new(encoder)?;
+        for op in &delta.ops {
+            match op {
+                Op::Copy { offset, len } => recipe.copy(*offset, *len)?,
+                Op::Bytes(range) => {
+                    let bytes = delta.bytes.get(range.clone());
+                    recipe.data(bytes.context("a recipe has no such bytes")?)?;
+                }
+                Op::File(index) => {
+                    let mut file = self.tree.file(*index)?;
+                    io::copy(&mut file, &mut Data(&mut recipe))?;
+                }
+            }
+        }
+        Ok(recipe.finish()?.finish()?)
+    }
+
+    /// Uploads what the server lacks, and publishes both paths. Returns the number of bytes sent.
+    fn push(&self, infos: &[PathInfo], nars: &SnapshotNars<'_>) -> anyhow::Result<u64> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let compressing = Compressing {
+            worker_count: cores,
+            level: LEVEL,
+            frame_len: FRAME_LEN,
+            is_seekable: true,
+        };
+        let opened = match session::open(&self.protocol, infos)? {
+            Opening::Opened(opened) => opened,
+            Opening::NotPermitted(error) => return Err(error),
+            Opening::Unsupported => {
+                let error = anyhow!(
+                    "{} does not know the push protocol: snapshots need Samovar with storage",
+                    self.http.remote()
+                );
+                return Err(Failed::Refused.because(error));
+            }
+        };
+        let progress = match self.is_quiet {
+            true => Progress::hidden(),
+            false => super::progress_of(infos, &opened.lacks),
+        };
+        let target = self.protocol.remote().url();
+        let session = Session {
+            http: &self.protocol,
+            opened,
+            unfinished: Unfinished::new(target, compressing, session::BUFFER_LEN),
+        };
+        let summary = session.push(nars, self.dir, infos, compressing, &progress);
+        progress.end();
+        let summary = summary?;
+        if let Some((path, reason)) = summary.failed.first() {
+            bail!(Failed::Refused.because(anyhow!("{path} was not uploaded: {reason}")));
+        }
+        Ok(summary.sent_len)
+    }
+}
+
+/// Adds bytes to a recipe.
+struct Data<'a, W: Write>(&'a mut recipe::Writer<W>);
+
+impl<W: Write> Write for Data<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.data(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The NARs of a snapshot: that of the tree has index 0, that of the manifest 1.
+struct SnapshotNars<'a> {
+    tree: &'a dyn Tree,
+    manifest: Vec<u8>,
+}
+
+impl Nars for SnapshotNars<'_> {
+    fn open(&self, nar: usize, _info: &PathInfo) -> Result<Box<dyn Read + '_>, String> {
+        match nar {
+            0 => self.tree.nar(),
+            _ => Ok(Box::new(Cursor::new(&*self.manifest))),
+        }
+    }
+
+    fn differs(&self) -> &'static str {
+        "the tree changed while it was read: push it again when no program writes to it"
+    }
+}
+
+fn info(
+    path: &StorePath,
+    nar_hash: NarHash,
+    nar_size: u64,
+    references: Vec<StorePath>,
+) -> anyhow::Result<PathInfo> {
+    Ok(PathInfo {
+        path: path.clone(),
+        nar_hash,
+        nar_size,
+        references,
+        deriver: None,
+        signatures: Vec::new(),
+        content_address: Some(ContentAddress::new(Method::Nar, nar_hash.to_hash())?),
+        registration_time: 0,
+        ultimate: false,
+        registration: None,
+    })
+}
+
+/// Parses the response to a recipe, which must state the expected length.
+fn kept(text: &str, nar_size: u64) -> anyhow::Result<NarHash> {
+    let line = text.strip_suffix("\nend 1\n");
+    let words = line.and_then(|line| line.strip_prefix("kept ")?.split_once(' '));
+    let (hash, size) = words.context("it is malformed")?;
+    ensure!(
+        size == nar_size.to_string(),
+        "its NAR has {size} bytes, not {nar_size}"
+    );
+    Ok(NarHash::parse_nixbase32(hash.as_bytes())?)
+}

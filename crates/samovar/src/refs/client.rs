@@ -1,0 +1,412 @@
+//! [`Refs`]: requests for the refs of a cache (`docs/push-protocol.md`, "Pins").
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use samovar_nix::{PublicKey, Signature, StoreDir, StorePath};
+use samovar_storage::PinName;
+
+use crate::http::{Http, Payload, read_body};
+use crate::outcome::Failed;
+
+/// Maximum length of a response, in bytes: a ref may have 10,000 generations.
+const ANSWER_LEN_MAX: u64 = 64 << 20;
+
+/// Maximum length of a host name and of a message, in bytes.
+pub(crate) const TEXT_LEN_MAX: usize = 1024;
+
+/// The refs of a cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Refs {
+    /// Client for the URL to which stock Nix clients push.
+    http: Http,
+}
+
+/// A generation of a ref.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    /// Store path of the manifest.
+    pub(crate) manifest: StorePath,
+    /// Time of the push, in seconds since 1970.
+    pub(crate) created_at: i64,
+    /// Time of expiry, in seconds since 1970. `None`: it never expires.
+    pub(crate) expires_at: Option<i64>,
+    /// Name of the token that set the generation.
+    pub(crate) token: Option<String>,
+    /// Name of the machine that set the generation.
+    pub(crate) host: Option<String>,
+    pub(crate) message: Option<String>,
+}
+
+/// The generations of a ref, the newest first, and the signatures of the newest one.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) generations: Vec<Generation>,
+    signatures: Vec<Signature>,
+}
+
+/// The newest generation of a ref in the list of all refs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Newest {
+    pub(crate) name: String,
+    pub(crate) number: u64,
+    pub(crate) manifest: StorePath,
+    pub(crate) created_at: i64,
+}
+
+/// The state of a ref that an update requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// The ref does not exist.
+    Absent,
+    /// This is the newest generation.
+    Generation(u64),
+    /// Any state.
+    Any,
+}
+
+/// A new generation of a ref.
+#[derive(Debug)]
+pub(crate) struct Update<'a> {
+    pub(crate) manifest: &'a StorePath,
+    pub(crate) expected: Expected,
+    /// Number of generations to keep. `None`: all.
+    pub(crate) keep: Option<u32>,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) message: Option<&'a str>,
+}
+
+/// The outcome of an update.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Updated {
+    /// The snapshot has this generation.
+    Done(u64),
+    /// The ref was changed by somebody else. The text is the server's sentence.
+    Conflict(String),
+}
+
+impl Log {
+    /// Returns one generation of the ref. `number`: `None` for the newest one.
+    ///
+    /// # Errors
+    ///
+    /// There is no such generation.
+    pub(crate) fn generation(
+        mut self,
+        name: &PinName,
+        number: Option<u64>,
+    ) -> anyhow::Result<Generation> {
+        let oldest = self.generations.last().map(|oldest| oldest.number);
+        let mut all = self.generations.drain(..);
+        let found = match number {
+            None => all.next(),
+            Some(number) => all.find(|one| one.number == number),
+        };
+        found.ok_or_else(|| {
+            Failed::Refused.because(anyhow!(
+                "the ref {name} has no generation {}: the oldest that it keeps is {}",
+                number.unwrap_or_default(),
+                oldest.unwrap_or_default()
+            ))
+        })
+    }
+
+    /// Returns whether one of `keys` has signed the newest generation. With no keys, every ref
+    /// counts as signed.
+    pub(crate) fn is_signed(&self, name: &PinName, keys: &[PublicKey], dir: &StoreDir) -> bool {
+        let Some(newest) = self.generations.first().filter(|_| !keys.is_empty()) else {
+            return keys.is_empty();
+        };
+        let fingerprint = format!(
+            "samovar-ref;1;{};{};{};{};{}",
+            dir.as_str(),
+            encoded(name.as_str()),
+            newest.number,
+            newest.manifest.base_name(),
+            newest.created_at
+        );
+        let is_signed_by = |key: &PublicKey| {
+            let mut signatures = self.signatures.iter();
+            signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
+        };
+        keys.iter().any(is_signed_by)
+    }
+}
+
+impl Refs {
+    /// `http`: client for the URL of the cache, without `/upload`.
+    pub(crate) fn new(http: &Http) -> Self {
+        Self {
+            http: http.at(format!("{}/upload", http.remote())),
+        }
+    }
+
+    /// Returns the generations of a ref, the newest first. Returns `None` if there is no such ref.
+    pub(crate) fn get(&self, name: &PinName) -> anyhow::Result<Option<Log>> {
+        let url = url(name);
+        let response = self.http.get(&url)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Ok(None),
+            _ => return Err(self.http.refused("to read the ref", response)),
+        }
+        let text = read_body(response, ANSWER_LEN_MAX)?;
+        let text = String::from_utf8_lossy(&text);
+        let log = parse_log(&text);
+        let log = log.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        Ok(Some(log))
+    }
+
+    /// Returns the generations of a ref.
+    ///
+    /// # Errors
+    ///
+    /// There is no such ref.
+    pub(crate) fn log(&self, name: &PinName) -> anyhow::Result<Log> {
+        self.get(name)?.ok_or_else(|| {
+            Failed::Refused.because(anyhow!(
+                "there is no ref {name} at {}: see samovar ref list, or push a first snapshot",
+                self.http.remote()
+            ))
+        })
+    }
+
+    /// Adds a generation to a ref.
+    pub(crate) fn put(&self, name: &PinName, update: &Update<'_>) -> anyhow::Result<Updated> {
+        let mut url = url(name);
+        if let Some(keep) = update.keep {
+            // Writing to a `String` never fails.
+            write!(url, "?keep={keep}").ok();
+        }
+        let mut body = format!("{}\n", update.manifest.base_name());
+        for (word, text) in [("host", update.host), ("message", update.message)] {
+            if let Some(text) = text.filter(|text| !text.is_empty()) {
+                writeln!(body, "{word} {}", encoded(text)).ok();
+            }
+        }
+        let http = conditional(&self.http, update.expected);
+        let response = http.put(&url, "text/plain", Payload::Bytes(body.as_bytes()))?;
+        match response.status().as_u16() {
+            200 => {}
+            412 => return Ok(Updated::Conflict(sentence(&self.http, response))),
+            _ => {
+                return Err(self
+                    .http
+                    .refused(format!("to set the ref {name}"), response));
+            }
+        }
+        let text = read_body(response, ANSWER_LEN_MAX)?;
+        let text = String::from_utf8_lossy(&text);
+        let number = generation(&text, update.manifest);
+        let number =
+            number.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        Ok(Updated::Done(number))
+    }
+
+    /// Removes a ref, or one of its generations. Returns false if there is none.
+    pub(crate) fn remove(&self, name: &PinName, number: Option<u64>) -> anyhow::Result<bool> {
+        let mut url = url(name);
+        if let Some(number) = number {
+            write!(url, "?generation={number}").ok();
+        }
+        let response = self.http.delete(&url)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Ok(false),
+            _ => {
+                return Err(self
+                    .http
+                    .refused(format!("to remove the ref {name}"), response));
+            }
+        }
+        let text = read_body(response, ANSWER_LEN_MAX)?;
+        let text = String::from_utf8_lossy(&text);
+        let count = text.strip_suffix("\nend 1\n");
+        let count = count.and_then(|line| line.strip_prefix("removed ")?.parse::<u64>().ok());
+        let count =
+            count.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        Ok(count > 0)
+    }
+
+    /// Returns all refs of the cache, sorted by name.
+    pub(crate) fn list(&self) -> anyhow::Result<Vec<Newest>> {
+        let response = self.http.get("/pin/")?;
+        if response.status() != 200 {
+            return Err(self.http.refused("to list the refs", response));
+        }
+        let text = read_body(response, ANSWER_LEN_MAX)?;
+        let list = parse_list(&String::from_utf8_lossy(&text));
+        list.with_context(|| format!("invalid answer from {}", self.http.url("/pin/")))
+    }
+}
+
+fn url(name: &PinName) -> String {
+    format!("/pin/{}", encoded(name.as_str()))
+}
+
+fn encoded(text: &str) -> String {
+    const ENCODED: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~');
+    utf8_percent_encode(text, ENCODED).to_string()
+}
+
+fn conditional(http: &Http, expected: Expected) -> Http {
+    match expected {
+        Expected::Absent => http.with_header("If-None-Match", "*".to_owned()),
+        Expected::Generation(number) => http.with_header("If-Match", format!("\"{number}\"")),
+        Expected::Any => http.clone(),
+    }
+}
+
+/// Returns the server's sentence in an error response.
+fn sentence(http: &Http, response: ureq::http::Response<ureq::Body>) -> String {
+    let refusal = http.refusal(response);
+    match refusal.split_once(": ") {
+        Some((_status, sentence)) => sentence.to_owned(),
+        None => refusal,
+    }
+}
+
+/// Parses the response to an update. Returns the generation.
+fn generation(text: &str, manifest: &StorePath) -> Option<u64> {
+    let line = text.strip_suffix("\nend 1\n")?.strip_prefix("pinned ")?;
+    let (number, base_name) = line.split_once(' ')?;
+    (base_name == manifest.base_name()).then(|| number.parse().ok())?
+}
+
+/// Parses the generations of a ref.
+fn parse_log(text: &str) -> anyhow::Result<Log> {
+    let mut log = Log::default();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            [
+                "generation",
+                number,
+                base_name,
+                created_at,
+                expires,
+                token,
+                host,
+                message,
+            ] => {
+                log.generations.push(Generation {
+                    number: number.parse()?,
+                    manifest: StorePath::from_base_name(base_name)?,
+                    created_at: created_at.parse()?,
+                    expires_at: (expires != "-").then(|| expires.parse()).transpose()?,
+                    token: decoded(token)?,
+                    host: decoded(host)?,
+                    message: decoded(message)?,
+                });
+            }
+            ["sig", signature] => log.signatures.push(Signature::parse(signature)?),
+            ["end", count] => {
+                ensure!(
+                    count == log.generations.len().to_string(),
+                    "the number of lines is wrong"
+                );
+                ensure!(
+                    text.ends_with(&format!("end {count}\n")),
+                    "text follows the end"
+                );
+                return Ok(log);
+            }
+            _ => bail!("the line {line:?} is malformed"),
+        }
+    }
+    bail!("it is cut off")
+}
+
+fn parse_list(text: &str) -> anyhow::Result<Vec<Newest>> {
+    let mut list = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["pin", name, number, base_name, created_at] => list.push(Newest {
+                name: decoded(name)?.unwrap_or_default(),
+                number: number.parse()?,
+                manifest: StorePath::from_base_name(base_name)?,
+                created_at: created_at.parse()?,
+            }),
+            ["end", count] => {
+                ensure!(
+                    count == list.len().to_string(),
+                    "the number of lines is wrong"
+                );
+                return Ok(list);
+            }
+            _ => bail!("the line {line:?} is malformed"),
+        }
+    }
+    bail!("it is cut off")
+}
+
+/// Decodes a percent-encoded text. Returns `None` for `-`, which stands for no text.
+fn decoded(text: &str) -> anyhow::Result<Option<String>> {
+    if text == "-" {
+        return Ok(None);
+    }
+    let decoded = percent_decode_str(text).decode_utf8();
+    Ok(Some(decoded.context("a text is not UTF-8")?.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
+
+    #[test]
+    fn a_log_is_parsed() {
+        let text = format!(
+            "generation 3 {PATH} 1700000000 - ci laptop fix%20all\n\
+             generation 1 {PATH} 1600000000 1800000000 - - -\n\
+             sig key-1:AAAA\nend 2\n"
+        );
+        let log = parse_log(&text).unwrap().generations;
+        assert_eq!(log[0].message.as_deref(), Some("fix all"));
+        assert_eq!((log[1].number, log[1].expires_at), (1, Some(1_800_000_000)));
+        assert_eq!(log[1].token, None);
+        for len in 0..text.len() {
+            assert!(parse_log(&text[..len]).is_err(), "{len}");
+        }
+        for (from, to) in [
+            ("end 2", "end 1"),
+            ("- ci", "ci"),
+            (PATH, "x"),
+            ("end 2\n", "end 2\nx\n"),
+        ] {
+            assert!(parse_log(&text.replacen(from, to, 1)).is_err(), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_parsed() {
+        let text = format!("pin mr%2Fapp 3 {PATH} 1700000000\nend 1\n");
+        let list = parse_list(&text).unwrap();
+        assert_eq!((&*list[0].name, list[0].number), ("mr/app", 3));
+        assert!(parse_list("end 1\n").is_err());
+        assert!(parse_list("").is_err());
+    }
+
+    #[test]
+    fn an_update_names_the_generation() {
+        let path = StorePath::from_base_name(PATH).unwrap();
+        assert_eq!(
+            generation(&format!("pinned 7 {PATH}\nend 1\n"), &path),
+            Some(7)
+        );
+        assert_eq!(generation(&format!("pinned 7 {PATH}\n"), &path), None);
+        let other = PATH.replace("app", "ape");
+        assert_eq!(
+            generation(&format!("pinned 7 {other}\nend 1\n"), &path),
+            None
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! Refs: names with numbered generations, each of which is a snapshot of a tree.
+
+mod client;
+mod command;
+mod name;
+
+pub(crate) use client::{Expected, Generation, Refs, TEXT_LEN_MAX, Update, Updated};
+pub(crate) use command::{command, run};
+pub(crate) use name::{PathOrRef, RefName, URL_VARIABLE, is_manifest, path_names};

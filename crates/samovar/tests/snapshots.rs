@@ -1,0 +1,279 @@
+//! A directory that `samovar push` has uploaded is the same after `samovar pull`, on any machine;
+//! only changes are sent; nobody overwrites a generation that they have not seen.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::samovar;
+use support_uploads::{Running, Site};
+use testkit::nix::nix;
+use testkit::process::output;
+
+/// A private cache, and a token with all rights.
+struct Home {
+    site: Site,
+    server: Running,
+    token: PathBuf,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self::of("access.networks = [\"192.0.2.0/24\"]\n")
+    }
+
+    /// Starts a server with these options.
+    fn of(options: &str) -> Self {
+        let site = Site::new();
+        site.configure_empty(options);
+        let server = site.start();
+        let token = site.dir().join("token");
+        fs::write(&token, site.token(&["--rights", "read,push,pin"])).unwrap();
+        Self {
+            site,
+            server,
+            token,
+        }
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("{}#{name}", self.server.url())
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        self.site.dir().join(name)
+    }
+
+    /// Returns a command of `samovar` with the token.
+    fn command(&self, words: &[&OsStr]) -> Command {
+        let mut command = samovar();
+        command.args(words).arg("--token-file").arg(&self.token);
+        command.env("SAMOVAR_CACHE", self.server.url());
+        command
+    }
+
+    fn push(&self, directory: &Path, name: &str, more: &[&str]) -> Value {
+        let url = self.url(name);
+        let mut command = self.command(&["push".as_ref(), directory.as_ref(), url.as_ref()]);
+        let text = output(command.arg("--json").args(more));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn pull(&self, name: &str, directory: &Path) -> Value {
+        let text = output(
+            self.command(&["pull".as_ref(), name.as_ref(), directory.as_ref()])
+                .arg("--json"),
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[track_caller]
+    fn fails(&self, words: &[&OsStr], code: i32, part: &str) -> Output {
+        let failed = self.command(words).output().unwrap();
+        let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert_eq!(failed.status.code(), Some(code), "{text}");
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+        failed
+    }
+}
+
+/// Creates a tree with every kind of entry and unusual names.
+fn create(root: &Path) {
+    fs::create_dir_all(root.join("src/deep/er")).unwrap();
+    fs::write(root.join("empty"), "").unwrap();
+    fs::write(root.join("src/main.js"), "console.log(1)\n".repeat(99)).unwrap();
+    fs::write(root.join("src/deep/er/x"), vec![7; 3 << 20]).unwrap();
+    fs::write(root.join("random"), incompressible(2 << 20)).unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"new\nline \xff")), "a").unwrap();
+    fs::write(root.join("n".repeat(255)), "b").unwrap();
+    fs::write(root.join("run"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(root.join("run"), Permissions::from_mode(0o750)).unwrap();
+    fs::write(root.join("secret"), "c").unwrap();
+    fs::set_permissions(root.join("secret"), Permissions::from_mode(0o600)).unwrap();
+    symlink("src/main.js", root.join("link")).unwrap();
+    symlink("/nowhere", root.join("broken")).unwrap();
+}
+
+/// Returns bytes that no compressor shortens.
+fn incompressible(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        // Marsaglia's xorshift64.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Returns a line for each entry of a tree: type, permissions, time, size, name and target.
+fn listing(root: &Path) -> String {
+    let mut find = Command::new("find");
+    find.current_dir(root);
+    find.args(["-printf", "%y %m %T@ %s %p %l\\0"]);
+    let found = find.output().unwrap();
+    assert!(found.status.success());
+    let text = String::from_utf8_lossy(&found.stdout).into_owned();
+    let mut lines: Vec<&str> = text
+        .split('\0')
+        .filter(|line| !line.starts_with("d "))
+        .collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    assert_eq!(listing(one), listing(other));
+    output(
+        Command::new("diff")
+            .arg("-r")
+            .arg("--no-dereference")
+            .args([one, other]),
+    );
+}
+
+#[test]
+fn a_pulled_directory_is_the_pushed_one() {
+    let home = Home::new();
+    let (source, copy) = (home.dir("source"), home.dir("copy"));
+    create(&source);
+    let pushed = home.push(&source, "mr/app", &["--message", "the first"]);
+    assert_eq!(pushed["generation"], 1);
+    let pulled = home.pull("mr/app", &copy);
+    assert_eq!(
+        (&pulled["generation"], &pulled["files"]),
+        (&1.into(), &8.into())
+    );
+    assert_same(&source, &copy);
+    // The same tree is no new generation, and is not sent again.
+    let again = home.push(&source, "mr/app", &[]);
+    assert_eq!(
+        (&again["generation"], &again["isUnchanged"]),
+        (&1.into(), &true.into())
+    );
+    assert!(again["sentSize"].as_u64().unwrap() < 1000, "{again}");
+    // A directory that exists is not overwritten.
+    let words = ["pull".as_ref(), "mr/app".as_ref(), copy.as_ref()];
+    home.fails(&words, 1, "copy");
+    assert_same(&source, &copy);
+    let log = output(&mut home.command(&["ref".as_ref(), "log".as_ref(), "mr/app".as_ref()]));
+    assert!(log.contains("the first"), "{log}");
+    let list = output(&mut home.command(&["ref".as_ref(), "list".as_ref()]));
+    assert!(list.ends_with(" mr/app\n"), "{list}");
+}
+
+#[test]
+fn a_nix_client_copies_a_snapshot() {
+    let home = Home::new();
+    let source = home.dir("source");
+    create(&source);
+    fs::remove_file(source.join(OsStr::from_bytes(b"new\nline \xff"))).unwrap();
+    let pushed = home.push(&source, "app", &[]);
+    let path = pushed["path"].as_str().unwrap();
+    let netrc = home.dir("netrc");
+    let token = fs::read_to_string(&home.token).unwrap();
+    let text = format!("machine 127.0.0.1 login a password {}\n", token.trim());
+    fs::write(&netrc, text).unwrap();
+    let store = home.dir("store");
+    // The path has a content address, so no key needs to be trusted.
+    let mut copy = nix("nix", home.site.dir());
+    copy.args(["--extra-experimental-features", "nix-command", "copy"]);
+    copy.args(["--from", &home.server.url(), "--to"]);
+    copy.arg(format!("local?root={}", store.display()))
+        .arg(path);
+    copy.args([
+        "--option",
+        "substituters",
+        "",
+        "--option",
+        "trusted-public-keys",
+        "",
+    ]);
+    output(copy.args(["--option", "netrc-file"]).arg(&netrc));
+    let copied = store.join(path.trim_start_matches('/'));
+    output(
+        Command::new("diff")
+            .arg("-r")
+            .arg("--no-dereference")
+            .args([&source, &copied]),
+    );
+}
+
+#[test]
+fn a_generation_that_was_not_seen_is_not_displaced() {
+    let home = Home::new();
+    let source = home.dir("source");
+    create(&source);
+    home.push(&source, "app", &[]);
+    let url = home.url("app@1");
+    let words = ["push".as_ref(), source.as_ref(), url.as_ref()];
+    home.fails(&words, 2, "names a generation");
+    // Pinned, a generation outlives newer ones.
+    let pin =
+        |word: &str| output(&mut home.command(&["ref".as_ref(), word.as_ref(), "app@1".as_ref()]));
+    pin("pin");
+    for number in 2..=3 {
+        fs::write(source.join("secret"), number.to_string()).unwrap();
+        home.push(&source, "app", &["--keep", "1"]);
+    }
+    let words = ["pull".as_ref(), "app@1".as_ref(), "/nonexistent/x".as_ref()];
+    home.fails(&words, 1, "has no generation 1");
+    output(&mut home.command(&["ref".as_ref(), "log".as_ref(), "app@1@1".as_ref()]));
+    pin("unpin");
+    let words = ["ref".as_ref(), "unpin".as_ref(), "app@1".as_ref()];
+    home.fails(&words, 1, "is not pinned");
+    output(&mut home.command(&["ref".as_ref(), "remove".as_ref(), "app".as_ref()]));
+    let words = ["ref".as_ref(), "log".as_ref(), "app".as_ref()];
+    home.fails(&words, 1, "there is no ref app");
+}
+
+#[test]
+fn a_public_cache_is_refused_unless_it_is_confirmed() {
+    let home = Home::of("");
+    let server = &home.server;
+    let source = home.dir("source");
+    create(&source);
+    let url = format!("{}#app", server.url());
+    let words = ["push".as_ref(), source.as_ref(), url.as_ref()];
+    home.fails(&words, 1, "everybody can read");
+    output(home.command(&words).arg("--public"));
+    // Names of refs need a token even there.
+    assert_eq!(server.get("/upload/pin/app").status, 401);
+}
+
+#[test]
+fn options_of_the_other_form_are_refused() {
+    let home = Home::new();
+    let words = [
+        "push".as_ref(),
+        home.site.dir().as_ref(),
+        "app".as_ref(),
+        "--watch".as_ref(),
+    ];
+    home.fails(&words, 2, "");
+    let words = [
+        "push".as_ref(),
+        home.site.dir().as_ref(),
+        "app".as_ref(),
+        "--pin=x".as_ref(),
+    ];
+    home.fails(&words, 2, "--pin is for store paths");
+    let words = [
+        "push".as_ref(),
+        "http://127.0.0.1:1".as_ref(),
+        "/x".as_ref(),
+        "--force".as_ref(),
+    ];
+    home.fails(&words, 2, "--force is for directories");
+}
