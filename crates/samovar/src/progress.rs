@@ -1,5 +1,5 @@
-//! Shows the progress of a transfer: on a terminal as one line that is updated in place, elsewhere as a
-//! new line every 30 seconds.
+//! Shows the progress of a transfer: on a terminal as one line that is updated in place, elsewhere
+//! as a new line every 30 seconds.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,8 +56,8 @@ impl Progress {
         }
     }
 
-    /// Adds `nar_len` bytes of NARs. `sent_len`: compressed bytes that were sent for them, or 0 if the
-    /// server already had them.
+    /// Adds `nar_len` bytes of NARs. `sent_len`: compressed bytes that were sent for them, or 0 if
+    /// the server already had them.
     pub(crate) fn add(&self, nar_len: u64, sent_len: u64) {
         let done_len = self.done_len.fetch_add(nar_len, Ordering::Relaxed) + nar_len;
         self.sent_len.fetch_add(sent_len, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::credentials::{self, Sources};
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::{PathOrRef, is_manifest};
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::snapshot::Snapshots;
 use crate::trust::{is_signed, keys};
 
@@ -71,50 +71,16 @@ pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let started_at = Instant::now();
     let text: &String = matches.get_one("source").context("a ref is missing")?;
-    let source = PathOrRef::parse(text).map_err(|error| Failed::Usage.because(error))?;
-    let directory: &PathBuf = matches
-        .get_one("directory")
-        .context("a directory is missing")?;
-    let keys = keys_of(matches);
-    let sources = Sources::of(matches);
-    let (snapshots, path, generation) = match source {
-        PathOrRef::Ref(name) => {
-            let snapshots = Snapshots::open(name.remote.clone(), &sources)?;
-            let generation = snapshots.trusted_generation(&name.name, name.generation, &keys)?;
-            (snapshots, generation.manifest, Some(generation.number))
-        }
-        PathOrRef::Path(remote, text) => {
-            let snapshots = Snapshots::open_any(remote, &sources)?;
-            let path = StorePath::parse(snapshots.store_dir(), &text);
-            let path = path.map_err(|error| {
-                Failed::Usage.because(anyhow!("{text:?} is not a store path: {error}"))
-            })?;
-            (snapshots, path, None)
-        }
-    };
-    let (manifest, narinfo) = match is_manifest(path.name()) {
-        true => {
-            let manifest = snapshots.manifest(&path)?.manifest;
-            let narinfo = snapshots.narinfo(&manifest.tree)?;
-            (Some(manifest), narinfo)
-        }
-        false => (None, snapshots.any_narinfo(&path)?),
-    };
-    if generation.is_none() {
-        let keys: Vec<&PublicKey> = keys.iter().collect();
-        if !is_signed(&keys, &narinfo, snapshots.store_dir()) {
-            let error = anyhow!("{path} is not signed by a key of --trusted-public-keys");
-            return Err(Failed::Refused.because(error));
-        }
-    }
+    let directory: &PathBuf = matches.get_one("directory").context("DIR is missing")?;
+    let wanted = Wanted::find(text, &keys_of(matches), &Sources::of(matches))?;
     let received = Arc::<AtomicU64>::default();
-    let file_count = download(
-        &snapshots,
-        &narinfo,
-        manifest.as_ref(),
-        directory,
-        &received,
-    )?;
+    let Wanted {
+        snapshots,
+        narinfo,
+        manifest,
+        generation,
+    } = &wanted;
+    let file_count = download(snapshots, narinfo, manifest.as_ref(), directory, &received)?;
     let seconds = started_at.elapsed().as_secs_f64();
     let received = received.load(Ordering::Relaxed);
     let path = narinfo.store_path.full(snapshots.store_dir());
@@ -129,16 +95,66 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
         });
         writeln!(out, "{document}")?;
     } else {
-        let generation = generation.map_or_else(String::new, |number| format!("@{number}"));
+        let generation =
+            generation.map_or_else(String::new, |number| format!(", generation {number},"));
         writeln!(
             out,
-            "{}{generation} is in {}: {file_count} files, {} received in {seconds:.1} s",
-            text.rsplit_once('@').map_or(&**text, |(name, _)| name),
+            "{path}{generation} is in {}: {}, {} received in {seconds:.1} s",
             directory.display(),
+            counted(file_count, "file"),
             human(received)
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tree to download.
+struct Wanted {
+    snapshots: Snapshots,
+    narinfo: NarInfo,
+    /// `None`: the tree is not that of a snapshot.
+    manifest: Option<Manifest>,
+    /// Generation of the ref that the command line names.
+    generation: Option<u64>,
+}
+
+impl Wanted {
+    /// Finds a ref or a store path. `keys`: if there are any, one of them must have signed it.
+    fn find(text: &str, keys: &[PublicKey], sources: &Sources) -> anyhow::Result<Self> {
+        let source = PathOrRef::parse(text).map_err(|error| Failed::Usage.because(error))?;
+        let (snapshots, path, generation) = match source {
+            PathOrRef::Ref(name) => {
+                let snapshots = Snapshots::open(name.remote.clone(), sources)?;
+                let one = snapshots.trusted_generation(&name.name, name.generation, keys)?;
+                (snapshots, one.manifest, Some(one.number))
+            }
+            PathOrRef::Path(remote, text) => {
+                let snapshots = Snapshots::open_any(remote, sources)?;
+                let path = StorePath::parse(snapshots.store_dir(), &text).map_err(|error| {
+                    Failed::Usage.because(anyhow!("{text:?} is not a store path: {error}"))
+                })?;
+                (snapshots, path, None)
+            }
+        };
+        let mut narinfo = snapshots.any_narinfo(&path)?;
+        let keys: Vec<&PublicKey> = keys.iter().collect();
+        if !is_signed(&keys, &narinfo, snapshots.store_dir()) {
+            let error = anyhow!("{path} is not signed by a key of --trusted-public-keys");
+            return Err(Failed::Refused.because(error));
+        }
+        let mut manifest = None;
+        if is_manifest(path.name()) {
+            let found = snapshots.manifest(&path)?.manifest;
+            narinfo = snapshots.narinfo(&found.tree)?;
+            manifest = Some(found);
+        }
+        Ok(Self {
+            snapshots,
+            narinfo,
+            manifest,
+            generation,
+        })
+    }
 }
 
 /// Downloads a NAR and unpacks it into a new directory. `received`: counts the received bytes.

@@ -1,12 +1,12 @@
-//! Reads NARs and compresses them with zstd, on several threads and in bounded memory. Compares each
-//! NAR with its expected hash, because some caches do not check it.
+//! Reads NARs and compresses them with zstd, on several threads and in bounded memory. Compares
+//! each NAR with its expected hash, because some caches do not check it.
 //!
 //! # Theory of operation
 //!
-//! One thread reads the NARs in order and makes jobs. A job is a list of small NARs, or a piece of a
-//! large NAR. Each piece of a large NAR becomes one zstd frame, so all workers can compress the same
-//! NAR. The calling thread receives the results in the order of the jobs. The frames do not depend
-//! on the number of workers. With the same level and version of zstd, a NAR therefore always
+//! One thread reads the NARs in order and makes jobs. A job is a list of small NARs, or a piece of
+//! a large NAR. Each piece of a large NAR becomes one zstd frame, so all workers can compress the
+//! same NAR. The calling thread receives the results in the order of the jobs. The frames do not
+//! depend on the number of workers. With the same level and version of zstd, a NAR therefore always
 //! becomes the same file, and an interrupted upload can be continued.
 //!
 //! Each job needs a buffer, and there are two more buffers than workers. A buffer is free again

@@ -28,7 +28,7 @@ pub(super) struct Options<'a> {
     name: RefName,
     message: Option<&'a str>,
     keep: u32,
-    /// Whether to set the ref even if somebody else has changed it meanwhile.
+    /// Whether to set the ref even if another client has changed it meanwhile.
     is_forced: bool,
     /// Whether the snapshot may be readable by everybody.
     is_public: bool,
@@ -120,7 +120,7 @@ pub(super) fn run(
         Updated::Done(generation) => generation,
         Updated::Conflict(sentence) => {
             let error = anyhow!(
-                "somebody else has set {name} during this push ({sentence}): look at samovar ref \
+                "another client has set {name} during this push ({sentence}): look at samovar ref \
                  log, then push again, or use --force"
             );
             return Err(Failed::Refused.because(error));

@@ -50,6 +50,7 @@ pub(super) struct Options {
     pub(super) compressing: Compressing,
 }
 
+/// Long: a list of options with their help.
 pub(crate) fn command() -> Command {
     Command::new("push")
         .about("Uploads paths with their closures, or a directory, to a binary cache")
@@ -65,11 +66,11 @@ pub(crate) fn command() -> Command {
              in the cache, and the path of --pin is pinned; 1: a path was not pushed or not \
              pinned, or the cache refused the push; 2: the command line is invalid; 3: the cache \
              or the store is unavailable. With --exec: the exit code of the command if it is not \
-             0. With --watch, the command runs until it is killed.\n\nWith DIR REF, uploads the files \
-             of a directory as the next generation of a ref: see samovar ref. Only changes are \
-             sent. When the command has ended with exit code 0, the whole tree is durable on the \
-             server. Exit code 1 also if somebody else has set the ref meanwhile, or if a program \
-             writes to the directory during the push.",
+             0. With --watch, the command runs until it is killed.\n\n\
+             With DIR REF, uploads the files of a directory as the next generation of a ref: see \
+             samovar ref. Only changes are sent. When the command has ended with exit code 0, the \
+             whole tree is durable on the server. Exit code 1 also if another client has set the \
+             ref meanwhile, or if a program writes to the directory during the push.",
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
@@ -169,7 +170,7 @@ fn directory() -> [Arg; 3] {
             .value_parser(message)
             .help("With a directory: message for the log of the ref"),
         switch("force")
-            .help("With a directory: set the ref even if somebody else has set it meanwhile"),
+            .help("With a directory: set the ref even if another client has set it meanwhile"),
         switch("public")
             .help("With a directory: accept a cache that everybody can read without a token"),
     ]

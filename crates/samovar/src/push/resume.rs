@@ -28,8 +28,8 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Opens the records. `target`: URL of the cache, without a login. `compressing` and `part_len`:
-    /// the present settings, for compressing NARs and for splitting them into parts.
+    /// Opens the records. `target`: URL of the cache, without a login. `compressing` and
+    /// `part_len`: the present settings, for compressing NARs and for splitting them into parts.
     pub(super) fn new(target: &str, compressing: Compressing, part_len: usize) -> Self {
         let Compressing {
             level, frame_len, ..

@@ -83,7 +83,7 @@ pub(crate) struct Update<'a> {
 pub(crate) enum Updated {
     /// The snapshot has this generation.
     Done(u64),
-    /// The ref was changed by somebody else. The text is the server's sentence.
+    /// Another client has changed the ref. The text is the server's sentence.
     Conflict(String),
 }
 

@@ -203,8 +203,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Downloads a NAR, and calls `read` with a reader of the decompressed NAR, which is not verified
-    /// yet. `received`: counts the received bytes.
+    /// Downloads a NAR, and calls `read` with a reader of the decompressed NAR, which is not
+    /// verified yet. `received`: counts the received bytes.
     ///
     /// # Errors
     ///
