@@ -14,7 +14,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use proptest::prelude::*;
 use samovar_workspace::unpack::{Options, Progress, UnpackError, unpack};
-use support::{FAST, Node, assert_attributes, manifest, names, read, time, unpack_plain, usual};
+use support::{
+    FAST, Node, assert_attributes, manifest, names, read, tempdir, time, unpack_plain, usual,
+};
 use testkit::nar::write_bytes;
 
 fn example() -> Node {
@@ -42,7 +44,7 @@ impl Read for Slow<'_> {
 
 #[test]
 fn files_directories_and_links_are_unpacked() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let nar = example().nar();
     let progress = Progress::default();
@@ -81,7 +83,7 @@ fn files_directories_and_links_are_unpacked() {
 
 #[test]
 fn pieces_of_any_length_give_the_same_tree() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let nar = example().nar();
     for len in [1000, 4097, 300_000] {
         let into = dir.path().join(len.to_string());
@@ -92,7 +94,7 @@ fn pieces_of_any_length_give_the_same_tree() {
 
 #[test]
 fn a_manifest_gives_permissions_and_times() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let tree = example();
     let manifest = manifest(&tree, &|path, node| {
@@ -116,7 +118,7 @@ fn a_manifest_gives_permissions_and_times() {
 
 #[test]
 fn a_single_file_or_link_is_unpacked() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     for (name, node) in [
         ("file", Node::program(vec![b'x'; 1 << 20])),
         ("link", Node::link("nowhere")),
@@ -142,7 +144,7 @@ fn a_single_file_or_link_is_unpacked() {
 
 #[test]
 fn only_an_empty_directory_is_replaced() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let nar = example().nar();
     for name in ["file", "full", "link", "dangling"] {
         let into = dir.path().join(name);
@@ -169,7 +171,7 @@ fn only_an_empty_directory_is_replaced() {
 
 #[test]
 fn a_destination_without_name_or_parent_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let nar = example().nar();
     for path in [dir.path().join(".."), ".".into(), "/".into()] {
         let refused = unpack_plain(&nar, &path);
@@ -185,7 +187,7 @@ fn a_destination_without_name_or_parent_is_refused() {
 /// The source ends or fails at every byte of a small archive, and at some of a large one.
 #[test]
 fn nothing_remains_of_an_archive_that_is_cut_short() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let small = Node::dir([("a", Node::dir([("b", Node::file("b"))]))]).nar();
     let large = example().nar();
@@ -222,7 +224,7 @@ impl Read for Panicking {
 
 #[test]
 fn nothing_remains_after_a_panic() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let nar = example().nar();
     let caught = std::panic::catch_unwind(|| {
@@ -235,7 +237,7 @@ fn nothing_remains_after_a_panic() {
 
 #[test]
 fn bytes_after_the_archive_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let mut nar = example().nar();
     nar.push(0);
@@ -254,7 +256,7 @@ fn bytes_after_the_archive_are_refused() {
 
 #[test]
 fn limits_are_exact() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let nar = example().nar();
     let size = nar.len() as u64;
@@ -302,7 +304,7 @@ fn nar_with_entry(name: &[u8], size: u64) -> Vec<u8> {
 
 #[test]
 fn hostile_names_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let long = [b'x'; 256];
     let names_refused: [&[u8]; 8] = [b"", b".", b"..", b"/", b"a/b", b"../a", b"a\0", &long];
@@ -334,7 +336,7 @@ fn hostile_names_are_refused() {
 
 #[test]
 fn another_hash_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let nar = example().nar();
     let options = Options {
@@ -358,7 +360,7 @@ fn another_hash_is_refused() {
 
 #[test]
 fn an_archive_that_differs_from_the_manifest_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let tree = |content: &str, target: &str, name: &str| {
         Node::dir([
@@ -417,7 +419,7 @@ fn an_archive_that_differs_from_the_manifest_is_refused() {
 
 #[test]
 fn a_snapshot_with_the_state_of_a_workspace_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let tree = Node::dir([(".samovar", Node::dir([("remote", Node::file("hostile"))]))]);
     let manifest = manifest(&tree, &usual);
@@ -431,7 +433,7 @@ fn a_snapshot_with_the_state_of_a_workspace_is_refused() {
 
 #[test]
 fn the_deepest_paths_exceed_no_limit_of_the_system() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir();
     let into = dir.path().join("tree");
     let name = vec![b'd'; 255];
     let leaf = Node::dir([
@@ -475,7 +477,7 @@ proptest! {
         seed in any::<u16>(),
     ) {
         let tree = Node::dir(tree);
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempdir();
         let nar = tree.nar();
         let manifest = manifest(&tree, &|path, node| {
             let random = seed ^ path.iter().fold(7_u16, |hash, byte| {

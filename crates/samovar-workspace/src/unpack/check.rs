@@ -2,6 +2,7 @@
 
 use crate::entries::{Entries, Entry, Kind, Mtime};
 use crate::root::Attributes;
+use crate::scan::STATE_DIRECTORY;
 
 /// Compares a NAR with the entries of a manifest, in order. Errors are clauses that follow the
 /// path.
@@ -13,9 +14,6 @@ pub(super) struct Check<'a> {
     /// Indices of the open directories.
     open: Vec<usize>,
 }
-
-/// The state of a workspace, which no snapshot has.
-const RESERVED: &[u8] = b".samovar";
 
 impl<'a> Check<'a> {
     pub(super) fn new(entries: &'a Entries) -> Self {
@@ -84,7 +82,7 @@ impl<'a> Check<'a> {
 
     /// Returns the next entry, which must have the name at the end of `path`.
     fn entry(&mut self, path: &[u8]) -> Result<&'a Entry, &'static str> {
-        if path == RESERVED {
+        if path == STATE_DIRECTORY.as_bytes() {
             return Err("snapshots do not contain this name");
         }
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

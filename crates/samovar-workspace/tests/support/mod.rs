@@ -36,6 +36,14 @@ pub const FAST: Options<'static> = Options {
 /// Permissions and times of the entries in a test, by path.
 pub type Attributes<'a> = &'a dyn Fn(&[u8], &Node) -> (u16, Mtime);
 
+/// Creates a temporary directory in memory, if there is such a file system: writing many small
+/// files to a disk would wait for everything else that uses the disk.
+pub fn tempdir() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let dir = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
+    dir.unwrap()
+}
+
 pub fn unpack_plain(nar: &[u8], into: &Path) -> Result<Unpacked, UnpackError> {
     unpack(&mut &*nar, None, into, &FAST)
 }
