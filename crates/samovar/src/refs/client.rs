@@ -367,9 +367,12 @@ mod tests {
         let text = format!(
             "generation 3 {PATH} 1700000000 - ci laptop fix%20all\n\
              generation 1 {PATH} 1600000000 1800000000 - - -\n\
-             sig key-1:AAAA\nend 2\n"
+             sig key-1:{}==\nend 2\n",
+            "A".repeat(86)
         );
-        let log = parse_log(&text).unwrap().generations;
+        let log = parse_log(&text).unwrap();
+        assert_eq!(log.signatures.len(), 1);
+        let log = log.generations;
         assert_eq!(log[0].message.as_deref(), Some("fix all"));
         assert_eq!((log[1].number, log[1].expires_at), (1, Some(1_800_000_000)));
         assert_eq!(log[1].token, None);
