@@ -10,8 +10,11 @@ use samovar_metrics::Event;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{NarHash, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
+use samovar_storage::push::recipe::RecipeError;
 use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_COUNT_MAX, WireError};
-use samovar_storage::push::{Answer, Missing, PartError, PushError, PushId, parse_sha256};
+use samovar_storage::push::{
+    Answer, AssembleError, Missing, PartError, PushError, PushId, parse_sha256,
+};
 use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
 use samovar_storage::{PATIENCE, PutError, Refusal};
@@ -114,6 +117,7 @@ impl Uploads {
                 Ok(done())
             }
             Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
+            Target::Assemble(id) => self.assemble(request, token, id),
             Target::Publish(id) => self.publish_all(context, request, token, id, len),
         }
     }
@@ -212,6 +216,27 @@ impl Uploads {
         Ok(done())
     }
 
+    fn assemble(
+        &self,
+        request: &mut Request,
+        token: &Token,
+        id: PushId,
+    ) -> Result<Response, Failure> {
+        let base = parameter(request.head(), "base");
+        let base = base.and_then(|text| NarHash::parse_nixbase32(text.as_bytes()).ok());
+        let base = base.ok_or_else(|| {
+            bad_request("the URL needs the parameter base: the hash of a NAR, 52 characters")
+        })?;
+        let push = self.stored.push(token, id)?;
+        let body = SharedBody::new(request.reader());
+        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+        let (nar_hash, nar_size) = push.assemble(&base, &mut &body, &mut admitted)?;
+        Ok(Response::text(
+            Status::OK,
+            format!("kept {} {nar_size}\nend 1\n", nixbase32(&nar_hash)),
+        ))
+    }
+
     fn publish_all(
         &self,
         context: Context<'_>,
@@ -273,6 +298,13 @@ fn failure(head: Head<'_>, error: &PushError) -> Response {
             }
             PartError::Joining => Status::SERVICE_UNAVAILABLE,
             _ => Status::BAD_REQUEST,
+        },
+        PushError::Assemble(error) => match error {
+            AssembleError::Recipe(RecipeError::TooMany) => Status::CONTENT_TOO_LARGE,
+            AssembleError::Recipe(_) | AssembleError::Compression(_) => Status::BAD_REQUEST,
+            AssembleError::PastEnd { .. } => Status::UNPROCESSABLE_CONTENT,
+            AssembleError::InProgress => Status::SERVICE_UNAVAILABLE,
+            _ => Status::CONFLICT,
         },
         PushError::Narinfo { refusal, .. } => match **refusal {
             Refusal::TooLong => Status::CONTENT_TOO_LARGE,

@@ -14,6 +14,7 @@ pub(crate) enum Target {
     Parts(PushId, NarHash),
     Part(PushId, NarHash, u32),
     Join(PushId, NarHash),
+    Assemble(PushId),
     Publish(PushId),
 }
 
@@ -35,6 +36,7 @@ impl Target {
         let target = match (resource, nar_hash.transpose().ok()?, number) {
             (None, None, None) => Self::Push(id),
             (Some("pack"), None, None) => Self::Pack(id),
+            (Some("assemble"), None, None) => Self::Assemble(id),
             (Some("publish"), None, None) => Self::Publish(id),
             (Some("part"), Some(nar_hash), None) => Self::Parts(id, nar_hash),
             (Some("join"), Some(nar_hash), None) => Self::Join(id, nar_hash),
@@ -48,13 +50,18 @@ impl Target {
 
     /// Returns whether a request for this target makes the server hash a NAR or a part of its file.
     pub(super) fn is_costly(self) -> bool {
-        matches!(self, Self::Pack(_) | Self::Part(..) | Self::Join(..))
+        matches!(
+            self,
+            Self::Pack(_) | Self::Part(..) | Self::Join(..) | Self::Assemble(_)
+        )
     }
 
     /// Returns the only method that this target allows, and the method's name.
     pub(super) fn method(self) -> (Method, &'static str) {
         match self {
-            Self::Open | Self::Join(..) | Self::Publish(_) => (Method::Post, "POST"),
+            Self::Open | Self::Join(..) | Self::Assemble(_) | Self::Publish(_) => {
+                (Method::Post, "POST")
+            }
             Self::Pack(_) | Self::Part(..) => (Method::Put, "PUT"),
             Self::Parts(..) => (Method::Get, "GET"),
             Self::Push(_) => (Method::Delete, "DELETE"),
@@ -65,7 +72,7 @@ impl Target {
     pub(super) fn body_len_max(self) -> Option<u64> {
         match self {
             Self::Open => Some(OPEN_LEN_MAX),
-            Self::Pack(_) | Self::Part(..) => Some(BODY_LEN_MAX),
+            Self::Pack(_) | Self::Part(..) | Self::Assemble(_) => Some(BODY_LEN_MAX),
             Self::Publish(_) => Some(PUBLISH_LEN_MAX),
             Self::Join(..) | Self::Parts(..) | Self::Push(_) => None,
         }
@@ -95,6 +102,7 @@ mod tests {
         assert_eq!(of("1/open"), Some(Target::Open));
         assert_eq!(of("1/{ID}"), Some(Target::Push(id)));
         assert_eq!(of("1/{ID}/pack"), Some(Target::Pack(id)));
+        assert_eq!(of("1/{ID}/assemble"), Some(Target::Assemble(id)));
         assert_eq!(of("1/{ID}/publish"), Some(Target::Publish(id)));
         assert_eq!(of("1/{ID}/part/{N}"), Some(Target::Parts(id, nar_hash)));
         assert_eq!(of("1/{ID}/part/{N}/7"), Some(Target::Part(id, nar_hash, 7)));
@@ -116,6 +124,8 @@ mod tests {
             "1/4F1B7C6D0C8E4A5F9D3E2B1A0C9D8E7F/pack",
             "1/{ID}/pack/",
             "1/{ID}/pack/{N}",
+            "1/{ID}/assemble/",
+            "1/{ID}/assemble/{N}",
             "1/{ID}/part",
             "1/{ID}/part/",
             "1/{ID}/part/{ID}",

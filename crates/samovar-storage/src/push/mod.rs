@@ -16,6 +16,7 @@
 //! A pushed file is named after the file hash that the server computes. Its NAR hash would not
 //! identify the file, because two clients may compress the same NAR differently.
 
+mod assemble;
 pub(crate) mod joins;
 mod pack;
 mod parts;
@@ -37,6 +38,7 @@ use crate::token::Token;
 
 use self::wire::OpenLine;
 
+pub use assemble::AssembleError;
 pub use pack::PackOutcome;
 pub use parts::{PartError, PartKey, parse_sha256};
 pub use publish::Missing;
@@ -91,6 +93,9 @@ pub enum PushError {
     /// A request about parts is refused.
     #[error(transparent)]
     Part(#[from] PartError),
+    /// A NAR cannot be assembled.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
     /// A narinfo is refused.
     #[error("narinfo {number}{}: {refusal}", of_path(path.as_ref()))]
     Narinfo {

@@ -1,4 +1,5 @@
-//! [`decoded`]: decodes a body that has a `Content-Encoding`.
+//! [`decoded`]: decodes a body that has a `Content-Encoding`. [`decompressed`] decompresses any
+//! stream.
 
 use std::io::{self, Read};
 
@@ -56,29 +57,49 @@ pub fn decoded<T>(
     memory: &mut dyn Memory,
     read: impl FnOnce(&mut dyn Read) -> Result<T, PutError>,
 ) -> Result<T, PutError> {
+    let convert = |failure| match failure {
+        VerifyError::Source(error) => error,
+        failure => io::Error::other(put_error(failure, encoding)),
+    };
+    decompressed(source, encoding.0, &LIMITS, memory, &convert, read)
+        .map_err(|failure| put_error(failure, encoding))?
+}
+
+/// Calls `read` with a reader of the decompressed content of `source`. The reader does not limit
+/// the length of the content, so `read` must. `convert` makes the errors that the reader returns.
+///
+/// # Errors
+///
+/// [`VerifyError`] if the compression is not supported, or if there is no memory for its window.
+/// Otherwise returns the result of `read`.
+pub(crate) fn decompressed<T>(
+    source: &mut dyn Read,
+    compression: Compression,
+    limits: &Limits,
+    memory: &mut dyn Memory,
+    convert: &dyn Fn(VerifyError) -> io::Error,
+    read: impl FnOnce(&mut dyn Read) -> T,
+) -> Result<T, VerifyError> {
     let mut discarded = io::sink();
     let mut input = Input::new(source, &mut discarded, memory);
     input.without_hash();
-    let window_len = decompress::fixed_window_len(encoding.0, &LIMITS);
-    if let Err(error) = input.reserve(window_len) {
-        let failure = input.take_failure().unwrap_or(VerifyError::Source(error));
-        return Err(put_error(failure, encoding));
+    if let Err(error) = input.reserve(decompress::fixed_window_len(compression, limits)) {
+        return Err(input.take_failure().unwrap_or(VerifyError::Source(error)));
     }
-    let decompressor = Decompressor::new(input, encoding.0, &LIMITS)
-        .map_err(|refusal| put_error(refusal.into(), encoding))?;
-    read(&mut Decoded {
+    let decompressor = Decompressor::new(input, compression, limits)?;
+    Ok(read(&mut Decoded {
         decompressor,
-        encoding,
+        convert,
         piece: Vec::new(),
         start: 0,
         len: 0,
-    })
+    }))
 }
 
 /// A reader of the decompressed content of a body.
 struct Decoded<'a> {
     decompressor: Decompressor<'a>,
-    encoding: Encoding,
+    convert: &'a dyn Fn(VerifyError) -> io::Error,
     piece: Vec<u8>,
     /// Index in `piece` of the first unread byte.
     start: usize,
@@ -112,10 +133,7 @@ impl Decoded<'_> {
 impl Read for Decoded<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.start == self.piece.len() {
-            self.next().map_err(|failure| match failure {
-                VerifyError::Source(error) => error,
-                failure => io::Error::other(put_error(failure, self.encoding)),
-            })?;
+            self.next().map_err(self.convert)?;
         }
         let len = self.piece.get(self.start..).unwrap_or_default().read(out)?;
         self.start += len;

@@ -40,6 +40,37 @@ impl Frames {
     }
 }
 
+/// Returns the compressed length and the content length of each frame in an index, in bytes.
+/// Returns `None` if the index is malformed.
+pub(crate) fn frames_of(index: &[u8]) -> Option<Vec<(u64, u64)>> {
+    let (version, mut rest) = index.split_first()?;
+    if *version != VERSION {
+        return None;
+    }
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        frames.push((take_leb128(&mut rest)?, take_leb128(&mut rest)?));
+    }
+    Some(frames)
+}
+
+fn take_leb128(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 fn push_leb128(out: &mut Vec<u8>, mut number: u64) {
     loop {
         let [low, ..] = number.to_le_bytes();
@@ -65,7 +96,29 @@ mod tests {
         let mut expected = vec![1, 1, 127, 0x80, 1, 0xac, 2];
         expected.extend([0xff; 9]);
         expected.extend([1, 0]);
-        assert_eq!(frames.finish(), Some(expected));
+        assert_eq!(frames.finish(), Some(expected.clone()));
+        let lens = vec![(1, 127), (128, 300), (u64::MAX, 0)];
+        assert_eq!(frames_of(&expected), Some(lens));
+    }
+
+    #[test]
+    fn malformed_indexes_are_not_read() {
+        assert_eq!(frames_of(&[1]), Some(vec![]));
+        for index in [
+            &[][..],
+            &[2, 1, 1],
+            &[1, 1],
+            &[1, 0x80, 1],
+            &[1, 1, 0x80],
+            &[
+                1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 1,
+            ],
+            &[
+                1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x81, 0, 1,
+            ],
+        ] {
+            assert_eq!(frames_of(index), None, "{index:x?}");
+        }
     }
 
     #[test]

@@ -31,9 +31,12 @@ use std::io::{self, Read, Write};
 
 use content::Content;
 use decompress::Decompressor;
+pub(crate) use decompress::{fixed_window_len, zstd_window_len};
+pub(crate) use encoded::decompressed;
 pub use encoded::{Encoding, decoded};
 pub use error::{Refusal, VerifyError};
 pub use file_name::FileName;
+pub(crate) use frames::frames_of;
 use input::Input;
 pub use memory::{Memory, MemoryError, Unlimited};
 use samovar_nix::NarHash;

@@ -1,0 +1,256 @@
+//! Assembles a NAR from a recipe and a base NAR.
+//!
+//! The file of the new NAR is made while it is received into an object, and verified like an
+//! upload: one pass decompresses it, and checks and hashes the NAR in it. Frames that are copied
+//! from the base are decompressed only there.
+
+mod assembler;
+mod base;
+
+use std::io::{self, Read, Write};
+
+use samovar_nix::NarHash;
+use samovar_nix::narinfo::Compression;
+
+use super::recipe::RecipeError;
+use super::{Push, PushError};
+use crate::counters::{Kind, Reason, Received};
+use crate::error::PutError;
+use crate::metadata::NewNar;
+use crate::objects::NewObject;
+use crate::verify::{
+    self, FileName, Limits, Memory, MemoryError, Refusal, VerifyError, decompressed, verify_unnamed,
+};
+
+use self::assembler::Assembler;
+use self::base::Source;
+
+/// Minimum content length of a frame, in bytes, except for the last one of a file.
+const FRAME_LEN_MIN: usize = 256 << 10;
+
+/// Maximum window of the compressed recipe, as a power of two: 8 MiB, as of `zstd -19`.
+const RECIPE_WINDOW_LOG_MAX: u32 = 23;
+
+/// Memory for verifying the new file, in bytes: the maximum window of its frames.
+const VERIFY_MEMORY: u64 = 8 << 20;
+
+/// Memory of the assembler for buffers and the compressor, in bytes.
+const BUFFER_MEMORY: u64 = 16 << 20;
+
+/// Maximum length of all copies, and of what is decompressed for them, as a multiple of the base's
+/// length.
+const WORK_FACTOR: u64 = 4;
+
+/// Number of bytes by which copies may exceed this multiple.
+const WORK_FREE_LEN: u64 = 64 << 20;
+
+/// Reason why a NAR cannot be assembled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AssembleError {
+    /// The base is not stored, or the client may not use it.
+    #[error("there is no base NAR with the hash {0} that this token may use: upload the whole NAR")]
+    NoBase(NarHash),
+    /// The file of the base cannot be decompressed.
+    #[error("the file of the base NAR is damaged: upload the whole NAR")]
+    Damaged,
+    /// The base can only be read from start to end.
+    #[error(
+        "the recipe copies from byte {offset} of the base NAR after byte {position}, but the \
+         server can read this base only from its start to its end: upload the whole NAR"
+    )]
+    Backward {
+        /// Offset of the piece to copy, in bytes.
+        offset: u64,
+        /// Offset up to which the base has been read, in bytes.
+        position: u64,
+    },
+    /// The recipe costs too much.
+    #[error(
+        "the copies of the recipe, or the frames that they need, are longer than {WORK_FACTOR} \
+         times the base NAR: upload the whole NAR"
+    )]
+    Work,
+    /// A NAR is being assembled from the same base in the same push.
+    #[error("this push assembles another NAR from this base: repeat the request later")]
+    InProgress,
+    /// The recipe is invalid.
+    #[error(transparent)]
+    Recipe(RecipeError),
+    /// The recipe cannot be decompressed.
+    #[error("the recipe cannot be decompressed: {0}")]
+    Compression(String),
+    /// A copy is not within the base.
+    #[error(
+        "operation {number} copies beyond the end of the base NAR, which has {base_size} bytes"
+    )]
+    PastEnd {
+        /// Number of the operation, from 1.
+        number: usize,
+        /// Length of the base NAR, in bytes.
+        base_size: u64,
+    },
+}
+
+impl Push<'_> {
+    /// Receives a recipe compressed with zstd, assembles its NAR, and verifies it. When this
+    /// returns, the NAR is stored durably. Returns the hash of the NAR, and its length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Assemble`]. Other errors.
+    pub fn assemble(
+        &self,
+        base: &NarHash,
+        source: &mut dyn Read,
+        memory: &mut dyn Memory,
+    ) -> Result<(NarHash, u64), PushError> {
+        let storage = &*self.cache.storage;
+        let running = storage.joins.start((self.id.to_string(), *base));
+        let _running = running.ok_or(AssembleError::InProgress)?;
+        let found = self.cache.usable_nar(self.token, base)?;
+        let nar = found.ok_or(AssembleError::NoBase(*base))?;
+        let file = storage.objects.open(&nar.object_key)?;
+        let file = file.ok_or(AssembleError::NoBase(*base))?;
+        let index = storage.metadata.frames(nar.id)?;
+        let base_size = nar.nar_size;
+        let base = Source::new(nar, file, index.as_deref());
+        let needed = base.window_len(&storage.limits)?
+            + (1 << RECIPE_WINDOW_LOG_MAX)
+            + VERIFY_MEMORY
+            + BUFFER_MEMORY;
+        memory.reserve(needed).map_err(PutError::from)?;
+        let outcome = self.receive_recipe(base, base_size, source);
+        match &outcome {
+            Ok(_) => storage.counters.accept(Kind::Nar, 1),
+            Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),
+            Err(_) => storage.counters.reject(Kind::Nar, Some(Reason::Nar)),
+        }
+        let (new, object) = outcome?;
+        let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
+        if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
+            && storage.metadata.hold_nars(self.token.id, &[known.id])? == [true]
+        {
+            return Ok((nar_hash, nar_size));
+        }
+        object.publish(&new.nar.object_key)?;
+        storage.metadata.add_nars(self.token.id, &[new])?;
+        Ok((nar_hash, nar_size))
+    }
+
+    /// Receives a recipe, and writes the file of its NAR to a new object.
+    fn receive_recipe(
+        &self,
+        base: Source,
+        base_size: u64,
+        source: &mut dyn Read,
+    ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
+        let storage = &*self.cache.storage;
+        let work_max = base_size
+            .saturating_mul(WORK_FACTOR)
+            .saturating_add(WORK_FREE_LEN);
+        let used = self.cache.used_of_quota()?;
+        let check_len = |len: u64| self.cache.check_quota(used, len);
+        let recipe_limits = Limits {
+            zstd_window_log_max: RECIPE_WINDOW_LOG_MAX,
+            ..Limits::default()
+        };
+        let convert = |failure| match failure {
+            VerifyError::Source(error) => error,
+            failure => io::Error::other(of_compression(failure)),
+        };
+        let mut source = Received {
+            source,
+            counters: &storage.counters,
+        };
+        let received = decompressed(
+            &mut source,
+            Compression::Zstd,
+            &recipe_limits,
+            &mut Granted(1 << RECIPE_WINDOW_LOG_MAX),
+            &convert,
+            |recipe| {
+                base.open(&storage.limits, work_max, |base| {
+                    let mut file = Assembler::new(recipe, base, base_size, work_max, &check_len)?;
+                    let received = self.receive_assembled(&mut file, used);
+                    match file.take_failure() {
+                        Some(failure) => Err(failure),
+                        None => received,
+                    }
+                })
+            },
+        );
+        received.unwrap_or_else(|failure| Err(of_compression(failure).into()))
+    }
+
+    /// Verifies the file of an assembled NAR, and writes it to a new object.
+    fn receive_assembled(
+        &self,
+        file: &mut Assembler<'_, '_>,
+        mut used: u64,
+    ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
+        let limits = &self.cache.storage.limits;
+        let verify = |object: &mut dyn Write| {
+            let memory = &mut Granted(VERIFY_MEMORY);
+            verify_unnamed(file, Compression::Zstd, object, limits, memory)
+                .map_err(|error| PutError::of_nar(error, "an assembled NAR"))
+        };
+        let name = |verified: &verify::Verified| {
+            Ok(FileName::new(verified.file_hash, verified.compression))
+        };
+        let received = self
+            .cache
+            .receive_object(self.token, &mut used, verify, name);
+        received.map_err(|error| match error {
+            // The server has made the file, so frames of the base are damaged.
+            PutError::File(refusal) if is_of_file(&refusal) => AssembleError::Damaged.into(),
+            error => error.into(),
+        })
+    }
+}
+
+/// Returns whether the fault is one of the compressed file, not of the NAR in it.
+fn is_of_file(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::Truncated { .. }
+            | Refusal::Corrupt { .. }
+            | Refusal::BytesAfterStream { .. }
+            | Refusal::Window { .. }
+            | Refusal::Oversized { .. }
+    )
+}
+
+/// Converts the error of decompressing a recipe, because the texts of [`Refusal`] describe NARs.
+fn of_compression(failure: VerifyError) -> AssembleError {
+    AssembleError::Compression(match failure {
+        VerifyError::Refused(Refusal::Truncated { .. }) => {
+            "its zstd stream is cut short".to_owned()
+        }
+        VerifyError::Refused(Refusal::Corrupt { reason, .. }) => {
+            format!("it is not a valid zstd stream: {reason}")
+        }
+        VerifyError::Refused(Refusal::BytesAfterStream { .. }) => {
+            "bytes follow its zstd stream".to_owned()
+        }
+        VerifyError::Refused(Refusal::Window { limit, .. }) => {
+            format!("its zstd stream needs a window of more than {limit} bytes")
+        }
+        VerifyError::Refused(Refusal::Oversized { .. }) => {
+            "it is much longer than its content".to_owned()
+        }
+        other => other.to_string(),
+    })
+}
+
+/// Grants memory that is reserved already.
+struct Granted(u64);
+
+impl Memory for Granted {
+    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
+        match len <= self.0 {
+            true => Ok(()),
+            false => Err(MemoryError::Busy),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A recipe that is invalid, costs too much or has no usable base is refused with its reason, and
+//! nothing of it is stored.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support_assemble;
+
+use std::fs;
+use std::io::Write as _;
+
+use samovar_nix::nar::Encoder;
+use samovar_storage::PutError;
+use samovar_storage::push::recipe::{OPERATION_COUNT_MAX, Writer};
+use samovar_storage::push::{AssembleError, PushError};
+use support_assemble::{
+    Change, Fixture, Form, MIB, Tree, changed, compress, large, nar_of, recipe,
+};
+
+#[test]
+fn invalid_recipes_are_refused_and_nothing_is_stored() {
+    let fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let size = base.len();
+    let whole = compress(format!("samovar-recipe 1\ncopy 0 {size}\nend {size}\n"));
+    let mut longer = whole.clone();
+    longer.extend(b"more");
+    let copies = "copy 0 1\n".repeat(OPERATION_COUNT_MAX + 1);
+    let zeros = [
+        b"samovar-recipe 1\ndata 20000000\n".to_vec(),
+        vec![0; 20_000_000],
+    ]
+    .concat();
+    for (recipe, expected) in [
+        (b"".to_vec(), "its zstd stream is cut short"),
+        (
+            b"samovar-recipe 1\nend 0\n".to_vec(),
+            "not a valid zstd stream",
+        ),
+        (
+            whole[..whole.len() - 1].to_vec(),
+            "its zstd stream is cut short",
+        ),
+        (longer, "not a valid zstd stream"),
+        (compress("samovar-recipe 2\nend 0\n"), "start with the line"),
+        (
+            compress("samovar-recipe 1\ncopy 0 8\n"),
+            "before its line \"end\"",
+        ),
+        (
+            compress("samovar-recipe 1\ndata 9\nabc"),
+            "before its line \"end\"",
+        ),
+        (
+            compress("samovar-recipe 1\nmove 0 8\n"),
+            "operation 1 is not",
+        ),
+        (
+            compress("samovar-recipe 1\nend 0\n\n"),
+            "bytes follow the line \"end\"",
+        ),
+        (
+            compress(format!("samovar-recipe 1\ncopy 0 {size}\nend 7\n")),
+            "states a NAR of 7 bytes",
+        ),
+        (
+            compress(format!("samovar-recipe 1\ncopy 8 {size}\nend {size}\n")),
+            "operation 1 copies beyond the end",
+        ),
+        (
+            compress(format!(
+                "samovar-recipe 1\ndata 1\nxcopy {} 2\nend 3\n",
+                u64::MAX
+            )),
+            "operation 2 copies beyond the end",
+        ),
+        (compress("samovar-recipe 1\nend 0\n"), "not a NAR"),
+        (
+            compress("samovar-recipe 1\ndata 3\nabcend 3\n"),
+            "not a NAR",
+        ),
+        (
+            compress("samovar-recipe 1\ncopy 0 100\nend 100\n"),
+            "not a NAR",
+        ),
+        (
+            compress(format!(
+                "samovar-recipe 1\ncopy 0 {size}\ncopy 0 8\nend {}\n",
+                size + 8
+            )),
+            "bytes follow the end of the NAR",
+        ),
+        (
+            compress(format!("samovar-recipe 1\n{copies}end 0\n")),
+            "more than 1000000",
+        ),
+        (compress(&zeros), "not a NAR"),
+    ] {
+        let refused = fixture.assemble(&base, &recipe).unwrap_err();
+        let reason = refused.to_string();
+        assert!(reason.contains(expected), "{expected:?} in {reason:?}");
+        fixture.assert_only(1);
+    }
+}
+
+#[test]
+fn the_work_of_a_recipe_is_limited() {
+    let fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let size = base.len() as u64;
+    // Returns a recipe of a file that contains these pieces of the base.
+    let recipe = |pieces: &[(u64, u64)]| {
+        let sum: u64 = pieces.iter().map(|(_, len)| len).sum();
+        let (mut start, mut encoder) = (Vec::new(), Encoder::new());
+        encoder.begin(&mut start).unwrap();
+        encoder.file(&mut start, false, sum).unwrap();
+        let mut writer = Writer::new(zstd::Encoder::new(Vec::new(), 1).unwrap()).unwrap();
+        writer.data(&start).unwrap();
+        for (offset, len) in pieces {
+            writer.copy(*offset, *len).unwrap();
+        }
+        writer
+            .data(&vec![0; usize::try_from(sum.wrapping_neg() % 8).unwrap()])
+            .unwrap();
+        writer.data(b"\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0").unwrap();
+        writer.finish().unwrap().finish().unwrap()
+    };
+    // Copies of 4 times the base and 64 MiB are the most.
+    let max = 4 * size + 64 * MIB as u64;
+    let mut pieces = vec![(0, size); usize::try_from(max / size).unwrap()];
+    pieces.push((0, max % size));
+    fixture.assemble(&base, &recipe(&pieces)).unwrap();
+    pieces.push((7, 1));
+    let refused = fixture.assemble(&base, &recipe(&pieces)).unwrap_err();
+    assert!(
+        matches!(refused, PushError::Assemble(AssembleError::Work)),
+        "{refused:?}"
+    );
+    // Each of these copies decompresses a frame of 1 MiB.
+    let scattered = |count: u64| -> Vec<(u64, u64)> {
+        let piece = |index: u64| (index * 5 % 7 * MIB as u64, 1);
+        (0..count).map(piece).collect()
+    };
+    let count = max / MIB as u64;
+    fixture.assemble(&base, &recipe(&scattered(count))).unwrap();
+    let refused = fixture
+        .assemble(&base, &recipe(&scattered(count + 1)))
+        .unwrap_err();
+    assert!(
+        matches!(refused, PushError::Assemble(AssembleError::Work)),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_recipe_of_zeros_is_no_bomb() {
+    let fixture = Fixture::new();
+    let base = nar_of(&Tree::new());
+    fixture.send(&base, Form::Plain);
+    let len = 100 * MIB as u64;
+    let (mut start, mut encoder) = (Vec::new(), Encoder::new());
+    encoder.begin(&mut start).unwrap();
+    encoder.file(&mut start, false, len).unwrap();
+    let mut recipe = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    write!(
+        recipe,
+        "samovar-recipe 1\ndata {}\n",
+        start.len() as u64 + len
+    )
+    .unwrap();
+    recipe.write_all(&start).unwrap();
+    for _ in 0..100 {
+        recipe.write_all(&vec![0; MIB]).unwrap();
+    }
+    let recipe = recipe.finish().unwrap();
+    let refused = fixture.assemble(&base, &recipe).unwrap_err();
+    let reason = refused.to_string();
+    assert!(
+        reason.contains("more than 1000 times its length"),
+        "{reason}"
+    );
+    fixture.assert_only(1);
+}
+
+#[test]
+fn a_damaged_or_lost_base_is_not_used() {
+    let base = nar_of(&large());
+    let new = nar_of(&changed(&large(), &Change::Edit(3, 7, b"changed".to_vec())));
+    let recipe = recipe(&base, &new, true);
+    for form in [Form::Xz, Form::OneFrame, Form::Seekable(MIB)] {
+        let fixture = Fixture::new();
+        fixture.send(&base, form);
+        let dir = fixture.dir.path().join("nar");
+        let path = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+        let mut file = fs::read(&path).unwrap();
+        let middle = file.len() / 2;
+        file[middle..middle + 64].fill(0xaa);
+        fs::write(&path, &file).unwrap();
+        let refused = fixture.assemble(&base, &recipe).unwrap_err();
+        assert!(
+            matches!(refused, PushError::Assemble(AssembleError::Damaged)),
+            "{form:?}: {refused:?}"
+        );
+        fs::write(&path, b"short").unwrap();
+        let refused = fixture.assemble(&base, &recipe).unwrap_err();
+        assert!(
+            matches!(refused, PushError::Assemble(AssembleError::NoBase(_))),
+            "{form:?}: {refused:?}"
+        );
+        fixture.assert_only(1);
+    }
+}
+
+#[test]
+fn the_quota_ends_an_assembly() {
+    let mut fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let new = nar_of(&changed(&large(), &Change::Remove(3)));
+    let recipe = recipe(&base, &new, true);
+    fixture.cache = fixture.cache.clone().with_quota(Some(MIB as u64));
+    let refused = fixture.assemble(&base, &recipe).unwrap_err();
+    assert!(
+        matches!(refused, PushError::Put(PutError::Narinfo(_))),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("quota"), "{refused}");
+    fixture.assert_only(1);
+    fixture.cache = fixture.cache.clone().with_quota(Some(16 * MIB as u64));
+    fixture.assembled(&base, &new, &recipe);
+}
