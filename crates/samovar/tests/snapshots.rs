@@ -174,6 +174,28 @@ fn a_pulled_directory_is_the_pushed_one() {
 }
 
 #[test]
+fn only_changes_are_sent() {
+    let home = Home::new();
+    let (source, copy) = (home.dir("source"), home.dir("copy"));
+    create(&source);
+    home.push(&source, "app", &[]);
+    fs::write(source.join("src/main.js"), "console.log(2)\n").unwrap();
+    fs::write(source.join("src/new"), "new\n").unwrap();
+    fs::remove_file(source.join("empty")).unwrap();
+    fs::rename(source.join("src/deep"), source.join("moved")).unwrap();
+    let pushed = home.push(&source, "app", &[]);
+    assert_eq!(pushed["generation"], 2);
+    let sent = pushed["sentSize"].as_u64().unwrap();
+    assert!(sent < 20_000, "{sent} bytes were sent");
+    home.pull("app", &copy);
+    assert_same(&source, &copy);
+    // The first generation is still there.
+    let first = home.dir("first");
+    home.pull("app@1", &first);
+    assert!(first.join("empty").exists() && first.join("src/deep/er/x").exists());
+}
+
+#[test]
 fn a_nix_client_copies_a_snapshot() {
     let home = Home::new();
     let source = home.dir("source");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use clap::ArgMatches;
 use samovar_workspace::Scanned;
 use serde_json::json;
@@ -57,6 +57,11 @@ impl<'a> Options<'a> {
             "compression-level",
             "dry-run",
         ];
+        ensure!(
+            Path::new(directory).is_dir(),
+            "{directory:?} does not begin with http:// or https://, and is not a directory: give \
+             the URL of a cache and paths, or a directory and a ref"
+        );
         let is_given =
             |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
         if let Some(other) = OTHERS.iter().find(is_given) {
