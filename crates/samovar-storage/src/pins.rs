@@ -1,5 +1,7 @@
 //! Pins of clients with a token. A pin protects paths from the collector.
 
+use std::collections::HashMap;
+
 use samovar_nix::{Glob, StorePath};
 
 use crate::counters::Reason;
@@ -179,5 +181,24 @@ impl StoredCache {
     /// Any [`StorageError`].
     pub fn newest_pins(&self) -> Result<Vec<Pin>, StorageError> {
         self.storage.metadata.newest_pins(self.id)
+    }
+
+    /// Returns the number of the newest generation of each pin, by name. Expired generations do not
+    /// count.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn newest_generations(&self) -> Result<HashMap<String, i64>, StorageError> {
+        self.storage.metadata.newest_generations(self.id)
+    }
+
+    /// Returns whether a token is still valid: neither revoked nor expired.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn is_token_valid(&self, token: &Token) -> Result<bool, StorageError> {
+        self.storage.metadata.is_token_valid(token.id)
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod health;
 pub(crate) mod names;
 pub(crate) mod nar_cache;
 pub(crate) mod outage;
+pub(crate) mod pin_watch;
 pub(crate) mod plans;
 pub(crate) mod program;
 pub(crate) mod registration;

@@ -20,6 +20,7 @@ use crate::known::health::{Health, Trust, Watch};
 use crate::known::names::{self, Names};
 use crate::known::nar_cache::{NarCache, NarCacheDirectory};
 use crate::known::outage::Outage;
+use crate::known::pin_watch::PinWatch;
 use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
@@ -58,6 +59,8 @@ pub(crate) struct SharedStore {
     pub(crate) bulk_budget: Arc<BulkBudget>,
     /// Names of recently requested paths, for access logs.
     pub(crate) names: Names,
+    /// Requests that wait for changes of pins.
+    pub(crate) pin_watch: Arc<PinWatch>,
     pub(crate) fixed: PreparedAnswers,
     pub(crate) program: Program,
 }
@@ -100,6 +103,7 @@ impl SharedStore {
             closure_slots: ClosureSlots::default(),
             bulk_budget: Arc::default(),
             names: names::new(),
+            pin_watch: Arc::default(),
             fixed: PreparedAnswers::new(),
             program: config.program,
             store,

@@ -196,6 +196,12 @@ impl Site {
         }
     }
 
+    /// Answers requests that wait for changes of pins, and from now on each further one at once.
+    /// Called when the server begins to stop.
+    pub fn stop_waiting(&self) {
+        self.shared.pin_watch.close();
+    }
+
     /// Returns the store that is served.
     pub fn store(&self) -> &dyn Store {
         &*self.shared.store

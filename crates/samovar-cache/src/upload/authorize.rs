@@ -95,6 +95,6 @@ pub(super) fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) ->
     }
 }
 
-fn unauthorized(text: &str) -> Response {
+pub(super) fn unauthorized(text: &str) -> Response {
     refused(Status::UNAUTHORIZED, text).header("WWW-Authenticate", "Basic realm=\"uploads\"")
 }

@@ -43,6 +43,7 @@ mod target;
 
 use std::cell::Cell;
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use samovar_http::http::{Method, Status, Version};
 use samovar_http::{BodyError, Head, Intake, Request, Response};
@@ -87,7 +88,7 @@ pub(crate) struct Uploads {
 /// The parts of a cache that a request about uploads needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
-    pub(crate) narinfos: &'a Narinfos,
+    pub(crate) narinfos: &'a Arc<Narinfos>,
     pub(crate) store_dir: &'a StoreDir,
     pub(crate) cache_info: &'a [u8],
 }

@@ -83,6 +83,7 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
         notify::stopping();
         errors.info("stopping: finishing requests in progress, accepting no connections");
     }
+    server.service().stop_waiting();
     drain(server, events, time, logs);
     ended
 }

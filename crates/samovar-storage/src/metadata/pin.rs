@@ -1,5 +1,6 @@
 //! [`Pins`]: the part of the database for pins, and its types.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -46,6 +47,14 @@ pub trait Pins {
     ///
     /// Any [`StorageError`].
     fn newest_pins(&self, cache: CacheId) -> Result<Vec<Pin>, StorageError>;
+
+    /// Returns the number of the newest generation of each pin of a cache, by name, at less cost
+    /// than [`newest_pins`](Self::newest_pins).
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn newest_generations(&self, cache: CacheId) -> Result<HashMap<String, i64>, StorageError>;
 
     /// Removes all generations of a pin. Returns their number.
     ///

@@ -61,6 +61,7 @@ impl Uploads {
         let removed = self.stored.unpin(&token, name, generation, condition);
         let count = removed.map_err(|error| refusal(context, head, error))?;
         if count > 0 {
+            context.narinfos.reader.shared.pin_watch.change();
             context
                 .narinfos
                 .reader
@@ -96,13 +97,7 @@ fn refusal(context: Context<'_>, head: Head<'_>, error: PinError) -> Response {
             return failed(head, &PutError::Storage(error));
         }
         // Not reported: clients that change a pin at the same time expect it.
-        PinError::Changed { newest, .. } => {
-            let response = refused(Status::PRECONDITION_FAILED, &error.to_string());
-            return match newest {
-                Some(newest) => response.header("ETag", tag(newest)),
-                None => response,
-            };
-        }
+        PinError::Changed { pin, newest } => return changed(&pin, newest),
         PinError::NotUploaded(_) => Status::CONFLICT,
         PinError::TooMany => Status::CONTENT_TOO_LARGE,
         _ => Status::FORBIDDEN,
@@ -112,6 +107,18 @@ fn refusal(context: Context<'_>, head: Head<'_>, error: PinError) -> Response {
         reason: &error,
     });
     refused(status, &error.to_string())
+}
+
+/// Returns the response to a request whose condition does not hold. `newest`: the newest generation
+/// of the pin.
+fn changed(pin: &str, newest: Option<i64>) -> Response {
+    let pin = pin.to_owned();
+    let text = PinError::Changed { pin, newest }.to_string();
+    let response = refused(Status::PRECONDITION_FAILED, &text);
+    match newest {
+        Some(newest) => response.header("ETag", tag(newest)),
+        None => response,
+    }
 }
 
 /// Returns the entity tag of a pin with this newest generation.

@@ -1,18 +1,30 @@
 //! `GET upload/pin/<name>` and `GET upload/pin/`: the generations of a pin, and the list of pins.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_nix::StoreDir;
-use samovar_storage::metadata::Pin;
-use samovar_storage::{PinName, StorageError};
+use samovar_storage::metadata::{Condition, Pin, Tags};
+use samovar_storage::token::Token;
+use samovar_storage::{PinError, PinName};
 
-use super::{bad_request, condition, parameters, tag, valid};
+use super::{bad_request, changed, condition, parameters, tag, valid};
+use crate::known::pin_watch::{
+    Question, TOKEN_WAITER_COUNT_MAX, WAITER_COUNT_MAX, WaitError, Waiter,
+};
+use crate::narinfo::narinfos::Narinfos;
 use crate::pages::percent_encode;
-use crate::upload::authorize::Right;
+use crate::refusal::Fixed;
+use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
 
 /// Keeps shared caches from storing a response, which is private.
 const NO_STORE: &str = "no-store";
+
+/// Maximum value of the parameter `wait`.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 impl Uploads {
     /// Responds with the generations of a pin.
@@ -22,33 +34,87 @@ impl Uploads {
         head: Head<'_>,
         name: Option<&PinName>,
     ) -> Result<Response, Response> {
-        self.client(context, head, Right::ReadPins)?;
+        let token = self.client(context, head, Right::ReadPins)?;
         let name = valid(name)?;
-        let [] = parameters(head, [])?;
+        let [wait] = parameters(head, ["wait"])?;
         let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
+        let wait = wait.map(|wait| wait_time(wait, &condition)).transpose()?;
+        let watch = &context.narinfos.reader.shared.pin_watch;
+        let change_count = watch.change_count();
+        let unchanged = match self.current(context, name, &condition)? {
+            Current::Response(response) => return Ok(response),
+            Current::Unchanged(unchanged) => unchanged,
+        };
+        let Some(wait) = wait else {
+            return Ok(unchanged.response());
+        };
+        let waiter = Waiter {
+            stored: self.stored.clone(),
+            name: name.to_string(),
+            token: token.id,
+            newest: unchanged.newest,
+            deadline: Instant::now() + wait,
+            question: Box::new(Reading {
+                narinfos: Arc::clone(context.narinfos),
+                uploads: Self::new(self.stored.clone()),
+                token,
+                name: name.clone(),
+                condition,
+                unchanged,
+            }),
+        };
+        watch
+            .wait(waiter, change_count)
+            .map_err(|error| {
+                match error {
+            WaitError::TooMany => refused(
+                Status::TOO_MANY_REQUESTS,
+                &format!(
+                    "too many requests wait for changes of pins: {TOKEN_WAITER_COUNT_MAX} with one \
+                     token, or {WAITER_COUNT_MAX} in total; repeat the request later, or without \
+                     wait"
+                ),
+            )
+            .header("Retry-After", "5"),
+            WaitError::Thread(_failed) => Fixed::Unavailable.response(),
+        }
+            })
+    }
+
+    /// Reads the generations of a pin, and evaluates the condition of a request.
+    fn current(
+        &self,
+        context: Context<'_>,
+        name: &PinName,
+        condition: &Condition,
+    ) -> Result<Current, Response> {
         let pins = self.stored.generations(name);
+        let pins = pins.map_err(|error| unavailable(context, &error))?;
+        let newest = pins.first().map(|pin| pin.generation);
         let pins = self.readable_pins(context, pins)?;
-        let Some(newest) = pins.first() else {
+        let (Some(newest), Some(shown)) = (newest, pins.first()) else {
             let text = format!("the cache has no pin {:?}", name.as_str());
             return Err(refused(Status::NOT_FOUND, &text));
         };
-        let generation = Some(newest.generation);
-        if condition
-            .except
-            .is_some_and(|tags| tags.contain(generation))
-        {
-            return Ok(fresh(
-                Response::new(Status::NOT_MODIFIED, Body::Empty),
+        let generation = Some(shown.generation);
+        let is_in = |tags: &Option<Tags>| tags.as_ref().map(|tags| tags.contain(generation));
+        if is_in(&condition.only) == Some(false) {
+            return Err(changed(name.as_str(), generation));
+        }
+        if is_in(&condition.except) == Some(true) {
+            return Ok(Current::Unchanged(Unchanged {
                 newest,
-            ));
+                shown: shown.generation,
+            }));
         }
         let mut text: String = pins.iter().map(line).collect();
-        let fingerprint = fingerprint(newest, context.store_dir);
+        let fingerprint = fingerprint(shown, context.store_dir);
         for signature in context.narinfos.signing.sign_pin(fingerprint.as_bytes()) {
             text.push_str(&format!("sig {signature}\n"));
         }
         text.push_str(&format!("end {}\n", pins.len()));
-        Ok(fresh(Response::text(Status::OK, text), newest))
+        let response = Response::text(Status::OK, text);
+        Ok(Current::Response(with_fields(response, shown.generation)))
     }
 
     /// Responds with the newest generation of each pin.
@@ -59,7 +125,9 @@ impl Uploads {
     ) -> Result<Response, Response> {
         self.client(context, head, Right::ReadPins)?;
         let [] = parameters(head, [])?;
-        let pins = self.readable_pins(context, self.stored.newest_pins())?;
+        let pins = self.stored.newest_pins();
+        let pins = pins.map_err(|error| unavailable(context, &error))?;
+        let pins = self.readable_pins(context, pins)?;
         let mut text = String::new();
         for pin in &pins {
             let name = percent_encode(pin.name.as_bytes());
@@ -74,32 +142,103 @@ impl Uploads {
     fn readable_pins(
         &self,
         context: Context<'_>,
-        pins: Result<Vec<Pin>, StorageError>,
+        mut pins: Vec<Pin>,
     ) -> Result<Vec<Pin>, Response> {
-        let readable = pins.and_then(|mut pins| {
-            if !context.narinfos.reader.policy.is_open() {
-                let mut failure = None;
-                pins.retain(|pin| {
-                    let readable = self.is_readable(context, &pin.path);
-                    readable.unwrap_or_else(|error| {
-                        failure = Some(error);
-                        false
-                    })
-                });
-                if let Some(error) = failure {
-                    return Err(error);
-                }
-            }
-            Ok(pins)
+        if context.narinfos.reader.policy.is_open() {
+            return Ok(pins);
+        }
+        let mut failure = None;
+        pins.retain(|pin| {
+            let readable = self.is_readable(context, &pin.path);
+            readable.unwrap_or_else(|error| {
+                failure = Some(error);
+                false
+            })
         });
-        readable.map_err(|error| unavailable(context, &error))
+        match failure {
+            Some(error) => Err(unavailable(context, &error)),
+            None => Ok(pins),
+        }
+    }
+}
+
+/// The outcome of reading a pin.
+enum Current {
+    Response(Response),
+    /// The client knows the newest generation.
+    Unchanged(Unchanged),
+}
+
+/// A pin whose newest generation the client knows.
+#[derive(Clone, Copy)]
+struct Unchanged {
+    /// The newest generation.
+    newest: i64,
+    /// The newest generation that no policy hides.
+    shown: i64,
+}
+
+impl Unchanged {
+    fn response(self) -> Response {
+        let response = Response::new(Status::NOT_MODIFIED, Body::Empty);
+        with_fields(response, self.shown)
+    }
+}
+
+/// A waiting request.
+struct Reading {
+    narinfos: Arc<Narinfos>,
+    uploads: Uploads,
+    token: Token,
+    name: PinName,
+    condition: Condition,
+    unchanged: Unchanged,
+}
+
+impl Question for Reading {
+    fn answer(&self) -> Option<Response> {
+        let context = Context {
+            narinfos: &self.narinfos,
+            store_dir: self.narinfos.reader.shared.store.store_dir(),
+            cache_info: &[],
+        };
+        // The token may have been revoked while the request was waiting.
+        match self.uploads.stored.is_token_valid(&self.token) {
+            Ok(true) => {}
+            Ok(false) => return Some(unauthorized(&PinError::TokenInvalid.to_string())),
+            Err(error) => return Some(unavailable(context, &error)),
+        }
+        match self.uploads.current(context, &self.name, &self.condition) {
+            Ok(Current::Unchanged(_)) => None,
+            Ok(Current::Response(response)) | Err(response) => Some(response),
+        }
+    }
+
+    fn unchanged(&self) -> Response {
+        self.unchanged.response()
+    }
+}
+
+/// Returns the time that a request may wait. `seconds`: its parameter `wait`.
+fn wait_time(seconds: i64, condition: &Condition) -> Result<Duration, Response> {
+    match u64::try_from(seconds) {
+        Ok(seconds) if seconds <= WAIT_TIME_MAX.as_secs() => match condition.except {
+            Some(_) => Ok(Duration::from_secs(seconds)),
+            None => Err(bad_request(
+                "the parameter wait needs If-None-Match with the generation that the client knows",
+            )),
+        },
+        _ => Err(bad_request(&format!(
+            "the parameter wait is {seconds}: use a number of seconds from 1 to {}",
+            WAIT_TIME_MAX.as_secs()
+        ))),
     }
 }
 
 /// Adds the header fields of a response about a pin with this newest generation.
-fn fresh(response: Response, newest: &Pin) -> Response {
+fn with_fields(response: Response, newest: i64) -> Response {
     response
-        .header("ETag", tag(newest.generation))
+        .header("ETag", tag(newest))
         .header("Cache-Control", NO_STORE)
 }
 

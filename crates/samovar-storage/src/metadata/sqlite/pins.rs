@@ -1,5 +1,7 @@
 //! Statements about pins.
 
+use std::collections::HashMap;
+
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, Transaction, params};
 use samovar_nix::{Glob, HashPart};
 
@@ -58,6 +60,20 @@ impl Pins for Sqlite {
                  order by pin.name"
             );
             select(connection, &query, params![cache.0, self.now()])
+        })
+    }
+
+    fn newest_generations(&self, cache: CacheId) -> Result<HashMap<String, i64>, StorageError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(concat!(
+                "select name, max(generation) from pin where cache_id = ?1 and ",
+                is_shown!("?1"),
+                " and (expires_at is null or expires_at > ?2) group by name"
+            ))?;
+            let rows = statement.query_map(params![cache.0, self.now()], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
         })
     }
 

@@ -1,0 +1,355 @@
+//! [`PinWatch`]: requests that wait for a change of a pin.
+//!
+//! # Theory of operation
+//!
+//! A waiting request occupies no worker: its response is deferred. While requests wait, one thread
+//! compares the newest generations in the database with those that the requests know. It does so
+//! when a request of this process has changed a pin, and every [`POLL_TIME`], because other
+//! processes change pins, too: `samovar pin`, and the other process of a zero-downtime upgrade. The
+//! thread ends when no request waits.
+//!
+//! No change is missed. A request notes the number of changes so far, reads the pin, and then
+//! starts to wait. If the number has changed meanwhile, the thread reads the database again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use samovar_http::{Responder, Response};
+use samovar_storage::StoredCache;
+
+use crate::sync::{Locked, unpoisoned};
+
+/// Time between two reads of the database for changes by other processes.
+const POLL_TIME: Duration = Duration::from_secs(2);
+
+/// Maximum number of waiting requests.
+pub(crate) const WAITER_COUNT_MAX: usize = 4096;
+
+/// Maximum number of waiting requests with one token.
+pub(crate) const TOKEN_WAITER_COUNT_MAX: usize = 256;
+
+/// The requests that wait for a change of a pin, for all caches of a server.
+#[derive(Default)]
+pub(crate) struct PinWatch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiters: Vec<(Waiter, Responder)>,
+    /// Number of changes of pins by this process.
+    change_count: u64,
+    /// Whether pins may have changed since the last read of the database.
+    is_due: bool,
+    /// Whether the thread runs.
+    is_running: bool,
+    /// Whether the server is stopping, so that no request may wait.
+    is_closed: bool,
+}
+
+/// A request that waits.
+pub(crate) struct Waiter {
+    pub(crate) stored: StoredCache,
+    /// Name of the pin.
+    pub(crate) name: String,
+    /// Row number of the client's token.
+    pub(crate) token: i64,
+    /// The newest generation that the request has read.
+    pub(crate) newest: i64,
+    pub(crate) deadline: Instant,
+    pub(crate) question: Box<dyn Question>,
+}
+
+/// The part of a waiting request that computes its response.
+pub(crate) trait Question: Send {
+    /// Reads the pin again. Returns `None` if the client knows its newest generation.
+    fn answer(&self) -> Option<Response>;
+
+    /// Returns the response to a request whose pin has not changed.
+    fn unchanged(&self) -> Response;
+}
+
+/// Reason why a request cannot wait.
+#[derive(Debug)]
+pub(crate) enum WaitError {
+    /// Too many requests wait.
+    TooMany,
+    /// The thread cannot be started.
+    Thread(io::Error),
+}
+
+/// The newest generation of each pin of a cache, by name.
+type Generations = HashMap<String, i64>;
+
+impl PinWatch {
+    /// Returns the number of changes so far. A request calls this before it reads the pin.
+    pub(crate) fn change_count(&self) -> u64 {
+        self.state.locked().change_count
+    }
+
+    /// Records that this process has changed a pin. Called after the change was committed.
+    pub(crate) fn change(&self) {
+        let mut state = self.state.locked();
+        state.change_count += 1;
+        state.is_due = true;
+        self.changed.notify_one();
+    }
+
+    /// Makes a request wait. `change_count`: that of the time before the request has read the pin.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        waiter: Waiter,
+        change_count: u64,
+    ) -> Result<Response, WaitError> {
+        let mut state = self.state.locked();
+        if state.is_closed {
+            return Ok(waiter.question.unchanged());
+        }
+        if state.is_full(waiter.token) {
+            return Err(WaitError::TooMany);
+        }
+        self.start(&mut state).map_err(WaitError::Thread)?;
+        state.is_due |= state.change_count != change_count;
+        let (responder, response) = Response::later();
+        state.waiters.push((waiter, responder));
+        self.changed.notify_one();
+        Ok(response)
+    }
+
+    /// Starts the thread unless it runs.
+    fn start(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        if !state.is_running {
+            let watch = Arc::clone(self);
+            std::thread::Builder::new()
+                .name("pin-watch".to_owned())
+                .spawn(move || watch.run())?;
+            state.is_running = true;
+        }
+        Ok(())
+    }
+
+    /// Answers all waiting requests as unchanged. Their clients send them again, and the new ones
+    /// are subject to the present configuration.
+    pub(crate) fn release(&self) {
+        let waiters = std::mem::take(&mut self.state.locked().waiters);
+        self.changed.notify_one();
+        for (waiter, responder) in waiters {
+            responder.respond(waiter.question.unchanged());
+        }
+    }
+
+    /// Answers all waiting requests, and from now on each further one at once.
+    pub(crate) fn close(&self) {
+        self.state.locked().is_closed = true;
+        self.release();
+    }
+
+    /// Runs the thread.
+    fn run(&self) {
+        let _restart = RestartAfterPanic(self);
+        let mut polled_at = Instant::now();
+        while self.await_poll(polled_at) {
+            polled_at = Instant::now();
+            self.poll();
+        }
+    }
+
+    /// Waits until the database must be read, and answers requests whose time is over meanwhile.
+    /// Returns `false` if the thread must end, because no request waits.
+    fn await_poll(&self, polled_at: Instant) -> bool {
+        let poll_at = polled_at + POLL_TIME;
+        let mut state = self.state.locked();
+        loop {
+            let now = Instant::now();
+            for (waiter, responder) in state.take(|waiter| waiter.deadline <= now) {
+                responder.respond(waiter.question.unchanged());
+            }
+            let deadlines = state.waiters.iter().map(|(waiter, _)| waiter.deadline);
+            let Some(deadline) = deadlines.min() else {
+                state.is_running = false;
+                return false;
+            };
+            if state.is_due || now >= poll_at {
+                state.is_due = false;
+                state.forget_abandoned();
+                return true;
+            }
+            let time = deadline.min(poll_at).saturating_duration_since(now);
+            (state, _) = unpoisoned(self.changed.wait_timeout(state, time));
+        }
+    }
+
+    /// Reads the newest generations, and answers the requests whose pins have changed.
+    fn poll(&self) {
+        let caches = self.state.locked().caches();
+        let read = caches.iter().filter_map(|stored| {
+            // An error is not reported: requests for the storage report it. Requests continue to
+            // wait.
+            let generations = stored.newest_generations().ok()?;
+            Some((stored.name().to_owned(), generations))
+        });
+        let newest: HashMap<String, Generations> = read.collect();
+        let has_changed = |waiter: &Waiter| {
+            let generations = newest.get(waiter.stored.name());
+            generations.is_some_and(|all| all.get(&waiter.name) != Some(&waiter.newest))
+        };
+        let changed = self.state.locked().take(has_changed);
+        for (mut waiter, responder) in changed {
+            match waiter.question.answer() {
+                Some(response) => responder.respond(response),
+                // The newest generation is hidden from the client, or changed back meanwhile.
+                None => {
+                    let generations = newest.get(waiter.stored.name());
+                    let newest = generations.and_then(|all| all.get(&waiter.name));
+                    waiter.newest = newest.copied().unwrap_or_default();
+                    self.put_back(waiter, responder);
+                }
+            }
+        }
+    }
+
+    /// Makes a request wait again.
+    fn put_back(&self, waiter: Waiter, responder: Responder) {
+        let mut state = self.state.locked();
+        match state.is_closed {
+            true => {
+                drop(state);
+                responder.respond(waiter.question.unchanged());
+            }
+            false => state.waiters.push((waiter, responder)),
+        }
+    }
+}
+
+impl State {
+    /// Returns whether no further request with this token may wait.
+    fn is_full(&mut self, token: i64) -> bool {
+        let is_full = |state: &Self| {
+            let own = state
+                .waiters
+                .iter()
+                .filter(|(waiter, _)| waiter.token == token);
+            state.waiters.len() >= WAITER_COUNT_MAX || own.count() >= TOKEN_WAITER_COUNT_MAX
+        };
+        is_full(self) && {
+            self.forget_abandoned();
+            is_full(self)
+        }
+    }
+
+    /// Removes requests whose clients have disconnected.
+    fn forget_abandoned(&mut self) {
+        self.waiters
+            .retain(|(_, responder)| !responder.is_abandoned());
+    }
+
+    /// Removes the requests that `is_taken` accepts, and returns them.
+    fn take(&mut self, is_taken: impl Fn(&Waiter) -> bool) -> Vec<(Waiter, Responder)> {
+        let taken = self.waiters.extract_if(.., |(waiter, _)| is_taken(waiter));
+        taken.collect()
+    }
+
+    /// Returns the caches of the waiting requests.
+    fn caches(&self) -> Vec<StoredCache> {
+        let mut caches: Vec<StoredCache> = Vec::new();
+        for (waiter, _) in &self.waiters {
+            if caches
+                .iter()
+                .all(|cache| cache.name() != waiter.stored.name())
+            {
+                caches.push(waiter.stored.clone());
+            }
+        }
+        caches
+    }
+}
+
+/// Lets the next request start the thread again if it panics.
+struct RestartAfterPanic<'a>(&'a PinWatch);
+
+impl Drop for RestartAfterPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.locked().is_running = false;
+        }
+    }
+}
+
+impl fmt::Debug for PinWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.state.locked().waiters.len();
+        f.debug_struct("PinWatch")
+            .field("waiter_count", &count)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_http::http::Status;
+    use samovar_nix::StoreDir;
+    use samovar_storage::Storage;
+
+    use super::*;
+
+    /// A request whose pin never changes.
+    struct Fixed;
+
+    impl Question for Fixed {
+        fn answer(&self) -> Option<Response> {
+            None
+        }
+
+        fn unchanged(&self) -> Response {
+            Response::text(Status::NOT_MODIFIED, "")
+        }
+    }
+
+    fn waiter(stored: &StoredCache, token: usize) -> Waiter {
+        Waiter {
+            stored: stored.clone(),
+            name: "main".to_owned(),
+            token: i64::try_from(token).unwrap(),
+            newest: 1,
+            deadline: Instant::now() + Duration::from_secs(3600),
+            question: Box::new(Fixed),
+        }
+    }
+
+    #[test]
+    fn waiting_requests_are_limited_per_token_and_in_total() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
+        let stored = storage.cache("default", true).unwrap();
+        let mut state = State::default();
+        for count in 0..WAITER_COUNT_MAX {
+            let token = count / TOKEN_WAITER_COUNT_MAX;
+            assert!(!state.is_full(i64::try_from(token).unwrap()), "{count}");
+            let (responder, _response) = Response::later();
+            state.waiters.push((waiter(&stored, token), responder));
+            let is_last = (count + 1).is_multiple_of(TOKEN_WAITER_COUNT_MAX);
+            assert_eq!(
+                state.is_full(i64::try_from(token).unwrap()),
+                is_last,
+                "{count}"
+            );
+        }
+        assert!(state.is_full(i64::MAX));
+    }
+
+    #[test]
+    fn no_request_waits_once_the_server_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
+        let stored = storage.cache("default", true).unwrap();
+        let watch = Arc::new(PinWatch::default());
+        watch.wait(waiter(&stored, 1), 0).unwrap();
+        watch.close();
+        watch.wait(waiter(&stored, 1), 0).unwrap();
+        assert!(watch.state.locked().waiters.is_empty());
+    }
+}
