@@ -6,14 +6,18 @@
 mod support_assemble;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Read, Write as _};
+use std::sync::mpsc;
+use std::thread;
 
 use samovar_nix::nar::Encoder;
 use samovar_storage::PutError;
+use samovar_storage::collect::Rules;
 use samovar_storage::push::recipe::{OPERATION_COUNT_MAX, Writer};
 use samovar_storage::push::{AssembleError, PushError};
+use samovar_storage::verify::{Memory, MemoryError, Unlimited};
 use support_assemble::{
-    Change, Fixture, Form, MIB, Tree, changed, compress, large, nar_of, recipe,
+    Change, Fixture, Form, MIB, Tree, changed, compress, hash_of, large, nar_of, recipe,
 };
 
 #[test]
@@ -229,4 +233,156 @@ fn the_quota_ends_an_assembly() {
     fixture.assert_only(1);
     fixture.cache = fixture.cache.clone().with_quota(Some(16 * MIB as u64));
     fixture.assembled(&base, &new, &recipe);
+}
+
+#[test]
+fn files_that_no_path_uses_are_limited() {
+    let base = nar_of(&large());
+    let rules = Rules {
+        loose_bytes_max: Form::Seekable(MIB).file(&base).1.len() as u64 * 3 / 2,
+        ..Rules::default()
+    };
+    let fixture = Fixture::with_rules(rules);
+    fixture.send(&base, Form::Seekable(MIB));
+    let new = nar_of(&changed(&large(), &Change::Remove(3)));
+    let refused = fixture
+        .assemble(&base, &recipe(&base, &new, true))
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("that no path uses"),
+        "{refused}"
+    );
+    fixture.assert_only(1);
+}
+
+/// Records the reserved memory.
+struct Reserved(Vec<u64>);
+
+impl Memory for Reserved {
+    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
+        self.0.push(len);
+        Ok(())
+    }
+}
+
+/// A server without free memory.
+struct Nothing;
+
+impl Memory for Nothing {
+    fn reserve(&mut self, _len: u64) -> Result<(), MemoryError> {
+        Err(MemoryError::Busy)
+    }
+}
+
+/// The most memory that uploads with one token may use, in bytes.
+const TOKEN_MEMORY: u64 = 160 << 20;
+
+#[test]
+fn memory_is_reserved_once_before_the_recipe_is_read() {
+    let base = nar_of(&large());
+    let recipe = recipe(&base, &base, true);
+    for (form, window_len) in [
+        (Form::Plain, 0),
+        (Form::Xz, 64 << 20),
+        (Form::LongWindow, 128 << 20),
+        (Form::Seekable(MIB), 0),
+        (Form::Frames(5 * MIB), 128 << 20),
+    ] {
+        let fixture = Fixture::new();
+        fixture.send(&base, form);
+        let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+        let mut memory = Reserved(Vec::new());
+        push.assemble(&hash_of(&base), &mut &recipe[..], &mut memory)
+            .unwrap();
+        assert_eq!(memory.0, [(32 << 20) + window_len], "{form:?}");
+        assert!(memory.0[0] <= TOKEN_MEMORY);
+        let mut source = &recipe[..];
+        let busy = push.assemble(&hash_of(&base), &mut source, &mut Nothing);
+        assert!(
+            matches!(busy, Err(PushError::Put(PutError::Busy))),
+            "{busy:?}"
+        );
+        assert_eq!(source.len(), recipe.len());
+    }
+}
+
+/// A body that ends with an error.
+struct Aborted<'a>(&'a [u8]);
+
+impl Read for Aborted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 => Err(io::ErrorKind::ConnectionReset.into()),
+            len => Ok(len),
+        }
+    }
+}
+
+#[test]
+fn an_aborted_request_leaves_nothing() {
+    let fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let new = nar_of(&changed(&large(), &Change::Remove(3)));
+    let recipe = recipe(&base, &new, true);
+    for len in [0, 1, recipe.len() / 2, recipe.len() - 1] {
+        let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+        let mut source = Aborted(&recipe[..len]);
+        let aborted = push.assemble(&hash_of(&base), &mut source, &mut Unlimited);
+        assert!(
+            matches!(&aborted, Err(PushError::Put(PutError::Source(error)))
+                if error.kind() == io::ErrorKind::ConnectionReset),
+            "{aborted:?}"
+        );
+        fixture.assert_only(1);
+    }
+}
+
+/// A body that arrives only after `rest` was sent.
+struct Late<'a> {
+    body: &'a [u8],
+    is_waiting: mpsc::Sender<()>,
+    rest: mpsc::Receiver<()>,
+}
+
+impl Read for Late<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Only the first call of each finds a receiver or a message.
+        self.is_waiting.send(()).ok();
+        self.rest.recv().ok();
+        self.body.read(buffer)
+    }
+}
+
+#[test]
+fn a_push_assembles_one_nar_from_a_base_at_a_time() {
+    let fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let new = nar_of(&changed(&large(), &Change::Remove(3)));
+    let recipe = recipe(&base, &new, true);
+    let (is_waiting, waiting) = mpsc::channel();
+    let (go_on, rest) = mpsc::channel();
+    thread::scope(|scope| {
+        let (fixture, base, body) = (&fixture, &base, &recipe);
+        let first = scope.spawn(move || {
+            let mut source = Late {
+                body,
+                is_waiting,
+                rest,
+            };
+            let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+            push.assemble(&hash_of(base), &mut source, &mut Unlimited)
+                .unwrap()
+        });
+        waiting.recv().unwrap();
+        let refused = fixture.assemble(base, body).unwrap_err();
+        assert!(
+            matches!(refused, PushError::Assemble(AssembleError::InProgress)),
+            "{refused:?}"
+        );
+        drop(go_on);
+        assert_eq!(first.join().unwrap().0, hash_of(&new));
+    });
+    fixture.assemble(&base, &recipe).unwrap();
 }

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, SeekTable, StoreDir};
+use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{Metadata, NewToken};
 use samovar_storage::push::recipe::Writer;
 use samovar_storage::push::wire::OpenLine;
 use samovar_storage::push::{Answer, PushError, PushId};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{Storage, StoredCache};
 use sha2::{Digest, Sha256};
@@ -114,6 +115,8 @@ pub(crate) enum Form {
     Plain,
     Xz,
     OneFrame,
+    /// One frame with the maximum window.
+    LongWindow,
     /// Independent frames of this length.
     Frames(usize),
     /// Frames of this length, and a seek table.
@@ -141,8 +144,11 @@ impl Form {
                 writer.write_all(nar).unwrap();
                 ("xz", writer.finish().unwrap())
             }
-            Self::OneFrame => {
+            Self::OneFrame | Self::LongWindow => {
                 let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+                if self == Self::LongWindow {
+                    encoder.window_log(27).unwrap();
+                }
                 encoder.include_checksum(true).unwrap();
                 encoder.write_all(nar).unwrap();
                 ("zstd", encoder.finish().unwrap())
@@ -169,14 +175,19 @@ pub(crate) struct Fixture {
     pub(crate) dir: tempfile::TempDir,
     _storage: Arc<Storage>,
     pub(crate) cache: StoredCache,
-    token: Token,
-    id: PushId,
+    pub(crate) token: Token,
+    pub(crate) id: PushId,
 }
 
 impl Fixture {
     pub(crate) fn new() -> Self {
+        Self::with_rules(Rules::default())
+    }
+
+    pub(crate) fn with_rules(rules: Rules) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
+        let store_dir = StoreDir::default();
+        let storage = Storage::with_rules(dir.path(), &store_dir, rules, now).unwrap();
         let cache = storage.cache("default", true).unwrap();
         let rights = Rights {
             read: true,
@@ -194,7 +205,7 @@ impl Fixture {
         let database = samovar_storage::open_database(dir.path()).unwrap();
         let hash = TokenHash::of(text).unwrap();
         database.add_token(&hash, &new).unwrap();
-        let token = cache.authorize(text, 0).unwrap().unwrap();
+        let token = cache.authorize(text, now()).unwrap().unwrap();
         let (id, _) = cache.open_push(&token, &[]).unwrap();
         Self {
             dir,
