@@ -224,6 +224,23 @@ impl Framing<'_> {
         &mut self,
         out: &mut S,
     ) -> Result<Option<usize>, EncodeError> {
+        match self.step(out, usize::MAX)? {
+            Step::File(index) => Ok(Some(index)),
+            Step::More | Step::End => Ok(None),
+        }
+    }
+
+    /// Like [`next_file`](Self::next_file), but pauses after `count_max` entries that are no files,
+    /// so that the appended framing is bounded.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError`], only if it is called again after the end.
+    pub(crate) fn step<S: Sink + ?Sized>(
+        &mut self,
+        out: &mut S,
+        count_max: usize,
+    ) -> Result<Step, EncodeError> {
         if self.next == 0 {
             self.encoder.begin(out)?;
         } else if self.is_in_file {
@@ -231,7 +248,7 @@ impl Framing<'_> {
             self.encoder.end_entry(out)?;
             self.is_in_file = false;
         }
-        loop {
+        for _ in 0..count_max {
             while self.open.last().is_some_and(|end| *end == self.next) {
                 self.open.pop();
                 self.encoder.end_directory(out)?;
@@ -241,7 +258,7 @@ impl Framing<'_> {
             }
             let index = self.next;
             let Some(entry) = self.entries.get(index) else {
-                return Ok(None);
+                return Ok(Step::End);
             };
             self.next += 1;
             if index > 0 {
@@ -255,7 +272,7 @@ impl Framing<'_> {
                 Kind::File { size, .. } => {
                     self.encoder.file(out, entry.is_executable(), *size)?;
                     self.is_in_file = true;
-                    return Ok(Some(index));
+                    return Ok(Step::File(index));
                 }
                 Kind::Symlink { target } => {
                     self.encoder.symlink(out, target)?;
@@ -263,7 +280,19 @@ impl Framing<'_> {
                 }
             }
         }
+        Ok(Step::More)
     }
+}
+
+/// Where a step of [`Framing`] has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Before the contents of the file with this index.
+    File(usize),
+    /// Before another entry.
+    More,
+    /// At the end of the NAR.
+    End,
 }
 
 /// Collects the entries of a tree, which must come in the order of a NAR, and checks them.

@@ -27,7 +27,7 @@ use samovar_nix::NarHash;
 use samovar_nix::nar::Encoder;
 use sha2::{Digest, Sha256};
 
-use crate::entries::{Framing, Kind};
+use crate::entries::{Framing, Kind, Step};
 use crate::files::Files;
 use crate::index::Index;
 use crate::pipe::{Interrupt, PIECE_LEN, Pipe, Running, StopOnDrop, locked, panicked};
@@ -39,6 +39,9 @@ const RUN_LEN: u64 = 192 << 10;
 
 /// Maximum number of files in a run.
 const RUN_COUNT_MAX: usize = 256;
+
+/// Number of links and directories between two checks of the length of a run.
+const STEP_COUNT: usize = 16;
 
 /// Number of times that a changing tree is read before that is an error.
 const ATTEMPTS_MAX: usize = 4;
@@ -67,23 +70,45 @@ pub fn read_tree(
     needs_nar_hash: bool,
     threads: usize,
 ) -> Result<(Scanned, Option<NarHash>), ReadError> {
-    let mut last_index: Option<Index> = None;
-    let mut attempts = ATTEMPTS_MAX;
-    loop {
-        attempts -= 1;
-        let mut scanned = match Scanned::scan(root) {
-            Err(ReadError::Changed(_)) if attempts > 0 => continue,
-            outcome => outcome?,
-        };
-        for index in [index, last_index.as_ref()].into_iter().flatten() {
-            index.apply(&mut scanned);
+    let mut scanned = scan_again(root)?;
+    if let Some(index) = index {
+        index.apply(&mut scanned);
+    }
+    let nar_hash = hash_latest(&mut scanned, needs_nar_hash, threads)?;
+    Ok((scanned, nar_hash))
+}
+
+/// Like [`hash()`], but if the tree has changed since the scan, scans it again, a few times.
+///
+/// # Errors
+///
+/// [`ReadError::Changed`] if the tree keeps changing; any other [`ReadError`].
+pub fn hash_latest(
+    scanned: &mut Scanned,
+    needs_nar_hash: bool,
+    threads: usize,
+) -> Result<Option<NarHash>, ReadError> {
+    for _ in 1..ATTEMPTS_MAX {
+        match hash(scanned, needs_nar_hash, threads) {
+            Err(ReadError::Changed(_)) => {}
+            outcome => return outcome,
         }
-        match hash(&mut scanned, needs_nar_hash, threads) {
-            Ok(nar_hash) => return Ok((scanned, nar_hash)),
-            Err(ReadError::Changed(_)) if attempts > 0 => last_index = Some(Index::of(&scanned)),
-            Err(error) => return Err(error),
+        let known = Index::of(scanned);
+        *scanned = scan_again(&scanned.root)?;
+        known.apply(scanned);
+    }
+    hash(scanned, needs_nar_hash, threads)
+}
+
+/// Scans the directory `root`, again if it changes meanwhile.
+fn scan_again(root: &Path) -> Result<Scanned, ReadError> {
+    for _ in 1..ATTEMPTS_MAX {
+        match Scanned::scan(root) {
+            Err(ReadError::Changed(_)) => {}
+            outcome => return outcome,
         }
     }
+    Scanned::scan(root)
 }
 
 /// Computes the missing digests, and the hash of the whole NAR if it is wanted, in one pass.
@@ -211,26 +236,18 @@ impl Packer {
             at: 0,
         })
     }
-
-    /// Returns the next piece of the NAR, an empty one at its end.
-    ///
-    /// # Errors
-    ///
-    /// Any [`ReadError`].
-    pub fn fill(&mut self) -> Result<&[u8], ReadError> {
-        if self.at == self.piece.len() {
-            self.pipe.recycle(std::mem::take(&mut self.piece));
-            self.at = 0;
-            self.piece = self.pipe.take()?.unwrap_or_default();
-        }
-        Ok(&self.piece[self.at..])
-    }
 }
 
 impl Read for Packer {
     /// Reads bytes of the NAR. Errors contain a [`ReadError`].
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let piece = self.fill().map_err(io::Error::other)?;
+        if self.at == self.piece.len() {
+            self.pipe.recycle(std::mem::take(&mut self.piece));
+            self.at = 0;
+            let next = self.pipe.take().map_err(io::Error::other)?;
+            self.piece = next.unwrap_or_default();
+        }
+        let piece = &self.piece[self.at..];
         let count = piece.len().min(buffer.len());
         buffer[..count].copy_from_slice(&piece[..count]);
         self.at += count;
@@ -336,17 +353,22 @@ impl<'a> Job<'a> {
                 run.offset = *offset;
                 let mut is_at_end = false;
                 while !is_full(run.files.len(), run.framing.len(), contents_len) {
-                    let next = framing.next_file(&mut run.framing);
-                    let next = next.map_err(|error| ReadError::Entry {
+                    let step = framing.step(&mut run.framing, STEP_COUNT);
+                    let step = step.map_err(|error| ReadError::Entry {
                         path: self.scanned.root.clone(),
                         source: error.into(),
                     })?;
-                    let Some(index) = next else {
-                        is_at_end = true;
-                        break;
-                    };
-                    contents_len += self.size(index);
-                    run.files.push((index, run.framing.len()));
+                    match step {
+                        Step::File(index) => {
+                            contents_len += self.size(index);
+                            run.files.push((index, run.framing.len()));
+                        }
+                        Step::More => {}
+                        Step::End => {
+                            is_at_end = true;
+                            break;
+                        }
+                    }
                 }
                 *offset += contents_len + run.framing.len() as u64;
                 if is_at_end {

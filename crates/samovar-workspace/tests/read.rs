@@ -17,7 +17,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rustix::fs::{CWD, Mode};
 use samovar_store::Tree;
-use samovar_workspace::pack::hash;
+use samovar_workspace::pack::{hash, hash_latest};
 use samovar_workspace::{
     Files, Index, Kind, Packer, ReadError, STATE_DIRECTORY, Scanned, file_nar, read_tree,
 };
@@ -308,6 +308,32 @@ fn a_root_that_is_replaced_is_refused() {
         Files::open_root(&scanned),
         Err(ReadError::Changed(_))
     ));
+}
+
+#[test]
+fn a_tree_that_changed_once_is_scanned_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(dir.path().join(name), "old").unwrap();
+    }
+    let mut scanned = Scanned::scan(dir.path()).unwrap();
+    fs::write(dir.path().join("b"), "newer").unwrap();
+    fs::write(dir.path().join("c"), "new").unwrap();
+    let nar_hash = hash_latest(&mut scanned, true, 2).unwrap().unwrap();
+    let nar = nar_of_store(dir.path());
+    assert_eq!(nar_hash.as_bytes()[..], Sha256::digest(&nar)[..]);
+    assert_eq!(digests(&scanned).len(), 3);
+    assert!(pack(&Arc::new(scanned), 2).unwrap() == nar);
+}
+
+#[test]
+fn many_links_are_packed_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = "t".repeat(4000);
+    for number in 0..300 {
+        symlink(&target, dir.path().join(number.to_string())).unwrap();
+    }
+    check(dir.path());
 }
 
 #[test]

@@ -19,14 +19,15 @@ pub(crate) struct LocalTree {
 }
 
 impl LocalTree {
-    /// Computes the missing digests of a scanned directory. `needs_nar_hash`: whether to compute
-    /// the hash of the NAR in the same pass; otherwise it is computed if it is needed.
+    /// Computes the missing digests of a scanned directory. If it has changed since the scan, scans
+    /// it again. `needs_nar_hash`: whether to compute the hash of the NAR in the same pass;
+    /// otherwise it is computed if it is needed.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or has changed since the scan.
+    /// A file cannot be read, or the directory keeps changing.
     pub(crate) fn new(mut scanned: Scanned, needs_nar_hash: bool) -> anyhow::Result<Self> {
-        let nar_hash = pack::hash(&mut scanned, needs_nar_hash, default_threads())?;
+        let nar_hash = pack::hash_latest(&mut scanned, needs_nar_hash, default_threads())?;
         Ok(Self {
             scanned: Arc::new(scanned),
             nar_hash,
