@@ -86,6 +86,13 @@ impl Delta {
         delta
     }
 
+    /// Returns whether the new NAR is that of the base.
+    #[must_use]
+    pub fn is_copy_of(&self, base: &Entries) -> bool {
+        let len = base.nar_size();
+        self.ops == [Op::Copy { offset: 0, len }]
+    }
+
     /// Returns the number of bytes of the new NAR that are not copied from the base.
     #[must_use]
     pub fn literal_len(&self) -> u64 {

@@ -162,7 +162,7 @@ fn a_pulled_directory_is_the_pushed_one() {
         (&again["generation"], &again["isUnchanged"]),
         (&1.into(), &true.into())
     );
-    assert!(again["sentSize"].as_u64().unwrap() < 1000, "{again}");
+    assert_eq!(again["sentSize"], 0);
     // A directory that exists is not overwritten.
     let words = ["pull".as_ref(), "mr/app".as_ref(), copy.as_ref()];
     home.fails(&words, 1, "copy");

@@ -17,14 +17,15 @@ use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath
 use samovar_storage::push::recipe;
 use samovar_storage::{PinName, path_of_nar};
 use samovar_workspace::delta::{Delta, Op};
-use samovar_workspace::{Entries, Manifest};
+use samovar_workspace::{Entries, Manifest, pack};
 use sha2::{Digest as _, Sha256};
 use zstd::zstd_safe::CParameter;
 
 use super::compress::{Compressing, Nars};
+use super::ledger::Lack;
 use super::resume::Unfinished;
 use super::session::{self, Opening, Session, answer};
-use super::wire;
+use super::wire::{self, Opened};
 use crate::http::Http;
 use crate::outcome::Failed;
 use crate::progress::Progress;
@@ -128,19 +129,29 @@ struct Upload<'a> {
     is_quiet: bool,
 }
 
+/// A push that the server has opened for recipes.
+struct Recipes {
+    opened: Opened,
+    /// Number of bytes sent.
+    sent_len: u64,
+}
+
 impl Upload<'_> {
     fn run(&self, base: Option<&Downloaded>) -> anyhow::Result<Uploaded> {
-        let mut sent_len = 0;
         let entries = self.tree.entries();
+        let delta = base.map(|base| Delta::of_trees(&base.manifest.entries, entries));
+        let mut recipes = None;
         let mut assembled = None;
-        if let Some(base) = base {
-            let delta = Delta::of_trees(&base.manifest.entries, entries);
-            assembled = self.assemble(
-                &base.manifest.nar_hash,
-                &delta,
-                entries.nar_size(),
-                &mut sent_len,
-            )?;
+        if let (Some(base), Some(delta)) = (base, &delta) {
+            let base_hash = &base.manifest.nar_hash;
+            if delta.is_copy_of(&base.manifest.entries) {
+                assembled = Some(*base_hash);
+            } else {
+                recipes = self.open_recipes(delta, entries.nar_size())?;
+                if let Some(recipes) = &mut recipes {
+                    assembled = self.assemble(recipes, base_hash, delta, entries.nar_size())?;
+                }
+            }
         }
         let nar_hash = match assembled {
             Some(nar_hash) => nar_hash,
@@ -152,25 +163,47 @@ impl Upload<'_> {
             entries: entries.clone(),
         };
         let text = manifest.text();
-        let nar = samovar_workspace::pack::file_nar(text.as_bytes());
-        let manifest_hash = NarHash::from_bytes(Sha256::digest(&nar).into());
-        if let Some(base) = base.filter(|_| assembled.is_some()) {
-            let base_nar = samovar_workspace::pack::file_nar(base.text.as_bytes());
-            let delta = Delta::of_texts(&base_nar, &nar);
-            let len = nar.len() as u64;
-            self.assemble(&base.nar_hash, &delta, len, &mut sent_len)?;
+        if let Some(base) = base.filter(|base| base.text == text) {
+            return Ok(Uploaded {
+                snapshot: base.clone(),
+                sent_len: 0,
+            });
         }
+        let nar = pack::file_nar(text.as_bytes());
+        let manifest_hash = NarHash::from_bytes(Sha256::digest(&nar).into());
         let references = [manifest.tree.clone()];
         let path = path_of_nar(&manifest_hash, &references, &self.names.1, self.dir)?;
         let infos = [
             info(&manifest.tree, nar_hash, entries.nar_size(), Vec::new())?,
             info(&path, manifest_hash, nar.len() as u64, references.to_vec())?,
         ];
+        let mut is_complete = false;
+        if let (Some(base), Some(recipes), true) = (base, &mut recipes, assembled.is_some()) {
+            let delta = Delta::of_texts(&pack::file_nar(base.text.as_bytes()), &nar);
+            let size = nar.len() as u64;
+            is_complete = self
+                .assemble(recipes, &base.nar_hash, &delta, size)?
+                .is_some();
+        }
+        let mut sent_len = recipes.as_ref().map_or(0, |recipes| recipes.sent_len);
+        let opened = match recipes {
+            // The server has both NARs: only the narinfos are missing.
+            Some(mut recipes) if is_complete => {
+                recipes.opened.lacks = vec![Lack::Narinfo; infos.len()];
+                recipes.opened
+            }
+            recipes => {
+                if let Some(recipes) = recipes {
+                    session::end(&self.protocol, &recipes.opened);
+                }
+                self.open(&infos)?
+            }
+        };
         let nars = SnapshotNars {
             tree: self.tree,
             manifest: nar,
         };
-        sent_len += self.push(&infos, &nars)?;
+        sent_len += self.push(opened, &infos, &nars)?;
         Ok(Uploaded {
             snapshot: Downloaded {
                 manifest,
@@ -182,42 +215,59 @@ impl Upload<'_> {
         })
     }
 
-    /// Lets the server assemble a NAR. Returns its hash, or `None` if the recipe is not worthwhile,
-    /// or if the server does not support recipes or lacks the base.
-    fn assemble(
-        &self,
-        base: &NarHash,
-        delta: &Delta,
-        nar_size: u64,
-        sent_len: &mut u64,
-    ) -> anyhow::Result<Option<NarHash>> {
+    /// Opens a push for recipes. Returns `None` if the server does not know the protocol, or if a
+    /// recipe is not worthwhile.
+    fn open_recipes(&self, delta: &Delta, nar_size: u64) -> anyhow::Result<Option<Recipes>> {
         if delta.literal_len() > nar_size / 100 * RECIPE_SHARE_MAX {
             return Ok(None);
         }
-        let Opening::Opened(opened) = session::open(&self.protocol, &[])? else {
-            return Ok(None);
-        };
+        Ok(match session::open(&self.protocol, &[])? {
+            Opening::Opened(opened) => Some(Recipes {
+                opened,
+                sent_len: 0,
+            }),
+            Opening::Unsupported | Opening::NotPermitted(_) => None,
+        })
+    }
+
+    /// Lets the server assemble a NAR. Returns its hash, or `None` if the server does not support
+    /// recipes or lacks the base, or if the recipe is too long.
+    fn assemble(
+        &self,
+        recipes: &mut Recipes,
+        base: &NarHash,
+        delta: &Delta,
+        nar_size: u64,
+    ) -> anyhow::Result<Option<NarHash>> {
         let body = self.recipe(delta)?;
-        if body.len() as u64 > opened.part_len_max {
-            session::end(&self.protocol, &opened);
+        if body.len() as u64 > recipes.opened.part_len_max {
             return Ok(None);
         }
         let base = wire::nar_hash_text(base);
-        let url = format!("/{}/assemble?base={base}", opened.push_id);
+        let url = format!("/{}/assemble?base={base}", recipes.opened.push_id);
         let (response, text) = answer(|| self.protocol.post(&url, &body))?;
-        *sent_len += body.len() as u64;
-        let hash = match (response.status().as_u16(), text) {
+        recipes.sent_len += body.len() as u64;
+        match (response.status().as_u16(), text) {
             (200, Some(text)) => {
                 let hash = kept(&text, nar_size);
-                let hash = hash
-                    .with_context(|| format!("invalid answer from {}", self.protocol.url(&url)))?;
-                Some(hash)
+                hash.map(Some)
+                    .with_context(|| format!("invalid answer from {}", self.protocol.url(&url)))
             }
-            (404 | 405 | 409 | 413 | 422, _) => None,
-            _ => return Err(self.protocol.refused("a recipe", response)),
-        };
-        session::end(&self.protocol, &opened);
-        Ok(hash)
+            (404 | 405 | 409 | 413 | 422, _) => Ok(None),
+            _ => Err(self.protocol.refused("a recipe", response)),
+        }
+    }
+
+    /// Opens a push of both NARs.
+    fn open(&self, infos: &[PathInfo]) -> anyhow::Result<Opened> {
+        match session::open(&self.protocol, infos)? {
+            Opening::Opened(opened) => Ok(opened),
+            Opening::NotPermitted(error) => Err(error),
+            Opening::Unsupported => Err(Failed::Refused.because(anyhow!(
+                "{} does not know the push protocol: snapshots need Samovar with storage",
+                self.http.remote()
+            ))),
+        }
     }
 
     fn recipe(&self, delta: &Delta) -> anyhow::Result<Vec<u8>> {
@@ -244,24 +294,18 @@ impl Upload<'_> {
     }
 
     /// Uploads what the server lacks, and publishes both paths. Returns the number of bytes sent.
-    fn push(&self, infos: &[PathInfo], nars: &SnapshotNars<'_>) -> anyhow::Result<u64> {
+    fn push(
+        &self,
+        opened: Opened,
+        infos: &[PathInfo],
+        nars: &SnapshotNars<'_>,
+    ) -> anyhow::Result<u64> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let compressing = Compressing {
             worker_count: cores,
             level: LEVEL,
             frame_len: FRAME_LEN,
             is_seekable: true,
-        };
-        let opened = match session::open(&self.protocol, infos)? {
-            Opening::Opened(opened) => opened,
-            Opening::NotPermitted(error) => return Err(error),
-            Opening::Unsupported => {
-                let error = anyhow!(
-                    "{} does not know the push protocol: snapshots need Samovar with storage",
-                    self.http.remote()
-                );
-                return Err(Failed::Refused.because(error));
-            }
         };
         let progress = match self.is_quiet {
             true => Progress::hidden(),
