@@ -139,20 +139,11 @@ struct Recipes {
 impl Upload<'_> {
     fn run(&self, base: Option<&Downloaded>) -> anyhow::Result<Uploaded> {
         let entries = self.tree.entries();
-        let delta = base.map(|base| Delta::of_trees(&base.manifest.entries, entries));
         let mut recipes = None;
-        let mut assembled = None;
-        if let (Some(base), Some(delta)) = (base, &delta) {
-            let base_hash = &base.manifest.nar_hash;
-            if delta.is_copy_of(&base.manifest.entries) {
-                assembled = Some(*base_hash);
-            } else {
-                recipes = self.open_recipes(delta, entries.nar_size())?;
-                if let Some(recipes) = &mut recipes {
-                    assembled = self.assemble(recipes, base_hash, delta, entries.nar_size())?;
-                }
-            }
-        }
+        let assembled = match base {
+            Some(base) => self.assemble_tree(base, &mut recipes)?,
+            None => None,
+        };
         let nar_hash = match assembled {
             Some(nar_hash) => nar_hash,
             None => self.tree.nar_hash()?,
@@ -213,6 +204,30 @@ impl Upload<'_> {
             },
             sent_len,
         })
+    }
+
+    /// Lets the server assemble the tree. Returns the hash of its NAR, or `None` if the whole NAR
+    /// must be sent. `recipes`: gets the push that was opened for this.
+    fn assemble_tree(
+        &self,
+        base: &Downloaded,
+        recipes: &mut Option<Recipes>,
+    ) -> anyhow::Result<Option<NarHash>> {
+        let Manifest {
+            nar_hash: base_hash,
+            entries: base,
+            ..
+        } = &base.manifest;
+        let entries = self.tree.entries();
+        let delta = Delta::of_trees(base, entries);
+        if delta.is_copy_of(base) {
+            return Ok(Some(*base_hash));
+        }
+        *recipes = self.open_recipes(&delta, entries.nar_size())?;
+        match recipes {
+            Some(recipes) => self.assemble(recipes, base_hash, &delta, entries.nar_size()),
+            None => Ok(None),
+        }
     }
 
     /// Opens a push for recipes. Returns `None` if the server does not know the protocol, or if a
