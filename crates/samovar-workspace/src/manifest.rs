@@ -2,6 +2,8 @@
 //!
 //! # Format
 //!
+//! Specified in `docs/snapshot-format.md`.
+//!
 //! ```text
 //! samovar-manifest 1
 //! tree <base name of the store path> <NAR hash, base-32> <length of the NAR>
@@ -296,6 +298,15 @@ mod tests {
         let manifest = Manifest::parse(&text).unwrap();
         assert_eq!(manifest.entries.path(2), b"dir/a b%\n");
         assert_eq!(manifest.text(), text);
+    }
+
+    #[test]
+    fn the_example_of_the_specification_is_a_manifest() {
+        let page = include_str!("../../../docs/snapshot-format.md");
+        let (_, example) = page.split_once("```\nsamovar-manifest 1\ntree z").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let text = format!("{MAGIC}\ntree z{example}");
+        assert_eq!(Manifest::parse(&text).unwrap().text(), text);
     }
 
     #[test]
