@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use samovar_workspace::unpack::{UnpackError, unpack};
 use support::{
@@ -344,6 +344,31 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         unmount(self.0.path(), UnmountFlags::DETACH).ok();
     }
+}
+
+/// Also a bind mount, which belongs to the same file system as its parent.
+#[test]
+fn a_mount_point_is_refused() {
+    let Some(disk) = SmallDisk::new(c"size=1m") else {
+        return;
+    };
+    let nar = tree().nar();
+    let refused = unpack_plain(&nar, disk.0.path());
+    assert!(
+        matches!(refused, Err(UnpackError::MountPoint { .. })),
+        "{refused:?}"
+    );
+    let (from, into) = (disk.0.path().join("from"), disk.0.path().join("into"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&into).unwrap();
+    mount_bind(&from, &into).unwrap();
+    let refused = unpack_plain(&Node::dir([("a", Node::file("a"))]).nar(), &into);
+    unmount(&into, UnmountFlags::DETACH).unwrap();
+    assert!(
+        matches!(refused, Err(UnpackError::MountPoint { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(names(disk.0.path()), [&b"from"[..], b"into"]);
 }
 
 fn assert_disk_full(options: &std::ffi::CStr, tree: &Node, fits: &Node) {

@@ -62,6 +62,12 @@ pub enum UnpackError {
         /// Destination.
         path: PathBuf,
     },
+    /// The destination is a mount point, which cannot be replaced.
+    #[error("{path:?} is a mount point; choose a new directory in it")]
+    MountPoint {
+        /// Destination.
+        path: PathBuf,
+    },
     /// The destination does not end in a name.
     #[error("{path:?} does not end in the name of a directory")]
     NoName {

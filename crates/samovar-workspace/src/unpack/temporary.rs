@@ -83,6 +83,11 @@ impl<'a> Destination<'a> {
         if !entries.is_empty() {
             return Err(UnpackError::Exists { path: path() });
         }
+        // A bind mount is found when it is to be replaced.
+        let parent = rustix::fs::fstat(&self.parent);
+        if parent.is_ok_and(|parent| parent.st_dev != found.st_dev) {
+            return Err(UnpackError::MountPoint { path: path() });
+        }
         match rustix::fs::statat(CWD, ".", AtFlags::empty()) {
             Ok(here) if (here.st_dev, here.st_ino) == (found.st_dev, found.st_ino) => {
                 Err(UnpackError::CurrentDirectory { path: path() })
@@ -176,6 +181,9 @@ impl<'a> Temporary<'a> {
     fn not_renamed(&self, errno: Errno) -> UnpackError {
         match errno {
             Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR => UnpackError::Exists {
+                path: self.destination.path.into(),
+            },
+            Errno::BUSY => UnpackError::MountPoint {
                 path: self.destination.path.into(),
             },
             _ => self.destination.error("create", b"", errno.into()),
