@@ -13,6 +13,7 @@
 //! * [`files`]: opens and reads the files of a scanned tree.
 //! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
+//! * [`merge`]: three-way merges of trees.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
 //! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
@@ -31,6 +32,7 @@ pub mod entries;
 pub mod files;
 pub mod index;
 pub mod manifest;
+pub mod merge;
 pub mod pack;
 mod pipe;
 mod read_error;
@@ -48,6 +50,7 @@ pub use entries::{Entries, Entry, Kind, Mtime};
 pub use files::Files;
 pub use index::{Index, IndexError};
 pub use manifest::Manifest;
+pub use merge::{Action, ActionKind, merge};
 pub use pack::{Packer, file_nar, read_tree};
 pub use read_error::ReadError;
 pub use root::Root;

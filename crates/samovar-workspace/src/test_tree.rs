@@ -139,7 +139,15 @@ impl Tree {
         (can_have_entries && !self.0.contains_key(&path)).then_some(path)
     }
 
-    pub(crate) fn apply(&mut self, edit: &Edit) {
+    fn edit(&self, edits: &[Edit]) -> Self {
+        let mut tree = self.clone();
+        for edit in edits {
+            tree.apply(edit);
+        }
+        tree
+    }
+
+    fn apply(&mut self, edit: &Edit) {
         match edit {
             Edit::Replace(at, node) => {
                 let path = self.path(*at);
@@ -185,6 +193,43 @@ impl Tree {
             }
         }
     }
+}
+
+/// Splits a path as [`Entries::path`] writes it.
+pub(crate) fn names(path: &[u8]) -> Path {
+    match path {
+        b"" => Path::new(),
+        _ => path.split(|byte| *byte == b'/').map(Into::into).collect(),
+    }
+}
+
+/// Returns a tree with these paths. A path that ends in `/` is a directory, `PATH -> TARGET` is a
+/// link, and `PATH=CONTENTS` is a file.
+pub(crate) fn paths(paths: &[&str]) -> Tree {
+    let mut tree = Tree::new(Node {
+        mode: 0o755,
+        mtime: 0,
+        data: Data::Directory,
+    });
+    for text in paths {
+        let (path, data) = match (text.strip_suffix('/'), text.split_once('=')) {
+            (Some(path), _) => (path, Data::Directory),
+            (_, Some((path, contents))) => (path, Data::File(contents.into())),
+            _ => {
+                let (path, target) = text.split_once(" -> ").unwrap();
+                (path, Data::Symlink(target.into()))
+            }
+        };
+        let is_link = matches!(data, Data::Symlink(_));
+        let mode = if is_link { 0o777 } else { 0o755 };
+        let node = Node {
+            mode,
+            mtime: 0,
+            data,
+        };
+        tree.0.insert(names(path.as_bytes()), node);
+    }
+    tree
 }
 
 fn node() -> impl Strategy<Value = Node> {
@@ -242,11 +287,20 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
 
 /// Returns the trees with edited copies of them.
 pub(crate) fn edited(trees: impl Strategy<Value = Tree>) -> impl Strategy<Value = (Tree, Tree)> {
-    (trees, proptest::collection::vec(edit(), 0..8)).prop_map(|(tree, edits)| {
-        let mut changed = tree.clone();
-        for edit in &edits {
-            changed.apply(edit);
-        }
+    (trees, edits()).prop_map(|(tree, edits)| {
+        let changed = tree.edit(&edits);
         (tree, changed)
     })
+}
+
+/// Returns trees, each with two edited copies.
+pub(crate) fn edited_twice() -> impl Strategy<Value = (Tree, Tree, Tree)> {
+    (tree(), edits(), edits()).prop_map(|(tree, ours, theirs)| {
+        let (ours, theirs) = (tree.edit(&ours), tree.edit(&theirs));
+        (tree, ours, theirs)
+    })
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    proptest::collection::vec(edit(), 0..8)
 }

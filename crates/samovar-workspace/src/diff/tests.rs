@@ -2,44 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::entries::{Builder, Mtime};
-use crate::test_tree::{Data, Node, Path, Tree, edited, tree};
-
-fn directory_node() -> Node {
-    Node {
-        mode: 0o755,
-        mtime: 0,
-        data: Data::Directory,
-    }
-}
-
-/// Returns a tree with these paths. A path that ends in `/` is a directory, `PATH -> TARGET` is a
-/// link, and `PATH=CONTENTS` is a file.
-fn paths(paths: &[&str]) -> Tree {
-    let mut tree = Tree::new(directory_node());
-    for text in paths {
-        let (path, data) = match (text.strip_suffix('/'), text.split_once('=')) {
-            (Some(path), _) => (path, Data::Directory),
-            (_, Some((path, contents))) => (path, Data::File(contents.into())),
-            _ => {
-                let (path, target) = text.split_once(" -> ").unwrap();
-                (path, Data::Symlink(target.into()))
-            }
-        };
-        let names: Path = path.split('/').map(Into::into).collect();
-        let mode = if matches!(data, Data::Symlink(_)) {
-            0o777
-        } else {
-            0o755
-        };
-        let node = Node {
-            mode,
-            mtime: 0,
-            data,
-        };
-        tree.0.insert(names, node);
-    }
-    tree
-}
+use crate::test_tree::{Path, Tree, edited, names, paths, tree};
 
 /// Returns the changes as texts, such as `Modified a/b`.
 fn changes(base: &Tree, new: &Tree) -> Vec<String> {
@@ -186,10 +149,6 @@ proptest! {
             index.map_or(change.path.clone(), |index| {
                 tree.0.keys().nth(index).unwrap().join(&b'/')
             })
-        };
-        let names = |path: &[u8]| match path {
-            b"" => Path::new(),
-            _ => path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect::<Path>(),
         };
         let mut tree = base.clone();
         let changes = diff(&old_entries, &new_entries);
