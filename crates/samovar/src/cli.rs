@@ -10,7 +10,7 @@ use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
     caches, client_setup, export, fsck, gc, hook, import, pin, profile, pull, push, refs, secrets,
-    serve, status, token,
+    serve, status, token, workspace,
 };
 
 /// Defines all commands, for parsing, help, man pages and completions.
@@ -34,6 +34,7 @@ pub fn command() -> Command {
         .subcommand(token::with_subcommands(secrets::token()))
         .subcommand(pin::command())
         .subcommand(refs::command())
+        .subcommand(workspace::command())
         .subcommand(caches::command())
         .subcommand(gc::command())
         .subcommand(fsck::command())

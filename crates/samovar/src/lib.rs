@@ -54,6 +54,7 @@ mod storage;
 mod token;
 mod trust;
 mod walk;
+mod workspace;
 
 use std::ffi::OsString;
 use std::fs;
@@ -121,6 +122,7 @@ pub fn run(
     let transferred = match name {
         "push" => Some((push::run(one, out), Failed::Unavailable)),
         "pull" => Some((pull::run(one, out), Failed::Unavailable)),
+        "workspace" => Some((workspace::run(one, out), Failed::Unavailable)),
         "ref" => Some((refs::run(one, out), Failed::Unavailable)),
         "import" => Some((
             import::run(one, out).map(Outcome::code),

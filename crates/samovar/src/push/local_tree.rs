@@ -33,6 +33,10 @@ impl LocalTree {
             nar_hash,
         })
     }
+
+    pub(crate) fn scanned(&self) -> &Scanned {
+        &self.scanned
+    }
 }
 
 impl Tree for LocalTree {

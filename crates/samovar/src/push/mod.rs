@@ -63,6 +63,8 @@ use session::{Opening, Session};
 use stock::Stock;
 use wire::Opened;
 
+pub(crate) use directory::{KEEP, host, refuse_public, report_skipped};
+pub(crate) use local_tree::LocalTree;
 pub(crate) use options::command;
 
 /// Minimum and maximum pause before a failed push is repeated.

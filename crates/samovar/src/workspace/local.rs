@@ -1,0 +1,131 @@
+//! The files of a workspace, and how they differ from a snapshot.
+
+use anyhow::anyhow;
+use samovar_workspace::diff::{Change, ChangeKind, diff};
+use samovar_workspace::entries::Builder;
+use samovar_workspace::pack::{default_threads, hash};
+use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned};
+use serde_json::{Value, json};
+
+use super::state::Workspace;
+use crate::outcome::Failed;
+
+/// Number of attempts to read a tree that changes meanwhile.
+const ATTEMPT_COUNT: usize = 3;
+
+/// Reads the files of a workspace: their metadata, and the digests of those that have changed since
+/// the index was written.
+///
+/// # Errors
+///
+/// A file cannot be read, or the tree changes all the time.
+pub(super) fn read(workspace: &Workspace) -> anyhow::Result<Scanned> {
+    let mut attempt = 1;
+    loop {
+        match try_read(workspace) {
+            Ok(scanned) => return Ok(scanned),
+            Err(ReadError::Changed(_)) if attempt < ATTEMPT_COUNT => attempt += 1,
+            Err(error) => return Err(read_error(error)),
+        }
+    }
+}
+
+fn try_read(workspace: &Workspace) -> Result<Scanned, ReadError> {
+    let mut scanned = Scanned::scan(&workspace.root)?;
+    // Without a usable index, all files are hashed.
+    let index = Index::read(&workspace.root).ok().flatten();
+    let missing_count = match index {
+        Some(index) => index.apply(&mut scanned).len(),
+        None => usize::MAX,
+    };
+    if missing_count > 0 {
+        let hashed = hash(&mut scanned, false, default_threads());
+        write_index(workspace, &scanned);
+        hashed?;
+    }
+    Ok(scanned)
+}
+
+/// Stores the digests. Ignores errors: without them, the next command hashes the files again.
+pub(super) fn write_index(workspace: &Workspace, scanned: &Scanned) {
+    Index::of(scanned)
+        .write(&workspace.root)
+        .unwrap_or_default();
+}
+
+/// Returns the error of a tree that cannot be read, with advice.
+pub(super) fn read_error(error: ReadError) -> anyhow::Error {
+    let is_change = matches!(error, ReadError::Changed(_));
+    let error = anyhow!(error);
+    Failed::Refused.because(match is_change {
+        true => anyhow!("{error:#}: run the command again when no program writes to the tree"),
+        false => error,
+    })
+}
+
+/// Returns the entries of an empty directory.
+pub(super) fn empty() -> Entries {
+    let mut builder = Builder::new(0o755, Mtime::default());
+    let entries = builder.leave().and_then(|_| builder.finish());
+    entries.unwrap_or_else(|_| unreachable!("an empty directory is a tree"))
+}
+
+/// Returns the differences that matter: not the times of directories, which change whenever a
+/// program creates a temporary file, and not the attributes of the root.
+pub(super) fn changes(base: &Entries, new: &Entries) -> Vec<Change> {
+    let is_directory = |change: &Change| {
+        let entry = change.new.and_then(|index| new.get(index));
+        entry.is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }))
+    };
+    let mut changes = diff(base, new);
+    changes.retain(|change| {
+        let is_time = change.kind == ChangeKind::Touched && is_directory(change);
+        !is_time && !change.path.is_empty()
+    });
+    changes
+}
+
+/// Returns the word for a kind of change.
+pub(super) fn word(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Added => "added",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Modified => "modified",
+        ChangeKind::TypeChanged => "replaced",
+        ChangeKind::ModeChanged => "mode",
+        ChangeKind::Touched => "touched",
+        ChangeKind::Renamed => "renamed",
+    }
+}
+
+const KINDS: [ChangeKind; 7] = [
+    ChangeKind::Added,
+    ChangeKind::Modified,
+    ChangeKind::Removed,
+    ChangeKind::Renamed,
+    ChangeKind::TypeChanged,
+    ChangeKind::ModeChanged,
+    ChangeKind::Touched,
+];
+
+fn count(changes: &[Change], kind: ChangeKind) -> usize {
+    changes.iter().filter(|change| change.kind == kind).count()
+}
+
+/// Summarizes changes, as `2 added, 1 modified`.
+pub(super) fn summary(changes: &[Change]) -> String {
+    let counts = KINDS.into_iter().filter_map(|kind| {
+        let count = count(changes, kind);
+        (count > 0).then(|| format!("{count} {}", word(kind)))
+    });
+    match changes.is_empty() {
+        true => "no changes".to_owned(),
+        false => counts.collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Returns the number of changes of each kind.
+pub(super) fn counts(changes: &[Change]) -> Value {
+    let counts = KINDS.map(|kind| (word(kind).to_owned(), json!(count(changes, kind))));
+    Value::Object(counts.into_iter().collect())
+}

@@ -1,0 +1,201 @@
+//! `samovar workspace push`.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::anyhow;
+use serde_json::json;
+
+use super::local::{changes, empty, read, summary, write_index};
+use super::open::newest;
+use super::state::{Base, Lock, State, Workspace, printable};
+use crate::credentials::Sources;
+use crate::outcome::Failed;
+use crate::push::{LocalTree, host, refuse_public, report_skipped};
+use crate::refs::{Expected, Generation, Update, Updated};
+use crate::size::human;
+use crate::snapshot::{Downloaded, Snapshots};
+
+/// Options of `samovar workspace push`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Options<'a> {
+    pub(super) message: Option<&'a str>,
+    pub(super) keep: u32,
+    /// Whether to set the ref even if it has a newer generation.
+    pub(super) is_forced: bool,
+    pub(super) is_json: bool,
+}
+
+/// The outcome of a push.
+#[derive(Debug)]
+pub(super) enum Pushed {
+    /// The files have not changed since the last push or pull.
+    Unchanged,
+    Done {
+        /// Number of bytes sent.
+        sent_len: u64,
+        /// Full store path of the tree.
+        path: String,
+        /// Summary of the changes.
+        summary: String,
+    },
+    /// Another machine or directory has pushed this generation.
+    Conflict(Box<Generation>),
+}
+
+/// Pushes the files of a workspace as the next generation, and prints the outcome.
+///
+/// # Errors
+///
+/// The tree cannot be read or changes, the cache is unavailable or refuses the push, or the ref has
+/// a newer generation.
+pub(super) fn run(
+    workspace: &mut Workspace,
+    options: Options<'_>,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let started_at = Instant::now();
+    let lock = workspace.lock()?;
+    let pushed = push(workspace, &lock, options, sources)?;
+    let title = workspace.title();
+    let seconds = started_at.elapsed().as_secs_f64();
+    if options.is_json {
+        let (sent_len, path) = match &pushed {
+            Pushed::Done { sent_len, path, .. } => (*sent_len, Some(path)),
+            Pushed::Unchanged => (0, None),
+            Pushed::Conflict(newest) => return Err(conflict(workspace, newest)),
+        };
+        let document = json!({
+            "ref": workspace.state.name.as_str(),
+            "generation": workspace.state.generation(),
+            "path": path,
+            "sentSize": sent_len,
+            "seconds": seconds,
+            "isUnchanged": path.is_none(),
+        });
+        return Ok(writeln!(out, "{document}")?);
+    }
+    match pushed {
+        Pushed::Unchanged => writeln!(out, "nothing to push: the files are those of {title}")?,
+        Pushed::Done {
+            sent_len,
+            path,
+            summary,
+        } => writeln!(
+            out,
+            "{title} is {path}: {summary}; {} sent in {seconds:.1} s",
+            human(sent_len)
+        )?,
+        Pushed::Conflict(newest) => return Err(conflict(workspace, &newest)),
+    }
+    Ok(())
+}
+
+/// Returns the error of a push that came too late.
+fn conflict(workspace: &Workspace, newest: &Generation) -> anyhow::Error {
+    let by = newest.host.as_deref().map(|host| {
+        let host = printable(host.as_bytes());
+        format!(" by {host}")
+    });
+    Failed::Refused.because(anyhow!(
+        "generation {} of {} was pushed{} after generation {}, on which these files are based: run \
+         samovar workspace pull, then push again; nothing was published",
+        newest.number,
+        workspace.state.name,
+        by.unwrap_or_default(),
+        workspace.state.generation()
+    ))
+}
+
+/// Pushes the files of a workspace as the next generation.
+pub(super) fn push(
+    workspace: &mut Workspace,
+    _lock: &Lock,
+    options: Options<'_>,
+    sources: &Sources,
+) -> anyhow::Result<Pushed> {
+    let scanned = read(workspace)?;
+    let base = workspace.base()?;
+    let none = empty();
+    let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
+    if base.is_some() && !options.is_forced && changes(base_entries, &scanned.entries).is_empty() {
+        return Ok(Pushed::Unchanged);
+    }
+    report_skipped(&scanned);
+    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    if !workspace.state.is_public {
+        refuse_public(&snapshots)?;
+    }
+    let tree = LocalTree::new(scanned, base.is_none()).map_err(changed)?;
+    let uploaded = snapshots
+        .upload(&workspace.state.name, &tree, base.as_ref(), options.is_json)
+        .map_err(changed)?;
+    let snapshot = uploaded.snapshot;
+    let outcome = publish(workspace, &snapshots, &snapshot, options)?;
+    let generation = match outcome {
+        Ok(generation) => generation,
+        Err(newest) => return Ok(Pushed::Conflict(newest)),
+    };
+    let summary = summary(&changes(base_entries, &snapshot.manifest.entries));
+    workspace.set_state(State {
+        base: Some(Base::now(generation, &snapshot)),
+        ..workspace.state.clone()
+    })?;
+    write_index(workspace, tree.scanned());
+    Ok(Pushed::Done {
+        sent_len: uploaded.sent_len,
+        path: snapshot.manifest.tree.full(snapshots.store_dir()),
+        summary,
+    })
+}
+
+/// Adds advice to the error of a tree that changed.
+fn changed(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<samovar_workspace::ReadError>() {
+        Ok(error) => super::local::read_error(error),
+        Err(error) => error,
+    }
+}
+
+/// Sets the ref to a snapshot. Returns the generation, or the newer generation of another machine.
+fn publish(
+    workspace: &mut Workspace,
+    snapshots: &Snapshots,
+    snapshot: &Downloaded,
+    options: Options<'_>,
+) -> anyhow::Result<Result<u64, Box<Generation>>> {
+    loop {
+        // If the response to the next request is lost, this file shows which snapshot was pushed.
+        workspace.write_base(snapshot)?;
+        let update = Update {
+            manifest: &snapshot.path,
+            expected: match (&workspace.state.base, options.is_forced) {
+                (_, true) => Expected::Any,
+                (None, _) => Expected::Absent,
+                (Some(base), _) => Expected::Generation(base.generation),
+            },
+            keep: Some(options.keep),
+            host: Some(&host()),
+            message: options.message,
+        };
+        let sentence = match snapshots.refs().put(&workspace.state.name, &update)? {
+            Updated::Done(generation) => return Ok(Ok(generation)),
+            Updated::Conflict(sentence) => sentence,
+        };
+        let Some(newest) = newest(snapshots.refs(), &workspace.state.name)? else {
+            workspace.remove_base(snapshot);
+            return Err(Failed::Refused.because(anyhow!(
+                "the cache refused the push, because the ref was removed ({sentence}): use --force \
+                 to create it again"
+            )));
+        };
+        // If the response to an earlier push of this workspace was lost, the files are based on it.
+        let is_own = workspace.state.generation() < newest.number
+            && workspace.adopt_base(newest.number, &newest.manifest)?;
+        if !is_own {
+            workspace.remove_base(snapshot);
+            return Ok(Err(Box::new(newest)));
+        }
+    }
+}

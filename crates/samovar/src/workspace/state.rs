@@ -1,0 +1,483 @@
+//! [`Workspace`]: a directory with the state of a workspace.
+//!
+//! # Files in `.samovar`
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `workspace` | the ref, and the generation on which the files are based |
+//! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its store path |
+//! | `index` | digests of the files, with the metadata at the time of hashing |
+//! | `lock` | locked by the command that changes the workspace; contains its PID |
+//! | `incoming/` | files that a pull has received, not yet in their places |
+//! | `clock` | its time is the clock of the file system |
+//!
+//! `workspace` is UTF-8 text:
+//!
+//! ```text
+//! samovar-workspace 1
+//! mode dir
+//! url <URL of the cache, without a login>
+//! ref <name>
+//! public                        if the tree may be in a cache that everybody can read
+//! base <generation> <base name of the manifest> <hash of its NAR> <seconds since 1970>
+//! ```
+//!
+//! Without the last line, nothing was pushed or pulled yet.
+//!
+//! # Crashes
+//!
+//! Each file is replaced atomically. `base-HASH` is written before the `workspace` file that refers
+//! to it. Base files to which nothing refers are those of pushes whose response did not arrive:
+//! [`Workspace::adopt_base`] uses them if the server has that snapshot as the newest generation.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_nix::{NarHash, StorePath};
+use samovar_storage::PinName;
+use samovar_storage::token::now;
+use samovar_workspace::{Manifest, STATE_DIRECTORY, file_nar};
+use sha2::{Digest as _, Sha256};
+
+use crate::outcome::Failed;
+use crate::remote::Remote;
+use crate::snapshot::Downloaded;
+
+const MAGIC: &str = "samovar-workspace 1";
+const STATE: &str = "workspace";
+const BASE: &str = "base-";
+const LOCK: &str = "lock";
+const TEMPORARY: &str = ".tmp";
+
+/// Directory for files that a pull has received, in the state directory.
+pub(super) const INCOMING: &str = "incoming";
+
+/// Maximum wait for another command in the same workspace.
+const LOCK_TIME: Duration = Duration::from_secs(3);
+
+/// A directory with the state of a workspace.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    /// Absolute path.
+    pub(super) root: PathBuf,
+    pub(super) state: State,
+}
+
+/// The content of the file `workspace`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    /// URL of the cache, without `/upload` and without a login.
+    pub(super) url: String,
+    pub(super) name: PinName,
+    /// Whether the tree may be in a cache that everybody can read.
+    pub(super) is_public: bool,
+    /// `None`: nothing was pushed or pulled yet.
+    pub(super) base: Option<Base>,
+}
+
+/// The generation on which the files of a workspace are based.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Base {
+    pub(super) generation: u64,
+    /// Store path of the manifest.
+    pub(super) manifest: StorePath,
+    /// Hash of the manifest's NAR.
+    pub(super) nar_hash: NarHash,
+    /// Time of the push or pull, by the clock of this machine, in seconds since 1970.
+    pub(super) synced_at: i64,
+}
+
+/// The lock of a workspace. Dropping it releases the lock.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl State {
+    /// Returns the generation of the base; 0 if there is none.
+    pub(super) fn generation(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.generation)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{MAGIC}\nmode dir\nurl {}\nref {}\n", self.url, self.name);
+        if self.is_public {
+            text.push_str("public\n");
+        }
+        if let Some(base) = &self.base {
+            text.push_str(&format!(
+                "base {} {} {} {}\n",
+                base.generation,
+                base.manifest.base_name(),
+                base.nar_hash.to_string().trim_start_matches("sha256:"),
+                base.synced_at
+            ));
+        }
+        text
+    }
+
+    /// Parses a text that [`text`](Self::text) returned.
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let lines = text
+            .strip_prefix(MAGIC)
+            .and_then(|rest| rest.strip_prefix("\nmode dir\n"));
+        let lines =
+            lines.context("it has another format: use the version of samovar that wrote it")?;
+        let (url, rest) = field(lines, "url ")?;
+        let (name, rest) = field(rest, "ref ")?;
+        let (is_public, rest) = match rest.strip_prefix("public\n") {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
+        let base = match rest {
+            "" => None,
+            rest => {
+                let (base, rest) = field(rest, "base ")?;
+                ensure!(rest.is_empty(), "it has more lines than expected");
+                Some(Base::parse(base)?)
+            }
+        };
+        Ok(Self {
+            url: url.to_owned(),
+            name: name
+                .parse()
+                .map_err(|_error| anyhow!("the name of the ref is invalid"))?,
+            is_public,
+            base,
+        })
+    }
+}
+
+impl Base {
+    /// Returns the state after a push or pull that ends now.
+    pub(super) fn now(generation: u64, snapshot: &Downloaded) -> Self {
+        Self {
+            generation,
+            manifest: snapshot.path.clone(),
+            nar_hash: snapshot.nar_hash,
+            synced_at: now(),
+        }
+    }
+
+    fn parse(line: &str) -> anyhow::Result<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [generation, manifest, nar_hash, synced_at] = words[..] else {
+            anyhow::bail!("the line of the base is malformed");
+        };
+        Ok(Self {
+            generation: generation.parse()?,
+            manifest: StorePath::from_base_name(manifest)?,
+            nar_hash: NarHash::parse_nixbase32(nar_hash.as_bytes())?,
+            synced_at: synced_at.parse()?,
+        })
+    }
+}
+
+/// Splits off a line that begins with a word.
+fn field<'a>(text: &'a str, word: &str) -> anyhow::Result<(&'a str, &'a str)> {
+    let rest = text
+        .strip_prefix(word)
+        .and_then(|rest| rest.split_once('\n'));
+    rest.with_context(|| format!("the line of {:?} is missing", word.trim_end()))
+}
+
+/// Returns whether a directory has the state of a workspace.
+pub(super) fn is_workspace(directory: &Path) -> bool {
+    state_file(directory).symlink_metadata().is_ok()
+}
+
+fn state_file(root: &Path) -> PathBuf {
+    root.join(STATE_DIRECTORY).join(STATE)
+}
+
+impl Workspace {
+    /// Finds the workspace that contains a directory.
+    pub(super) fn find(directory: &Path) -> anyhow::Result<Self> {
+        let start = directory
+            .canonicalize()
+            .with_context(|| format!("cannot open {directory:?}"))
+            .map_err(|error| Failed::Usage.because(error))?;
+        let root = start.ancestors().find(|one| is_workspace(one));
+        let root = root.ok_or_else(|| {
+            Failed::Usage.because(anyhow!(
+                "{start:?} is not in a workspace: change the directory, name one by --dir, or \
+                 create one by samovar workspace open REF DIR"
+            ))
+        })?;
+        Self::read(root)
+    }
+
+    /// Reads the state of the workspace with this root.
+    pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
+        let file = state_file(root);
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file:?}"))?;
+        let state = State::parse(&text).with_context(|| {
+            format!(
+                "{file:?} is damaged: remove it, then run samovar workspace open --adopt REF {}",
+                root.display()
+            )
+        })?;
+        Ok(Self {
+            root: root.to_owned(),
+            state,
+        })
+    }
+
+    /// Returns the path of a file in the state directory.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(STATE_DIRECTORY).join(name)
+    }
+
+    /// Returns the cache of the workspace, without credentials.
+    pub(super) fn remote(&self) -> anyhow::Result<Remote> {
+        Remote::of_cache(&self.state.url)
+    }
+
+    /// Returns the ref with the generation of the base, for messages.
+    pub(super) fn title(&self) -> String {
+        format!("{}@{}", self.state.name, self.state.generation())
+    }
+
+    /// Creates the state directory. Other users cannot read it.
+    pub(super) fn create_state_directory(&self) -> anyhow::Result<()> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let directory = self.path("");
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            created => created.with_context(|| format!("cannot create {directory:?}")),
+        }
+    }
+
+    /// Takes the lock of the workspace. Waits briefly for another command.
+    pub(super) fn lock(&mut self) -> anyhow::Result<Lock> {
+        let path = self.path(LOCK);
+        let context = || format!("cannot lock {path:?}");
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(context)?;
+        let started_at = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(error)) => return Err(error).with_context(context),
+                Err(TryLockError::WouldBlock) if started_at.elapsed() < LOCK_TIME => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let mut owner = String::new();
+                    file.read_to_string(&mut owner).unwrap_or_default();
+                    return Err(Failed::Unavailable.because(anyhow!(
+                        "another command changes {:?} (PID {}): wait for its end, then try again",
+                        self.root,
+                        owner.trim()
+                    )));
+                }
+            }
+        }
+        // The PID is for messages only.
+        file.set_len(0).unwrap_or_default();
+        file.rewind().unwrap_or_default();
+        writeln!(file, "{}", std::process::id()).unwrap_or_default();
+        // The other command may have changed the state.
+        if is_workspace(&self.root) {
+            *self = Self::read(&self.root)?;
+        }
+        Ok(Lock { _file: file })
+    }
+
+    /// Replaces the state. Base files to which it does not refer are removed.
+    pub(super) fn set_state(&mut self, state: State) -> anyhow::Result<()> {
+        self.write(STATE, state.text().as_bytes())?;
+        self.state = state;
+        self.remove_files(|name| {
+            name.starts_with(BASE) && Some(name) != self.base_name().as_deref()
+        });
+        Ok(())
+    }
+
+    /// Writes the base file of a snapshot, to which the state may refer afterwards.
+    pub(super) fn write_base(&self, snapshot: &Downloaded) -> anyhow::Result<()> {
+        self.write(&base_file(&snapshot.path), snapshot.text.as_bytes())
+    }
+
+    /// Removes the base file of a snapshot that is not the base.
+    pub(super) fn remove_base(&self, snapshot: &Downloaded) {
+        let file = base_file(&snapshot.path);
+        if self.base_name().as_ref() != Some(&file) {
+            // It is removed with the next change of the state.
+            fs::remove_file(self.path(&file)).unwrap_or_default();
+        }
+    }
+
+    /// Makes a snapshot the base if its base file exists: this workspace has pushed it, but did not
+    /// get the response. Returns whether it is the base now.
+    pub(super) fn adopt_base(
+        &mut self,
+        generation: u64,
+        manifest: &StorePath,
+    ) -> anyhow::Result<bool> {
+        let Ok(text) = fs::read_to_string(self.path(&base_file(manifest))) else {
+            return Ok(false);
+        };
+        let Ok(snapshot) = downloaded(manifest, text) else {
+            return Ok(false);
+        };
+        let state = State {
+            base: Some(Base::now(generation, &snapshot)),
+            ..self.state.clone()
+        };
+        self.set_state(state)?;
+        Ok(true)
+    }
+
+    fn base_name(&self) -> Option<String> {
+        self.state
+            .base
+            .as_ref()
+            .map(|base| base_file(&base.manifest))
+    }
+
+    /// Reads the snapshot on which the workspace is based.
+    pub(super) fn base(&self) -> anyhow::Result<Option<Downloaded>> {
+        let Some(base) = &self.state.base else {
+            return Ok(None);
+        };
+        let file = self.path(&base_file(&base.manifest));
+        let advice = || format!("{file:?} is missing or damaged: run samovar workspace repair");
+        let text = fs::read_to_string(&file).with_context(advice)?;
+        let snapshot = downloaded(&base.manifest, text).with_context(advice)?;
+        let is_intact = snapshot.nar_hash == base.nar_hash;
+        ensure!(is_intact, Failed::Unavailable.because(anyhow!(advice())));
+        Ok(Some(snapshot))
+    }
+
+    /// Removes the state of the workspace. Keeps files of others in the state directory.
+    pub(super) fn remove_state(&self) -> anyhow::Result<()> {
+        let file = self.path(STATE);
+        fs::remove_file(&file).with_context(|| format!("cannot remove {file:?}"))?;
+        self.remove_leftovers();
+        self.remove_files(|name| {
+            matches!(name, "index" | "clock" | LOCK) || name.starts_with(BASE)
+        });
+        // Ignore errors: the directory may contain files of others.
+        fs::remove_dir(self.path("")).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Removes what killed processes have left in the state directory. Returns the number of files.
+    pub(super) fn remove_leftovers(&self) -> usize {
+        let incoming = self.path(INCOMING);
+        let has_incoming = incoming.exists();
+        fs::remove_dir_all(incoming).unwrap_or_default();
+        let own = self.base_name();
+        let is_left = |name: &str| {
+            name.ends_with(TEMPORARY) || name.starts_with(BASE) && Some(name) != own.as_deref()
+        };
+        self.remove_files(is_left) + usize::from(has_incoming)
+    }
+
+    fn remove_files(&self, is_wanted: impl Fn(&str) -> bool) -> usize {
+        let entries = fs::read_dir(self.path("")).into_iter().flatten().flatten();
+        let removed = entries.filter(|entry| {
+            let name = entry.file_name();
+            name.to_str().is_some_and(&is_wanted) && fs::remove_file(entry.path()).is_ok()
+        });
+        removed.count()
+    }
+
+    /// Atomically replaces a file in the state directory, and writes it to stable storage.
+    fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let path = self.path(name);
+        let temporary = self.path(&format!("{name}.{}{TEMPORARY}", std::process::id()));
+        let written = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(self.path(""))?.sync_all()
+        };
+        written().map_err(|error| {
+            fs::remove_file(&temporary).unwrap_or_default();
+            Failed::Unavailable.because(anyhow!("cannot write {path:?}: {error}"))
+        })
+    }
+}
+
+fn base_file(manifest: &StorePath) -> String {
+    format!("{BASE}{}", manifest.hash_part())
+}
+
+/// Parses the text of a manifest.
+fn downloaded(path: &StorePath, text: String) -> anyhow::Result<Downloaded> {
+    Ok(Downloaded {
+        manifest: Manifest::parse(&text)?,
+        path: path.clone(),
+        nar_hash: NarHash::from_bytes(Sha256::digest(file_nar(text.as_bytes())).into()),
+        text,
+    })
+}
+
+/// Formats a path in one line, without control characters.
+pub(super) fn printable(path: &[u8]) -> String {
+    match std::str::from_utf8(path) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => format!("{:?}", Path::new(std::ffi::OsStr::from_bytes(path))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
+
+    fn state() -> State {
+        State {
+            url: "http://localhost:5000/a".to_owned(),
+            name: "mr/app \u{e4}".parse().unwrap(),
+            is_public: true,
+            base: Some(Base {
+                generation: 3,
+                manifest: StorePath::from_base_name(MANIFEST).unwrap(),
+                nar_hash: NarHash::from_bytes([7; 32]),
+                synced_at: 1_700_000_000,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_state_is_parsed_as_it_was_written() {
+        let mut state = state();
+        assert_eq!(State::parse(&state.text()).unwrap(), state);
+        state.base = None;
+        state.is_public = false;
+        assert_eq!(State::parse(&state.text()).unwrap(), state);
+    }
+
+    #[test]
+    fn a_truncated_state_is_refused_or_has_no_base() {
+        let state = state();
+        let text = state.text();
+        for len in (0..text.len()).filter(|len| text.is_char_boundary(*len)) {
+            if let Ok(parsed) = State::parse(&text[..len]) {
+                assert_eq!((parsed.base, parsed.name), (None, state.name.clone()));
+            }
+        }
+        assert!(State::parse(&format!("{text}x\n")).is_err());
+    }
+
+    #[test]
+    fn paths_are_printed_in_one_line() {
+        assert_eq!(printable("a/\u{e4} b".as_bytes()), "a/\u{e4} b");
+        assert_eq!(printable(b"a\nb"), "\"a\\nb\"");
+        assert_eq!(printable(b"a\xff"), "\"a\\xFF\"");
+    }
+}

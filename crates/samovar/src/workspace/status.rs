@@ -1,0 +1,196 @@
+//! `samovar workspace status`, `diff` and `log`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use samovar_storage::PinName;
+use samovar_workspace::diff::{Change, ChangeKind};
+use serde_json::json;
+
+use super::age;
+use super::local::{changes, counts, empty, read, summary, word};
+use super::open::newest;
+use super::state::{Workspace, printable};
+use crate::credentials::Sources;
+use crate::http::{Http, Patience};
+use crate::outcome::Failed;
+use crate::refs::{Generation, Refs};
+use crate::remote::Remote;
+use crate::token::date;
+
+/// Maximum wait for the server. The state of the files does not depend on it.
+const SERVER_TIME: Duration = Duration::from_secs(1);
+
+/// Requests the newest generation of a ref on another thread, without waiting longer than
+/// [`SERVER_TIME`].
+struct Query(mpsc::Receiver<anyhow::Result<Option<Generation>>>);
+
+impl Query {
+    fn start(remote: Remote, name: PinName) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let newest = Http::new(remote, Patience::QUERY)
+                .and_then(|http| newest(&Refs::new(&http), &name));
+            // Nobody may wait any more.
+            sender.send(newest).unwrap_or_default();
+        });
+        Self(receiver)
+    }
+
+    fn finish(self) -> anyhow::Result<Option<Generation>> {
+        let timeout = |_| Err(anyhow!("the server does not answer"));
+        self.0.recv_timeout(SERVER_TIME).unwrap_or_else(timeout)
+    }
+}
+
+/// Shows the state of a workspace. `is_offline`: no request is sent.
+///
+/// # Errors
+///
+/// The files or the state cannot be read. An unreachable server is not an error.
+pub(super) fn status(
+    workspace: &Workspace,
+    sources: &Sources,
+    is_offline: bool,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let query = match is_offline {
+        true => None,
+        false => {
+            let mut remote = workspace.remote()?;
+            let authorized = sources.authorize(&mut remote);
+            authorized.map_err(|error| Failed::Usage.because(error))?;
+            Some(Query::start(remote, workspace.state.name.clone()))
+        }
+    };
+    let changes = local_changes(workspace)?;
+    let newest = query.map(Query::finish);
+    let code = exit_code(&changes);
+    let state = &workspace.state;
+    if is_json {
+        let reachable = newest.as_ref().map(Result::is_ok);
+        let newest = newest.and_then(|newest| newest.ok().flatten());
+        let document = json!({
+            "directory": workspace.root.to_string_lossy(),
+            "url": state.url,
+            "ref": state.name.as_str(),
+            "generation": state.generation(),
+            "newestGeneration": newest.map(|newest| newest.number),
+            "isServerReachable": reachable,
+            "lastSync": state.base.as_ref().map(|base| base.synced_at),
+            "isClean": changes.is_empty(),
+            "changes": counts(&changes),
+        });
+        writeln!(out, "{document}")?;
+        return Ok(code);
+    }
+    let since = match &state.base {
+        Some(base) => format!("last push or pull: {}", age(base.synced_at)),
+        None => "nothing was pushed yet".to_owned(),
+    };
+    writeln!(
+        out,
+        "{} in {:?}: {}; {since}",
+        workspace.title(),
+        workspace.root,
+        summary(&changes)
+    )?;
+    match newest {
+        None => {}
+        Some(Err(error)) => writeln!(out, "the newest generation is not known: {error:#}")?,
+        Some(Ok(None)) if state.base.is_none() => {}
+        Some(Ok(None)) => writeln!(out, "the server has no ref {} any more", state.name)?,
+        Some(Ok(Some(newest))) if newest.number == state.generation() => {}
+        Some(Ok(Some(newest))) => writeln!(
+            out,
+            "the server has generation {}, pushed by {}: run samovar workspace pull",
+            newest.number,
+            printable(
+                newest
+                    .host
+                    .as_deref()
+                    .unwrap_or("an unknown machine")
+                    .as_bytes()
+            )
+        )?,
+    }
+    Ok(code)
+}
+
+/// Lists the paths that differ from the base.
+///
+/// # Errors
+///
+/// The files or the state cannot be read.
+pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let scanned = read(workspace)?;
+    let changes = changes(&base, &scanned.entries);
+    for change in &changes {
+        let path = printable(&change.path);
+        match (change.kind, change.old) {
+            (ChangeKind::Renamed, Some(old)) => {
+                let old = printable(&base.path(old));
+                writeln!(out, "{:8} {old} -> {path}", word(change.kind))?;
+            }
+            _ => writeln!(out, "{:8} {path}", word(change.kind))?,
+        }
+    }
+    if !changes.is_empty() {
+        writeln!(out, "{}", summary(&changes))?;
+    }
+    Ok(exit_code(&changes))
+}
+
+fn local_changes(workspace: &Workspace) -> anyhow::Result<Vec<Change>> {
+    let scanned = read(workspace)?;
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    Ok(changes(&base, &scanned.entries))
+}
+
+fn exit_code(changes: &[Change]) -> ExitCode {
+    match changes.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Lists the generations of the ref, with a mark at the one on which the files are based.
+///
+/// # Errors
+///
+/// The cache is unavailable, or the ref does not exist.
+pub(super) fn log(
+    workspace: &Workspace,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let mut remote = workspace.remote()?;
+    let authorized = sources.authorize(&mut remote);
+    authorized.map_err(|error| Failed::Usage.because(error))?;
+    let refs = Refs::new(&Http::new(remote, Patience::SETUP)?);
+    let log = refs.get(&workspace.state.name)?.ok_or_else(|| {
+        Failed::Refused.because(anyhow!(
+            "the ref {} does not exist: samovar workspace push creates it",
+            workspace.state.name
+        ))
+    })?;
+    writeln!(out, "  GENERATION CREATED    HOST             MESSAGE")?;
+    for one in log.generations {
+        let is_base = one.number == workspace.state.generation();
+        let mark = if is_base { '*' } else { ' ' };
+        let host = printable(one.host.as_deref().unwrap_or("-").as_bytes());
+        let message = printable(one.message.as_deref().unwrap_or_default().as_bytes());
+        let created = date(one.created_at);
+        let line = format!("{mark} {:>10} {created:10} {host:16} {message}", one.number);
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! A private cache, and workstations with workspaces of its refs.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use testkit::process::{finish, output};
+
+use crate::support::samovar;
+use crate::support_uploads::{Running, Site};
+
+/// A private cache, and a token with all rights.
+pub(crate) struct Home {
+    pub(crate) site: Site,
+    pub(crate) server: Running,
+    pub(crate) token: String,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self::with("")
+    }
+
+    /// Starts a server with these options besides.
+    pub(crate) fn with(options: &str) -> Self {
+        let site = Site::new();
+        // Nobody can read the cache without a token.
+        site.configure_empty(&format!("access.networks = [\"192.0.2.0/24\"]\n{options}"));
+        let server = site.start();
+        let token = site.token(&["--rights", "read,push,pin"]);
+        Self {
+            site,
+            server,
+            token,
+        }
+    }
+
+    /// Returns the path of a directory for tests.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        self.site.dir().join(name)
+    }
+
+    /// Returns `samovar workspace` with these arguments and the token.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = samovar();
+        command.arg("workspace").args(arguments);
+        command.env("SAMOVAR_CACHE", self.server.url());
+        command.env("SAMOVAR_TOKEN", &self.token);
+        command.env("XDG_STATE_HOME", self.dir("state"));
+        command
+    }
+
+    /// Returns the command for the workspace in a directory.
+    pub(crate) fn command_in(&self, directory: &Path, arguments: &[&str]) -> Command {
+        let mut command = self.command(arguments);
+        command.current_dir(directory);
+        command
+    }
+
+    /// Opens a workspace. Returns its directory.
+    #[track_caller]
+    pub(crate) fn open(&self, name: &str, directory: &str) -> PathBuf {
+        let directory = self.dir(directory);
+        output(self.command(&["open", name]).arg(&directory));
+        directory
+    }
+
+    /// Runs a command that must succeed in a workspace. Returns its output.
+    #[track_caller]
+    pub(crate) fn run(&self, directory: &Path, arguments: &[&str]) -> String {
+        output(&mut self.command_in(directory, arguments))
+    }
+
+    /// Runs a command that must exit with this code. Returns standard output and standard error.
+    #[track_caller]
+    pub(crate) fn exits(&self, directory: &Path, arguments: &[&str], code: i32) -> String {
+        exits(&mut self.command_in(directory, arguments), code)
+    }
+
+    /// Runs `push` in a workspace. Returns the generation.
+    #[track_caller]
+    pub(crate) fn push(&self, directory: &Path) -> u64 {
+        let text = self.run(directory, &["push", "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        report["generation"].as_u64().unwrap()
+    }
+
+    /// Asserts that a workspace has no unpushed changes.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self, directory: &Path) {
+        self.exits(directory, &["status", "--offline"], 0);
+    }
+}
+
+/// Runs a command that must exit with this code. Returns standard output and standard error.
+#[track_caller]
+pub(crate) fn exits(command: &mut Command, code: i32) -> String {
+    let found = finish(command);
+    let text = String::from_utf8_lossy(&[found.stdout, found.stderr].concat()).into_owned();
+    assert_eq!(found.status.code(), Some(code), "{text}");
+    text
+}
+
+/// Asserts that a text contains another one.
+#[track_caller]
+pub(crate) fn assert_has(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in {text:?}");
+}
+
+/// Writes a file, after creating its directory.
+pub(crate) fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) {
+    let path = directory.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+pub(crate) fn read(directory: &Path, name: &str) -> String {
+    fs::read_to_string(directory.join(name)).unwrap()
+}
+
+/// Returns the entries below a directory without `.samovar`: contents of files, and targets of
+/// links with an arrow before them.
+pub(crate) fn tree(directory: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut entries = BTreeMap::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(parent) = pending.pop() {
+        for entry in fs::read_dir(&parent).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(directory).unwrap().as_os_str();
+            if name == OsStr::new(".samovar") {
+                continue;
+            }
+            let kind = path.symlink_metadata().unwrap().file_type();
+            let value = if kind.is_symlink() {
+                let target = fs::read_link(&path).unwrap().into_os_string();
+                [b"-> ", &target.into_vec()[..]].concat()
+            } else if kind.is_dir() {
+                pending.push(path.clone());
+                b"/".to_vec()
+            } else {
+                fs::read(&path).unwrap()
+            };
+            entries.insert(name.as_bytes().to_vec(), value);
+        }
+    }
+    entries
+}
