@@ -15,7 +15,7 @@ use crate::scan::{FileState, Scanned};
 
 /// Maximum number of open directories, besides the root. Several readers together must stay far
 /// below 64 descriptors.
-const OPEN_COUNT_MAX: usize = 4;
+const OPEN_COUNT_MAX: usize = 3;
 
 /// Opens and reads the files of a scanned tree. Never follows a symbolic link. Fastest in the order
 /// of the entries, because it keeps the current directories open.
@@ -148,15 +148,15 @@ impl<'a> Files<'a> {
             at = list.get(at).map_or(base, |entry| entry.parent);
         }
         for at in missing.into_iter().rev() {
+            if self.open.len() == OPEN_COUNT_MAX {
+                self.open.remove(0);
+            }
             let parent = self.open.last().map_or(&self.root, |(_, parent)| parent);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let name = list.get(at).map(|entry| &*entry.name).unwrap_or_default();
             let opened = rustix::fs::openat(parent, name, flags, Mode::empty());
             let opened =
                 opened.map_err(|errno| ReadError::of_call(self.scanned.path(at), errno))?;
-            if self.open.len() == OPEN_COUNT_MAX {
-                self.open.remove(0);
-            }
             self.open.push((at, opened));
         }
         let innermost = self.open.last().map_or(&self.root, |(_, last)| last);

@@ -26,6 +26,7 @@
 use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -132,7 +133,10 @@ impl Index {
     pub fn write(&self, root: &Path) -> io::Result<()> {
         // Two commands at the same time write different files.
         let temporary = path(root).with_extension(format!("{}.tmp", std::process::id()));
-        let mut file = fs::File::create(&temporary)?;
+        let mut options = fs::File::options();
+        // Names and digests of private files are private too.
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&temporary)?;
         let written = file.write_all(&self.encode());
         let renamed = written.and_then(|()| fs::rename(&temporary, path(root)));
         if renamed.is_err() {

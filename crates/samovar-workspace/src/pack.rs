@@ -14,7 +14,7 @@
 //! | --- | --- | --- |
 //! | length of a piece | 256 KiB | fits into the processor's cache |
 //! | pieces ahead of the consumer | 8 MiB | hides the latency of a disk |
-//! | open files and directories per thread | 7 | works with 64 descriptors |
+//! | open files and directories per thread | 5 | works with 64 descriptors |
 //! | threads | 8 | more do not help: one thread computes the hash of the NAR |
 
 use std::io::{self, Read};

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{CWD, FileType, Mode};
 use samovar_store::Tree;
 use samovar_workspace::pack::{hash, hash_latest};
 use samovar_workspace::{
@@ -282,7 +282,7 @@ fn a_file_that_becomes_a_fifo_a_link_or_a_directory_is_refused() {
     });
     check_change(|file| {
         replace(file);
-        drop(std::os::unix::net::UnixListener::bind(file).unwrap());
+        rustix::fs::mknodat(CWD, file, FileType::Socket, Mode::RUSR, 0).unwrap();
     });
 }
 
@@ -409,6 +409,8 @@ fn an_unchanged_file_keeps_its_digest() {
         Index::read(&root).unwrap().unwrap().encode(),
         index.encode()
     );
+    let mode = fs::metadata(root.join(".samovar/index")).unwrap().mode();
+    assert_eq!(mode & 0o077, 0, "names of private files");
     wait_for_tick(&root.join("d"), dir.path());
     fs::remove_file(root.join("a/x")).unwrap();
     fs::write(root.join("a/x"), "X").unwrap();
