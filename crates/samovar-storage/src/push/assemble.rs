@@ -51,7 +51,7 @@ pub enum AssembleError {
     /// The base is not stored, or the client may not use it.
     #[error("there is no base NAR with the hash {0} that this token may use: upload the whole NAR")]
     NoBase(NarHash),
-    /// The file of the base cannot be decompressed.
+    /// The file of the base has another hash, or cannot be decompressed.
     #[error("the file of the base NAR is damaged: upload the whole NAR")]
     Damaged,
     /// The base can only be read from start to end.
@@ -145,6 +145,7 @@ impl Push<'_> {
         base_size: u64,
         source: &mut dyn Read,
     ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
+        base.verify()?;
         let storage = &*self.cache.storage;
         let work_max = base_size
             .saturating_mul(WORK_FACTOR)

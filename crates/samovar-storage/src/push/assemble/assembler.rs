@@ -84,9 +84,6 @@ impl<'a, 'b> Assembler<'a, 'b> {
         copy_max: u64,
         check_len: &'a dyn Fn(u64) -> Result<(), Refusal>,
     ) -> Result<Self, PushError> {
-        let mut compressor = Compressor::new(LEVEL).map_err(compressing)?;
-        // The checksums reveal damage of a file that is the base of another one.
-        compressor.include_checksum(true).map_err(compressing)?;
         Ok(Self {
             recipe: recipe::Reader::new(BufReader::with_capacity(BUFFER_LEN, recipe)),
             base,
@@ -100,7 +97,7 @@ impl<'a, 'b> Assembler<'a, 'b> {
             out_start: 0,
             len: 0,
             table: SeekTable::default(),
-            compressor,
+            compressor: Compressor::new(LEVEL).map_err(compressing)?,
             failure: None,
         })
     }

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt as _;
 
 use samovar_nix::narinfo::Compression;
+use sha2::{Digest as _, Sha256};
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe::compress_bound;
 
@@ -27,6 +28,9 @@ const COPIED_LEN_MAX: usize = 2 << 20;
 /// Maximum number of frames of a base in which pieces can be found. More are only found in files
 /// with very short frames.
 const FRAME_COUNT_MAX: usize = 1 << 18;
+
+/// Length of the pieces in which a file is hashed, in bytes.
+const PIECE_LEN: usize = 128 << 10;
 
 /// Maximum length of a zstd frame's header, in bytes.
 const HEADER_LEN_MAX: usize = 18;
@@ -108,6 +112,27 @@ impl Source {
             },
         };
         Self { nar, file, form }
+    }
+
+    /// Checks the SHA-256 of the file. Without this, damage of the file could become part of the new
+    /// NAR, because the client may not know the hash of that NAR.
+    pub(super) fn verify(&self) -> Result<(), PushError> {
+        let mut hasher = Sha256::new();
+        let mut piece = vec![0; PIECE_LEN];
+        let mut offset = 0;
+        loop {
+            match self.file.read_at(&mut piece, offset).map_err(of_read)? {
+                0 => break,
+                len => {
+                    hasher.update(&piece[..len]);
+                    offset += len as u64;
+                }
+            }
+        }
+        match hasher.finalize()[..] == self.nar.file_hash {
+            true => Ok(()),
+            false => Err(AssembleError::Damaged.into()),
+        }
     }
 
     /// Returns the memory for decompressing the base, in bytes, besides that for the content of a
