@@ -13,7 +13,8 @@ use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::push::recipe::RecipeError;
 use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_COUNT_MAX, WireError};
 use samovar_storage::push::{
-    Answer, AssembleError, Missing, PartError, PushError, PushId, parse_sha256,
+    Answer, AssembleError, Missing, PartError, PushError, PushId, RECIPE_WINDOW_LOG,
+    RECIPE_WINDOW_LOG_MAX, parse_sha256,
 };
 use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
@@ -227,10 +228,21 @@ impl Uploads {
         let base = base.ok_or_else(|| {
             bad_request("the URL needs the parameter base: the hash of a NAR, 52 characters")
         })?;
+        let window_log = match parameter(request.head(), "window") {
+            None => RECIPE_WINDOW_LOG,
+            Some(text) => small_number(text)
+                .filter(|log| (10..=RECIPE_WINDOW_LOG_MAX).contains(log))
+                .ok_or_else(|| {
+                    bad_request(&format!(
+                        "the parameter window is the power of two of the zstd window, 10 to \
+                         {RECIPE_WINDOW_LOG_MAX}"
+                    ))
+                })?,
+        };
         let push = self.stored.push(token, id)?;
         let body = SharedBody::new(request.reader());
         let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        let (nar_hash, nar_size) = push.assemble(&base, &mut &body, &mut admitted)?;
+        let (nar_hash, nar_size) = push.assemble(&base, window_log, &mut &body, &mut admitted)?;
         Ok(Response::text(
             Status::OK,
             format!("kept {} {nar_size}\nend 1\n", nixbase32(&nar_hash)),

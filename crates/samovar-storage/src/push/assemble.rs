@@ -28,8 +28,16 @@ use self::base::Source;
 /// Minimum content length of a frame, in bytes, except for the last one of a file.
 const FRAME_LEN_MIN: usize = 256 << 10;
 
-/// Maximum window of the compressed recipe, as a power of two: 8 MiB, as of `zstd -19`.
-const RECIPE_WINDOW_LOG_MAX: u32 = 23;
+/// Maximum window of the compressed recipe, as a power of two, unless the client asks for a larger
+/// one: 8 MiB, as of `zstd -19`.
+pub const RECIPE_WINDOW_LOG: u32 = 23;
+
+/// Largest window of a compressed recipe that a client may ask for, as a power of two: 128 MiB, as
+/// of `zstd --long`.
+pub const RECIPE_WINDOW_LOG_MAX: u32 = 27;
+
+/// Maximum memory of all windows, in bytes: that of a single NAR with the largest window.
+const WINDOWS_LEN_MAX: u64 = 136 << 20;
 
 /// Memory for verifying the new file, in bytes: the maximum window of its frames.
 const VERIFY_MEMORY: u64 = 8 << 20;
@@ -71,6 +79,12 @@ pub enum AssembleError {
          times the base NAR: upload the whole NAR"
     )]
     Work,
+    /// The windows of the recipe and of the base together are too large.
+    #[error(
+        "the windows of the recipe and of the base NAR need more than {} MiB: upload the whole NAR",
+        WINDOWS_LEN_MAX >> 20
+    )]
+    Windows,
     /// A NAR is being assembled from the same base in the same push.
     #[error("this push assembles another NAR from this base: repeat the request later")]
     InProgress,
@@ -95,6 +109,8 @@ pub enum AssembleError {
 impl Push<'_> {
     /// Receives a recipe compressed with zstd, assembles its NAR, and verifies it. When this
     /// returns, the NAR is stored durably. Returns the hash of the NAR, and its length in bytes.
+    /// `window_log`: maximum window of the recipe, as a power of two, at most
+    /// [`RECIPE_WINDOW_LOG_MAX`].
     ///
     /// # Errors
     ///
@@ -102,6 +118,7 @@ impl Push<'_> {
     pub fn assemble(
         &self,
         base: &NarHash,
+        window_log: u32,
         source: &mut dyn Read,
         memory: &mut dyn Memory,
     ) -> Result<(NarHash, u64), PushError> {
@@ -115,12 +132,14 @@ impl Push<'_> {
         let index = storage.metadata.frames(nar.id)?;
         let base_size = nar.nar_size;
         let base = Source::new(nar, file, index.as_deref());
-        let needed = base.window_len(&storage.limits)?
-            + (1 << RECIPE_WINDOW_LOG_MAX)
-            + VERIFY_MEMORY
-            + BUFFER_MEMORY;
+        let window_log = window_log.min(RECIPE_WINDOW_LOG_MAX);
+        let windows_len = base.window_len(&storage.limits)? + (1 << window_log);
+        if windows_len > WINDOWS_LEN_MAX {
+            return Err(AssembleError::Windows.into());
+        }
+        let needed = windows_len + VERIFY_MEMORY + BUFFER_MEMORY;
         memory.reserve(needed).map_err(PutError::from)?;
-        let outcome = self.receive_recipe(base, base_size, source);
+        let outcome = self.receive_recipe(base, base_size, window_log, source);
         match &outcome {
             Ok(_) => storage.counters.accept(Kind::Nar, 1),
             Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),
@@ -143,6 +162,7 @@ impl Push<'_> {
         &self,
         base: Source,
         base_size: u64,
+        window_log: u32,
         source: &mut dyn Read,
     ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
         base.verify()?;
@@ -153,7 +173,7 @@ impl Push<'_> {
         let used = self.cache.used_of_quota()?;
         let check_len = |len: u64| self.cache.check_quota(used, len);
         let recipe_limits = Limits {
-            zstd_window_log_max: RECIPE_WINDOW_LOG_MAX,
+            zstd_window_log_max: window_log,
             ..Limits::default()
         };
         let convert = |failure| match failure {
@@ -168,7 +188,7 @@ impl Push<'_> {
             &mut source,
             Compression::Zstd,
             &recipe_limits,
-            &mut Granted(1 << RECIPE_WINDOW_LOG_MAX),
+            &mut Granted(1 << window_log),
             &convert,
             |recipe| {
                 base.open(&storage.limits, work_max, |base| {

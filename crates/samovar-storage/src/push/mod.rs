@@ -38,7 +38,7 @@ use crate::token::Token;
 
 use self::wire::OpenLine;
 
-pub use assemble::AssembleError;
+pub use assemble::{AssembleError, RECIPE_WINDOW_LOG, RECIPE_WINDOW_LOG_MAX};
 pub use pack::PackOutcome;
 pub use parts::{PartError, PartKey, parse_sha256};
 pub use publish::Missing;

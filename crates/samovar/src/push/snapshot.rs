@@ -259,7 +259,11 @@ impl Upload<'_> {
             return Ok(None);
         }
         let base = wire::nar_hash_text(base);
-        let url = format!("/{}/assemble?base={base}", recipes.opened.push_id);
+        let window = match delta.literal_len() >= LONG_LEN_MIN {
+            true => format!("&window={WINDOW_LOG_MAX}"),
+            false => String::new(),
+        };
+        let url = format!("/{}/assemble?base={base}{window}", recipes.opened.push_id);
         let (response, text) = answer(|| self.protocol.post(&url, &body))?;
         recipes.sent_len += body.len() as u64;
         match (response.status().as_u16(), text) {
@@ -268,7 +272,7 @@ impl Upload<'_> {
                 hash.map(Some)
                     .with_context(|| format!("invalid answer from {}", self.protocol.url(&url)))
             }
-            (404 | 405 | 409 | 413 | 422, _) => Ok(None),
+            (400 | 404 | 405 | 409 | 413 | 422, _) => Ok(None),
             _ => Err(self.protocol.refused("a recipe", response)),
         }
     }
