@@ -214,6 +214,8 @@ impl<'a> Base<'a> {
 struct Finder<'a> {
     base: &'a Base<'a>,
     walk: Walk<'a, 2>,
+    /// Index in the base of the last entry whose path does not follow that of the last file.
+    position: usize,
     /// Number of the file after the last match.
     expected: usize,
     /// Number of files since the last match.
@@ -227,6 +229,7 @@ impl<'a> Finder<'a> {
         Self {
             base,
             walk: Walk::new([base.entries, new]),
+            position: 0,
             expected: 0,
             skipped: 0,
             by_digest: None,
@@ -242,10 +245,19 @@ impl<'a> Finder<'a> {
         digest: Option<&[u8; 32]>,
         gap: &[u8],
     ) -> Option<usize> {
-        let pair = self.walk.find(|[_, new]| *new == Some(index));
-        let same_path = pair.and_then(|[base, _]| base).and_then(|base| {
+        let mut same_path = None;
+        for [in_base, in_new] in self.walk.by_ref() {
+            if in_new == Some(index) {
+                same_path = in_base;
+            }
+            self.position = in_base.unwrap_or(self.position);
+            if in_new == Some(index) {
+                break;
+            }
+        }
+        let same_path = same_path.and_then(|entry| {
             let files = &self.base.files;
-            files.binary_search_by_key(&base, |file| file.index).ok()
+            files.binary_search_by_key(&entry, |file| file.index).ok()
         });
         let base = self.base;
         let is_match = |number: &usize| {
@@ -272,11 +284,10 @@ impl<'a> Finder<'a> {
         found
     }
 
-    /// Returns the number of the base's gap that probably precedes the last file, which was not
-    /// found.
+    /// Returns the number of the base's gap at the path of the last file.
     fn near(&self) -> usize {
-        let number = self.expected + self.skipped.saturating_sub(1);
-        number.min(self.base.files.len())
+        let files = &self.base.files;
+        files.partition_point(|file| file.index < self.position)
     }
 
     fn by_digest(&mut self) -> &HashMap<&'a [u8; 32], usize> {

@@ -202,6 +202,28 @@ fn changed_links_among_many_are_literal_alone() {
 }
 
 #[test]
+fn files_added_among_many_links_are_literal_alone() {
+    let tree = |has_files: bool| {
+        let mut tree = Builder::new(0o755, Mtime::default());
+        for number in 0..2000 {
+            let name = format!("{number:05}");
+            tree.symlink(name.as_bytes(), Mtime::default(), b"/target")
+                .unwrap();
+            if has_files && number % 100 == 50 {
+                file(&mut tree, &format!("{number:05}-new"), name.as_bytes());
+            }
+            if number > 1990 {
+                file(&mut tree, &format!("{number:05}-old"), b"old");
+            }
+        }
+        tree.leave().unwrap();
+        tree.finish().unwrap()
+    };
+    let delta = Delta::of_trees(&tree(false), &tree(true));
+    assert!(delta.literal_len() < 20 * 250, "{}", delta.literal_len());
+}
+
+#[test]
 fn a_text_is_copied_by_lines() {
     let line = |number: usize| format!("f 644 1700000000 {number} {:0>43} name\n", number * 7919);
     let lines = |numbers: &[usize]| -> Vec<u8> {
