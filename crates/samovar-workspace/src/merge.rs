@@ -30,10 +30,12 @@
 //! * **Time**: that of the side whose contents are taken. If neither side changed the contents:
 //!   theirs, unless ours has another time than the base. A changed time does not count as a change.
 //! * Files whose digest is not known count as changed.
+//! * [`STATE_DIRECTORY`] in the root is never changed.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::entries::{Entries, Entry, Kind, Mtime};
+use crate::scan::STATE_DIRECTORY;
 use crate::walk::Walk;
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ enum Decision {
     Take,
     /// Ours stays, and theirs is copied.
     Conflict,
-    /// A directory above is in conflict: nothing happens here.
+    /// Nothing happens here: the path is excluded, or a directory above is in conflict.
     Skip,
 }
 
@@ -186,6 +188,12 @@ impl<'a> Node<'a> {
 
     fn theirs(&self) -> Option<&'a Entry> {
         self.theirs.map(|(_, entry)| entry)
+    }
+
+    /// Returns whether the path is that of a workspace's state, which no snapshot should have.
+    fn is_state_directory(&self) -> bool {
+        let entry = self.base.or(self.ours()).or(self.theirs());
+        entry.is_some_and(|entry| entry.parent == 0 && *entry.name == *STATE_DIRECTORY.as_bytes())
     }
 
     /// Applies the table of the module. The entries below must be decided.
@@ -287,8 +295,10 @@ impl Merge<'_> {
             self.nodes[number].decision = decision;
         }
         for number in 1..self.nodes.len() {
-            let parent = self.nodes[number].parent;
-            if let Decision::Conflict | Decision::Skip = self.nodes[parent].decision {
+            let node = &self.nodes[number];
+            let parent = self.nodes[node.parent].decision;
+            let is_copied = matches!(parent, Decision::Conflict | Decision::Skip);
+            if is_copied || node.is_state_directory() {
                 self.nodes[number].decision = Decision::Skip;
             }
         }

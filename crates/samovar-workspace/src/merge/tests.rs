@@ -267,6 +267,16 @@ fn a_file_of_ours_without_a_digest_is_never_replaced() {
     ));
 }
 
+#[test]
+fn the_state_of_the_workspace_is_not_changed() {
+    let state = [".samovar/", ".samovar/index=1", "x/", "x/.samovar=1"];
+    let without = ["x/"];
+    assert_merged(&[], &[], &state[..2], &[]);
+    assert_merged(&state[..2], &state[..2], &[], &state[..2]);
+    assert_merged(&without, &without, &state, &state[2..]);
+    assert_merged(&[], &state[..2], &[".samovar=2"], &state[..2]);
+}
+
 /// Returns the names of conflict copies of files with these names in the root.
 fn copies(files: &[&[u8]], others: &[&[u8]], label: &str) -> Vec<Vec<u8>> {
     let tree = |contents: &str| {
@@ -369,10 +379,9 @@ fn assert_properties(base: &Tree, ours: &Tree, theirs: &Tree) -> Result<(), Test
     for path in merged.0.keys().filter(|path| !path.is_empty()) {
         prop_assert_eq!(&merged.0[&path[..path.len() - 1]].data, &Data::Directory);
     }
-    // The merge is complete: merged again, theirs changes nothing.
+    // A pull that is cut off after the last action can be repeated.
     if conflicts.is_empty() {
-        let again = self::actions(theirs, &merged, theirs);
-        prop_assert_eq!(again, []);
+        prop_assert_eq!(self::actions(base, &merged, theirs), []);
     }
     Ok(())
 }
