@@ -1,15 +1,19 @@
-//! [`PinWatch`]: requests that wait for a change of a pin.
+//! [`PinWatch`]: requests that wait for a change of a pin, and sockets that follow all pins of a
+//! cache.
 //!
 //! # Theory of operation
 //!
-//! A waiting request occupies no worker: its response is deferred. While requests wait, one thread
-//! compares the newest generations in the database with those that the requests know. It does so
-//! when a request of this process has changed a pin, and every [`POLL_TIME`], because other
-//! processes change pins, too: `samovar pin`, and the other process of a zero-downtime upgrade. The
-//! thread ends when no request waits.
+//! A waiting request occupies no worker: its response is deferred. While there are waiting requests
+//! or sockets, one thread compares the newest generations in the database with those that the
+//! requests know, and with those that were last sent to the sockets. It does so when a request of
+//! this process has changed a pin, and every [`POLL_TIME`], because other processes change pins,
+//! too: `samovar pin`, and the other process of a zero-downtime upgrade. Otherwise the thread ends.
 //!
-//! No change is missed. A request notes the number of changes so far, reads the pin, and then
-//! starts to wait. If the number has changed meanwhile, the thread reads the database again.
+//! No change is missed. A request notes the number of changes so far, reads the pins, and then
+//! starts to wait or to follow. If the number has changed meanwhile, the thread reads the database
+//! again.
+
+mod follower;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,21 +21,25 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use samovar_http::ws::CloseCode;
 use samovar_http::{Responder, Response};
 use samovar_storage::StoredCache;
+
+pub(crate) use self::follower::Follower;
 
 use crate::sync::{Locked, unpoisoned};
 
 /// Time between two reads of the database for changes by other processes.
 const POLL_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum number of waiting requests.
-pub(crate) const WAITER_COUNT_MAX: usize = 4096;
+/// Maximum number of waiting requests and sockets together.
+pub(crate) const COUNT_MAX: usize = 4096;
 
-/// Maximum number of waiting requests with one token.
-pub(crate) const TOKEN_WAITER_COUNT_MAX: usize = 256;
+/// Maximum number of waiting requests and sockets with one token.
+pub(crate) const TOKEN_COUNT_MAX: usize = 256;
 
-/// The requests that wait for a change of a pin, for all caches of a server.
+/// The requests that wait for a change of a pin, and the sockets that follow pins, for all caches
+/// of a server.
 #[derive(Default)]
 pub(crate) struct PinWatch {
     state: Mutex<State>,
@@ -41,6 +49,9 @@ pub(crate) struct PinWatch {
 #[derive(Default)]
 struct State {
     waiters: Vec<(Waiter, Responder)>,
+    followers: Vec<Follower>,
+    /// The newest generations that the followers of each cache know, by name of the cache.
+    known: HashMap<String, Generations>,
     /// Number of changes of pins by this process.
     change_count: u64,
     /// Whether pins may have changed since the last read of the database.
@@ -73,17 +84,20 @@ pub(crate) trait Question: Send {
     fn unchanged(&self) -> Response;
 }
 
-/// Reason why a request cannot wait.
+/// Reason why a request cannot wait, or a socket cannot follow pins.
 #[derive(Debug)]
 pub(crate) enum WaitError {
-    /// Too many requests wait.
+    /// Too many requests wait, or too many sockets follow pins.
     TooMany,
     /// The thread cannot be started.
     Thread(io::Error),
 }
 
 /// The newest generation of each pin of a cache, by name.
-type Generations = HashMap<String, i64>;
+pub(crate) type Generations = HashMap<String, i64>;
+
+/// The name of a pin that has changed, and its newest generation, or 0 if the pin was removed.
+pub(crate) type Change = (String, i64);
 
 impl PinWatch {
     /// Returns the number of changes so far. A request calls this before it reads the pin.
@@ -120,6 +134,32 @@ impl PinWatch {
         Ok(response)
     }
 
+    /// Makes a socket follow the pins of its cache. `generations`: the newest generations that were
+    /// read after `change_count` was noted.
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        follower: Follower,
+        generations: Generations,
+        change_count: u64,
+    ) -> Result<(), WaitError> {
+        let mut state = self.state.locked();
+        if state.is_closed {
+            // The engine closes the socket.
+            return Ok(());
+        }
+        if state.is_full(follower.token.id) {
+            return Err(WaitError::TooMany);
+        }
+        self.start(&mut state).map_err(WaitError::Thread)?;
+        state.is_due |= state.change_count != change_count;
+        // With older generations of another follower, this one gets more messages, but misses none.
+        let name = follower.stored.name().to_owned();
+        state.known.entry(name).or_insert(generations);
+        state.followers.push(follower);
+        self.changed.notify_one();
+        Ok(())
+    }
+
     /// Starts the thread unless it runs.
     fn start(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         if !state.is_running {
@@ -132,19 +172,30 @@ impl PinWatch {
         Ok(())
     }
 
-    /// Answers all waiting requests as unchanged. Their clients send them again, and the new ones
-    /// are subject to the present configuration.
+    /// Answers all waiting requests as unchanged, and closes all sockets. Their clients send them
+    /// again, and the new ones are subject to the present configuration.
     pub(crate) fn release(&self) {
-        let waiters = std::mem::take(&mut self.state.locked().waiters);
+        let mut state = self.state.locked();
+        let waiters = std::mem::take(&mut state.waiters);
+        let followers = std::mem::take(&mut state.followers);
+        drop(state);
         self.changed.notify_one();
         for (waiter, responder) in waiters {
             responder.respond(waiter.question.unchanged());
         }
+        for follower in followers {
+            let reason = "the configuration was reloaded";
+            follower.socket.close(CloseCode::RESTART, reason);
+        }
     }
 
-    /// Answers all waiting requests, and from now on each further one at once.
+    /// Answers all waiting requests, and from now on each further one at once. The engine closes
+    /// the sockets.
     pub(crate) fn close(&self) {
-        self.state.locked().is_closed = true;
+        let mut state = self.state.locked();
+        state.is_closed = true;
+        state.followers.clear();
+        drop(state);
         self.release();
     }
 
@@ -159,7 +210,7 @@ impl PinWatch {
     }
 
     /// Waits until the database must be read, and answers requests whose time is over meanwhile.
-    /// Returns `false` if the thread must end, because no request waits.
+    /// Returns `false` if the thread must end, because there are neither requests nor sockets.
     fn await_poll(&self, polled_at: Instant) -> bool {
         let poll_at = polled_at + POLL_TIME;
         let mut state = self.state.locked();
@@ -168,24 +219,34 @@ impl PinWatch {
             for (waiter, responder) in state.take(|waiter| waiter.deadline <= now) {
                 responder.respond(waiter.question.unchanged());
             }
-            let deadlines = state.waiters.iter().map(|(waiter, _)| waiter.deadline);
-            let Some(deadline) = deadlines.min() else {
-                state.is_running = false;
-                return false;
-            };
-            if state.is_due || now >= poll_at {
-                state.is_due = false;
+            let is_due = state.is_due || now >= poll_at;
+            if is_due {
                 state.forget_abandoned();
+            }
+            if state.waiters.is_empty() && state.followers.is_empty() {
+                state.is_running = false;
+                state.known.clear();
+                return false;
+            }
+            if is_due {
+                state.is_due = false;
                 return true;
             }
+            let deadlines = state.waiters.iter().map(|(waiter, _)| waiter.deadline);
+            let deadline = deadlines.min().unwrap_or(poll_at);
             let time = deadline.min(poll_at).saturating_duration_since(now);
             (state, _) = unpoisoned(self.changed.wait_timeout(state, time));
         }
     }
 
-    /// Reads the newest generations, and answers the requests whose pins have changed.
+    /// Reads the newest generations, answers the requests whose pins have changed, and sends the
+    /// changes to the followers.
     fn poll(&self) {
-        let caches = self.state.locked().caches();
+        let state = self.state.locked();
+        let caches = state.caches();
+        // What the first follower of a cache knows may be newer than what is read below.
+        let followed: Vec<String> = state.known.keys().cloned().collect();
+        drop(state);
         let read = caches.iter().filter_map(|stored| {
             // An error is not reported: requests for the storage report it. Requests continue to
             // wait.
@@ -197,7 +258,13 @@ impl PinWatch {
             let generations = newest.get(waiter.stored.name());
             generations.is_some_and(|all| all.get(&waiter.name) != Some(&waiter.newest))
         };
-        let changed = self.state.locked().take(has_changed);
+        let mut state = self.state.locked();
+        let changed = state.take(has_changed);
+        let sends = state.changes(&followed, &newest);
+        drop(state);
+        for (follower, changes) in sends {
+            follower.send(&changes);
+        }
         for (mut waiter, responder) in changed {
             match waiter.question.answer() {
                 Some(response) => responder.respond(response),
@@ -229,11 +296,11 @@ impl State {
     /// Returns whether no further request with this token may wait.
     fn is_full(&mut self, token: i64) -> bool {
         let is_full = |state: &Self| {
-            let own = state
-                .waiters
-                .iter()
-                .filter(|(waiter, _)| waiter.token == token);
-            state.waiters.len() >= WAITER_COUNT_MAX || own.count() >= TOKEN_WAITER_COUNT_MAX
+            let waiters = state.waiters.iter().map(|(waiter, _)| waiter.token);
+            let followers = state.followers.iter().map(|follower| follower.token.id);
+            let tokens = waiters.chain(followers);
+            let own_count = tokens.clone().filter(|other| *other == token).count();
+            tokens.count() >= COUNT_MAX || own_count >= TOKEN_COUNT_MAX
         };
         is_full(self) && {
             self.forget_abandoned();
@@ -241,8 +308,9 @@ impl State {
         }
     }
 
-    /// Removes requests whose clients have disconnected.
+    /// Removes requests whose clients have disconnected, and sockets that have ended.
     fn forget_abandoned(&mut self) {
+        self.followers.retain(|follower| follower.socket.is_open());
         self.waiters
             .retain(|(_, responder)| !responder.is_abandoned());
     }
@@ -253,19 +321,60 @@ impl State {
         taken.collect()
     }
 
-    /// Returns the caches of the waiting requests.
+    /// Returns the caches of the waiting requests and of the followers.
     fn caches(&self) -> Vec<StoredCache> {
+        let waiters = self.waiters.iter().map(|(waiter, _)| &waiter.stored);
+        let followers = self.followers.iter().map(|follower| &follower.stored);
         let mut caches: Vec<StoredCache> = Vec::new();
-        for (waiter, _) in &self.waiters {
-            if caches
-                .iter()
-                .all(|cache| cache.name() != waiter.stored.name())
-            {
-                caches.push(waiter.stored.clone());
+        for stored in waiters.chain(followers) {
+            if caches.iter().all(|cache| cache.name() != stored.name()) {
+                caches.push(stored.clone());
             }
         }
         caches
     }
+
+    /// Records the newest generations of these caches as known to the followers. Returns each
+    /// follower with the changes to send to it.
+    fn changes(
+        &mut self,
+        caches: &[String],
+        newest: &HashMap<String, Generations>,
+    ) -> Vec<(Follower, Arc<Vec<Change>>)> {
+        let Self {
+            followers, known, ..
+        } = self;
+        known.retain(|cache, _| followers.iter().any(|one| one.stored.name() == cache));
+        let mut changes = HashMap::new();
+        for cache in caches {
+            if let (Some(known), Some(generations)) = (known.get_mut(cache), newest.get(cache)) {
+                let all = differences(known, generations);
+                known.clone_from(generations);
+                changes.insert(&**cache, Arc::new(all));
+            }
+        }
+        let of = |follower: &Follower| {
+            let changes = changes.get(follower.stored.name());
+            let changes = changes.filter(|changes| !changes.is_empty())?;
+            Some((follower.clone(), Arc::clone(changes)))
+        };
+        followers.iter().filter_map(of).collect()
+    }
+}
+
+/// Returns the pins whose newest generation differs, sorted by name.
+fn differences(before: &Generations, now: &Generations) -> Vec<Change> {
+    let changed = now
+        .iter()
+        .filter(|(name, generation)| before.get(*name) != Some(*generation))
+        .map(|(name, generation)| (name.clone(), *generation));
+    let removed = before
+        .keys()
+        .filter(|name| !now.contains_key(*name))
+        .map(|name| (name.clone(), 0));
+    let mut all: Vec<Change> = changed.chain(removed).collect();
+    all.sort_unstable();
+    all
 }
 
 /// Lets the next request start the thread again if it panics.
@@ -274,16 +383,19 @@ struct RestartAfterPanic<'a>(&'a PinWatch);
 impl Drop for RestartAfterPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.state.locked().is_running = false;
+            let mut state = self.0.state.locked();
+            state.is_running = false;
+            state.known.clear();
         }
     }
 }
 
 impl fmt::Debug for PinWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.state.locked().waiters.len();
+        let state = self.state.locked();
         f.debug_struct("PinWatch")
-            .field("waiter_count", &count)
+            .field("waiter_count", &state.waiters.len())
+            .field("follower_count", &state.followers.len())
             .finish_non_exhaustive()
     }
 }
@@ -326,12 +438,12 @@ mod tests {
         let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
         let stored = storage.cache("default", true).unwrap();
         let mut state = State::default();
-        for count in 0..WAITER_COUNT_MAX {
-            let token = count / TOKEN_WAITER_COUNT_MAX;
+        for count in 0..COUNT_MAX {
+            let token = count / TOKEN_COUNT_MAX;
             assert!(!state.is_full(i64::try_from(token).unwrap()), "{count}");
             let (responder, _response) = Response::later();
             state.waiters.push((waiter(&stored, token), responder));
-            let is_last = (count + 1).is_multiple_of(TOKEN_WAITER_COUNT_MAX);
+            let is_last = (count + 1).is_multiple_of(TOKEN_COUNT_MAX);
             assert_eq!(
                 state.is_full(i64::try_from(token).unwrap()),
                 is_last,
@@ -339,6 +451,21 @@ mod tests {
             );
         }
         assert!(state.is_full(i64::MAX));
+    }
+
+    #[test]
+    fn differences_of_generations() {
+        let of = |pins: &[(&str, i64)]| -> Generations {
+            let pins = pins.iter();
+            pins.map(|(name, generation)| ((*name).to_owned(), *generation))
+                .collect()
+        };
+        let before = of(&[("b", 1), ("c", 2), ("d", 3)]);
+        let now = of(&[("a", 1), ("b", 1), ("c", 1)]);
+        let expected = [("a", 1), ("c", 1), ("d", 0)];
+        let expected = expected.map(|(name, generation)| (name.to_owned(), generation));
+        assert_eq!(differences(&before, &now), expected);
+        assert_eq!(differences(&now, &now), []);
     }
 
     #[test]

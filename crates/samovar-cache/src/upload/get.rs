@@ -38,9 +38,12 @@ impl Uploads {
             Kind::Log(path) => self.log(context, path),
             Kind::Realisation(id) => self.realisation(context, id),
             // Other functions answer requests about pushes and pins.
-            Kind::DebugInfo | Kind::Push(_) | Kind::Pins | Kind::Pin(_) | Kind::Unknown => {
-                Fixed::NotFound.response()
-            }
+            Kind::DebugInfo
+            | Kind::Push(_)
+            | Kind::Pins
+            | Kind::PinEvents
+            | Kind::Pin(_)
+            | Kind::Unknown => Fixed::NotFound.response(),
         }
     }
 

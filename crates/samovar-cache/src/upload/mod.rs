@@ -166,7 +166,7 @@ impl Uploads {
             (method, target) if target.is_below_upload => match target.kind {
                 Kind::CacheInfo | Kind::Narinfo(_) | Kind::Push(_) => true,
                 // The right to pin suffices, which is checked with the request.
-                Kind::Pins | Kind::Pin(_) => true,
+                Kind::Pins | Kind::PinEvents | Kind::Pin(_) => true,
                 Kind::Nar(_) => method == Method::Head,
                 _ => false,
             },
@@ -199,12 +199,16 @@ impl Uploads {
         let head = request.head();
         let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         let _patience = self.stored.start_patience();
-        let has_own_methods = matches!(target.kind, Kind::Push(_) | Kind::Pins | Kind::Pin(_));
+        let has_own_methods = matches!(
+            target.kind,
+            Kind::Push(_) | Kind::Pins | Kind::PinEvents | Kind::Pin(_)
+        );
         match head.method() {
             method if method == Method::Put || has_own_methods => {
                 let response = match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
                     Kind::Pins => self.pins(context, request),
+                    Kind::PinEvents => self.pin_events(context, request),
                     Kind::Pin(name) => self.pin(context, request, name.as_ref()),
                     _ => self.put(context, request, &target),
                 };
@@ -306,9 +310,12 @@ impl Uploads {
                 Ok(ok("accepted"))
             }
             Kind::Realisation(id) => self.put_realisation(context, source, token, id),
-            Kind::Nar(_) | Kind::Push(_) | Kind::Pins | Kind::Pin(_) | Kind::Unknown => {
-                Ok(Fixed::NotFound.response())
-            }
+            Kind::Nar(_)
+            | Kind::Push(_)
+            | Kind::Pins
+            | Kind::PinEvents
+            | Kind::Pin(_)
+            | Kind::Unknown => Ok(Fixed::NotFound.response()),
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Realisation(RealisationId),
     /// `pin/`: the list of pins.
     Pins,
+    /// `pin-events`: the WebSocket for changes of pins.
+    PinEvents,
     /// A URL below `pin/`. `None`: the rest is not the name of a pin.
     Pin(Option<PinName>),
     /// A URL below `push/`. `None`: the push protocol has no such URL.
@@ -48,6 +50,7 @@ impl Target {
             (Some(path), _) => Kind::Push(push_target::Target::of(path)),
             (_, Some(b"")) => Kind::Pins,
             (_, Some(name)) => Kind::Pin(pin_name(name)),
+            _ if below == Some(b"pin-events") => Kind::PinEvents,
             _ => rest.map_or(Kind::Unknown, kind),
         };
         Self {
@@ -139,6 +142,7 @@ mod tests {
         assert_eq!(name("/upload/pin/main"), is("main"));
         assert_eq!(name("/upload/pin/a%2Fb%20%C3%A4"), is("a/b \u{e4}"));
         assert_eq!(of("/upload/pin/").kind, Kind::Pins);
+        assert_eq!(of("/upload/pin-events").kind, Kind::PinEvents);
         for wrong in ["a/b", "a%0a", "a%2", "%FF"] {
             assert_eq!(name(&format!("/upload/pin/{wrong}")), Some(None), "{wrong}");
         }
@@ -155,6 +159,8 @@ mod tests {
             "/upload",
             "/upload/",
             "/upload/upload/nix-cache-info",
+            "/pin-events",
+            "/upload/pin-events/",
             "/x.narinfo",
             "/{H}-name.narinfo",
             "/nar/{H}.nar",

@@ -1,8 +1,11 @@
-//! Pins of clients: `upload/pin/<name>` (`docs/push-protocol.md`).
+//! Pins of clients: `upload/pin/<name>` and `upload/pin-events` (`docs/push-protocol.md`).
 
 mod condition;
+mod events;
 mod put;
 mod read;
+
+use std::sync::Arc;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Request, Response};
@@ -13,6 +16,9 @@ use samovar_storage::{PinError, PinName, PinNameError, PutError, StorageError};
 use super::authorize::Right;
 use super::get::is_denied;
 use super::{Context, Uploads, failed, refused};
+use crate::known::pin_watch::{COUNT_MAX, TOKEN_COUNT_MAX, WaitError};
+use crate::narinfo::narinfos::Narinfos;
+use crate::refusal::Fixed;
 
 /// The methods of a pin.
 const ALLOWED: &str = "GET, HEAD, PUT, DELETE";
@@ -81,6 +87,30 @@ impl Uploads {
     fn is_readable(&self, context: Context<'_>, path: &StorePath) -> Result<bool, StorageError> {
         let found = self.stored.lookup(path.hash_part())?;
         Ok(found.is_some_and(|found| found.path == *path && !is_denied(context, &found)))
+    }
+}
+
+/// Returns the context of requests to a cache, for the time after the request was handled.
+fn context_of(narinfos: &Arc<Narinfos>) -> Context<'_> {
+    Context {
+        narinfos,
+        store_dir: narinfos.reader.shared.store.store_dir(),
+        cache_info: &[],
+    }
+}
+
+/// Returns the response to a request that cannot wait, or whose socket cannot follow pins.
+fn busy(error: &WaitError) -> Response {
+    match error {
+        WaitError::TooMany => refused(
+            Status::TOO_MANY_REQUESTS,
+            &format!(
+                "too many requests wait for changes of pins: {TOKEN_COUNT_MAX} with one token, or \
+                 {COUNT_MAX} in total; repeat the request later, or without wait"
+            ),
+        )
+        .header("Retry-After", "5"),
+        WaitError::Thread(_failed) => Fixed::Unavailable.response(),
     }
 }
 

@@ -10,13 +10,10 @@ use samovar_storage::metadata::{Condition, Pin, Tags};
 use samovar_storage::token::Token;
 use samovar_storage::{PinError, PinName};
 
-use super::{bad_request, changed, condition, parameters, tag, valid};
-use crate::known::pin_watch::{
-    Question, TOKEN_WAITER_COUNT_MAX, WAITER_COUNT_MAX, WaitError, Waiter,
-};
+use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
+use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
 use crate::pages::percent_encode;
-use crate::refusal::Fixed;
 use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
 
@@ -63,22 +60,8 @@ impl Uploads {
                 unchanged,
             }),
         };
-        watch
-            .wait(waiter, change_count)
-            .map_err(|error| {
-                match error {
-            WaitError::TooMany => refused(
-                Status::TOO_MANY_REQUESTS,
-                &format!(
-                    "too many requests wait for changes of pins: {TOKEN_WAITER_COUNT_MAX} with one \
-                     token, or {WAITER_COUNT_MAX} in total; repeat the request later, or without \
-                     wait"
-                ),
-            )
-            .header("Retry-After", "5"),
-            WaitError::Thread(_failed) => Fixed::Unavailable.response(),
-        }
-            })
+        let waiting = watch.wait(waiter, change_count);
+        waiting.map_err(|error| busy(&error))
     }
 
     /// Reads the generations of a pin, and evaluates the condition of a request.
@@ -139,7 +122,7 @@ impl Uploads {
     }
 
     /// Removes the pins of paths that a policy hides.
-    fn readable_pins(
+    pub(super) fn readable_pins(
         &self,
         context: Context<'_>,
         mut pins: Vec<Pin>,
@@ -197,11 +180,7 @@ struct Reading {
 
 impl Question for Reading {
     fn answer(&self) -> Option<Response> {
-        let context = Context {
-            narinfos: &self.narinfos,
-            store_dir: self.narinfos.reader.shared.store.store_dir(),
-            cache_info: &[],
-        };
+        let context = context_of(&self.narinfos);
         // The token may have been revoked while the request was waiting.
         match self.uploads.stored.is_token_valid(&self.token) {
             Ok(true) => {}

@@ -1,0 +1,87 @@
+//! `GET upload/pin-events`: a WebSocket that receives the changes of all pins of a cache.
+
+use std::sync::Arc;
+
+use samovar_http::ws::{Limits, Message, Socket, Upgrade};
+use samovar_http::{Request, Response};
+use samovar_storage::token::Token;
+
+use super::{busy, context_of, parameters};
+use crate::known::pin_watch::Follower;
+use crate::narinfo::narinfos::Narinfos;
+use crate::pages::percent_encode;
+use crate::upload::authorize::Right;
+use crate::upload::{Context, Uploads, unavailable};
+
+/// Maximum length of the messages that wait for a client, in bytes. Above it, the client is
+/// disconnected.
+const OUTBOUND_LEN_MAX: usize = 64 << 10;
+
+/// Maximum length of a message of a client, in bytes. Messages are ignored.
+const MESSAGE_LEN_MAX: usize = 1024;
+
+impl Uploads {
+    /// Opens a WebSocket that receives the changes of pins.
+    pub(in crate::upload) fn pin_events(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+    ) -> Response {
+        let response = self.try_pin_events(context, request);
+        response.unwrap_or_else(|refusal| refusal)
+    }
+
+    fn try_pin_events(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+    ) -> Result<Response, Response> {
+        let token = self.client(context, request.head(), Right::ReadPins)?;
+        let [] = parameters(request.head(), [])?;
+        let Ok((socket, response)) = upgrade().try_accept(request) else {
+            // Returns the refusal of the handshake.
+            return Ok(upgrade().accept(request));
+        };
+        let watch = &context.narinfos.reader.shared.pin_watch;
+        let change_count = watch.change_count();
+        let generations = self.stored.newest_generations();
+        let generations = generations.map_err(|error| unavailable(context, &error))?;
+        let follower = self.follower(context, token, socket);
+        let followed = watch.follow(follower, generations, change_count);
+        followed.map_err(|error| busy(&error))?;
+        Ok(response)
+    }
+
+    fn follower(&self, context: Context<'_>, token: Token, socket: Socket) -> Follower {
+        let narinfos = Arc::clone(context.narinfos);
+        let uploads = Self::new(self.stored.clone());
+        Follower {
+            stored: self.stored.clone(),
+            token,
+            socket,
+            to_message: Arc::new(move |(name, newest)| {
+                let shown = uploads.shown(&narinfos, name, *newest)?;
+                Some(format!("{} {shown}", percent_encode(name.as_bytes())))
+            }),
+        }
+    }
+
+    /// Returns the newest generation of a pin that no policy hides. `newest` is 0 if the pin was
+    /// removed. `None`: a policy hides all generations.
+    fn shown(&self, narinfos: &Arc<Narinfos>, name: &str, newest: i64) -> Option<i64> {
+        if newest == 0 || narinfos.reader.policy.is_open() {
+            return Some(newest);
+        }
+        let pins = self.stored.generations(&name.parse().ok()?).ok()?;
+        let pins = self.readable_pins(context_of(narinfos), pins).ok()?;
+        pins.first().map(|pin| pin.generation)
+    }
+}
+
+fn upgrade() -> Upgrade {
+    Upgrade::new(|_: &Socket, _: Message<'_>| {}).limits(Limits {
+        message_len_max: MESSAGE_LEN_MAX,
+        outbound_len_max: OUTBOUND_LEN_MAX,
+        ..Limits::default()
+    })
+}
