@@ -28,7 +28,7 @@ mod replace;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use replace::random;
+pub(crate) use replace::{DIGITS_LEN, MARK, random};
 pub use replace::{Replacement, is_temporary};
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use samovar_workspace::unpack::{UnpackError, unpack};
+use samovar_workspace::{Root, Scanned};
 use support::{
     FAST, Node, assert_attributes, manifest, names, read, tempdir, time, unpack_plain, usual,
 };
@@ -165,6 +166,24 @@ fn the_directory_of_another_running_unpack_is_not_removed() {
     unpack(&mut source, None, &dir.path().join("tree"), &FAST).unwrap();
     assert_eq!(names(dir.path()), [&b"other"[..], b"tree"]);
     assert_eq!(read(&dir.path().join("tree")).nar(), nar);
+}
+
+#[test]
+fn a_scan_leaves_out_incomplete_trees_and_files() {
+    let dir = tempdir();
+    let nar = tree().nar();
+    let mut source = Interrupted {
+        parts: cut(&nar, b"package-30"),
+        between: Some(Box::new(|| {
+            let root = Root::open(dir.path()).unwrap();
+            let _incomplete = root.replace_file(b"file").unwrap();
+            assert_eq!(names(dir.path()).len(), 2);
+            let scanned = Scanned::scan(dir.path()).unwrap();
+            assert_eq!(scanned.entries.list().len(), 1, "the root alone");
+        })),
+    };
+    unpack(&mut source, None, &dir.path().join("tree"), &FAST).unwrap();
+    assert_eq!(names(dir.path()), [b"tree"]);
 }
 
 #[test]

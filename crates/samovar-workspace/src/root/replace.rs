@@ -10,6 +10,12 @@ use crate::entries::Mtime;
 /// Start of the names of files that are not complete.
 const TEMPORARY: &str = ".samovar-tmp-";
 
+/// Part of the names of directories that are not complete, after the name of the destination.
+pub(crate) const MARK: &[u8] = b".samovar-";
+
+/// Number of hexadecimal digits at the end of a temporary name.
+pub(crate) const DIGITS_LEN: usize = 16;
+
 /// A new file that is not complete. [`commit`](Self::commit) gives it its name; dropping removes
 /// it.
 #[derive(Debug)]
@@ -28,13 +34,18 @@ struct Temporary<'a> {
     is_renamed: bool,
 }
 
-/// Returns whether this is the name of a file that was not complete when its process was killed.
+/// Returns whether this is the temporary name of an incomplete file, or of a directory into which
+/// an archive is [unpacked](crate::unpack::unpack).
 ///
-/// Such a file is no part of a snapshot, and may be removed.
+/// Such an entry is no part of a snapshot. It may be the left-over of a process that was killed.
 #[must_use]
 pub fn is_temporary(name: &[u8]) -> bool {
-    name.strip_prefix(TEMPORARY.as_bytes())
-        .is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
+    name.split_last_chunk::<DIGITS_LEN>()
+        .is_some_and(|(start, digits)| {
+            let is_file = start == TEMPORARY.as_bytes();
+            let is_directory = start.starts_with(b".") && start.ends_with(MARK);
+            (is_file || is_directory) && digits.iter().all(u8::is_ascii_hexdigit)
+        })
 }
 
 /// Returns a number that no other process can guess.
@@ -130,7 +141,7 @@ impl Write for Replacement<'_> {
 impl<'a> Temporary<'a> {
     /// Chooses a temporary name in the directory of `path`.
     fn beside(root: &'a Root, path: &[u8]) -> Self {
-        let name = format!("{TEMPORARY}{:016x}", random());
+        let name = format!("{TEMPORARY}{:0DIGITS_LEN$x}", random());
         let path = match split(path) {
             (Some(parent), _) => [parent, b"/", name.as_bytes()].concat(),
             (None, _) => name.into_bytes(),

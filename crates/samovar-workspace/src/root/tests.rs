@@ -78,16 +78,19 @@ fn a_replacement_that_is_not_committed_leaves_the_old_file() {
 
 #[test]
 fn temporary_names_are_recognized() {
-    assert!(is_temporary(b".samovar-tmp-0123456789abcdef"));
     for name in [
-        "",
-        ".samovar",
-        ".samovar-tmp-",
-        ".samovar-tmp-0123456789abcdeg",
+        ".samovar-tmp-0123456789abcdef",
+        ".app.samovar-0123456789abcdef",
     ] {
+        assert!(is_temporary(name.as_bytes()), "{name}");
+        assert!(!is_temporary(&name.as_bytes()[1..]), "{name}");
+        assert!(!is_temporary(&name.as_bytes()[..name.len() - 1]), "{name}");
+        assert!(!is_temporary(format!("{name}0").as_bytes()), "{name}");
+        assert!(!is_temporary(name.replace('f', "g").as_bytes()), "{name}");
+    }
+    for name in ["", ".samovar", ".samovar-tmp-"] {
         assert!(!is_temporary(name.as_bytes()), "{name}");
     }
-    assert!(!is_temporary(b".samovar-tmp-0123456789abcdef0"));
 }
 
 #[test]

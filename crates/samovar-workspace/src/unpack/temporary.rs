@@ -13,14 +13,11 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::UnpackError;
-use crate::root::{Root, random, read_names};
+use crate::root::{DIGITS_LEN, MARK, Root, is_temporary, random, read_names};
 
-/// Follows the name of the destination in a temporary name.
-const MARK: &[u8] = b".samovar-";
-
-/// Number of hexadecimal digits at the end of a temporary name: the host, then a random number.
-const HOST_LEN: usize = 8;
-const RANDOM_LEN: usize = 8;
+/// A temporary name ends in hexadecimal digits: the host, then a random number.
+const HOST_LEN: usize = DIGITS_LEN / 2;
+const RANDOM_LEN: usize = DIGITS_LEN - HOST_LEN;
 
 /// Maximum number of bytes of the destination's name in a temporary name.
 const PREFIX_LEN_MAX: usize = 200;
@@ -261,15 +258,10 @@ fn temporary_name(destination: &[u8]) -> Vec<u8> {
     [b".", prefix, MARK, suffix.as_bytes()].concat()
 }
 
-/// Returns whether this is a temporary name of this host.
+/// Returns whether this is the name of a temporary directory of this host.
 fn is_leftover_name(name: &[u8]) -> bool {
-    let Some((rest, digits)) = name.split_last_chunk::<{ HOST_LEN + RANDOM_LEN }>() else {
-        return false;
-    };
-    rest.starts_with(b".")
-        && rest.ends_with(MARK)
-        && digits.iter().all(u8::is_ascii_hexdigit)
-        && digits.starts_with(host().as_bytes())
+    let digits = name.split_last_chunk::<DIGITS_LEN>();
+    is_temporary(name) && digits.is_some_and(|(_, digits)| digits.starts_with(host().as_bytes()))
 }
 
 /// Returns a hash of the host name, [`HOST_LEN`] hexadecimal digits.
