@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
 use crate::{
-    caches, client_setup, export, fsck, gc, hook, import, pin, profile, pull, push, refs, secrets,
-    serve, status, token, workspace,
+    caches, client_setup, export, fsck, gc, hook, import, mount, pin, profile, pull, push, refs,
+    secrets, serve, status, token, workspace,
 };
 
 /// Defines all commands, for parsing, help, man pages and completions.
@@ -26,6 +26,7 @@ pub fn command() -> Command {
         .subcommand(query())
         .subcommand(push::command())
         .subcommand(pull::command())
+        .subcommand(mount::command())
         .subcommand(hook::command())
         .subcommand(doctor())
         .subcommand(status())

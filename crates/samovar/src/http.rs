@@ -189,6 +189,32 @@ impl Http {
         self.without_body(|url| self.agent.get(url), path)
     }
 
+    /// Sends GET for a part of a file, once. `range`: the value of the `Range` header; `None`: the
+    /// whole file. `silence`: maximum wait for the response, and for each read of its body.
+    ///
+    /// # Errors
+    ///
+    /// The error says in a fragment why there is no response.
+    pub(crate) fn get_part(
+        &self,
+        path: &str,
+        range: Option<&str>,
+        silence: Duration,
+    ) -> Result<Response<Body>, String> {
+        let request = self.authorized(self.agent.get(self.url(path)));
+        let request = match range {
+            Some(range) => request.header("Range", range),
+            None => request,
+        };
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        let config = request.config();
+        let config = config.timeout_connect(Some(silence));
+        let config = config.timeout_recv_response(Some(silence));
+        let request = config.timeout_per_read(Some(silence)).build();
+        let sent = request.call();
+        sent.map_err(|error| Fault::of(&error, &self.remote).reason)
+    }
+
     /// Sends HEAD for `path`, which begins with a slash.
     pub(crate) fn head(&self, path: &str) -> anyhow::Result<Response<Body>> {
         self.without_body(|url| self.agent.head(url), path)

@@ -30,7 +30,6 @@ mod gc;
 mod hook;
 mod http;
 mod import;
-#[expect(dead_code, reason = "the command is not complete")]
 mod mount;
 mod netrc;
 mod notice;
@@ -130,6 +129,10 @@ pub fn run(
         )),
         "export" => Some((
             export::run(one, out).map(Outcome::code),
+            Failed::Unavailable,
+        )),
+        "mount" => Some((
+            mount::run(one, out).map(|()| ExitCode::SUCCESS),
             Failed::Unavailable,
         )),
         "use" => Some((

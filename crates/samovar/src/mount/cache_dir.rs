@@ -48,7 +48,7 @@ impl CacheDir {
         Self::at(locate()?, size_max)
     }
 
-    fn at(path: PathBuf, size_max: u64) -> anyhow::Result<Self> {
+    pub(super) fn at(path: PathBuf, size_max: u64) -> anyhow::Result<Self> {
         create_dir(&path).with_context(|| {
             format!("cannot create the cache directory {path:?}: set {VARIABLE} to another one")
         })?;

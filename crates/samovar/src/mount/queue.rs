@@ -20,9 +20,6 @@ const REQUEST_MAX: usize = 16;
 /// runs once more, which is cheaper than another request.
 const GAP: usize = 8;
 
-/// Time after which readers get an error, from when the server became unreachable.
-pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-
 /// Time for which a block that arrived damaged is not requested again.
 pub(super) const DAMAGED_TIME: Duration = Duration::from_secs(10);
 
@@ -103,15 +100,16 @@ impl Queue {
         self.wanted.clear();
     }
 
-    /// Notes that a block is on this machine.
-    pub(super) fn arrived(&mut self, at: usize) {
-        if let Some(block) = self.blocks.get_mut(at)
-            && *block != Block::Present
-        {
-            *block = Block::Present;
-            self.left -= 1;
-            self.wanted.remove(&at);
-        }
+    /// Notes that a block is on this machine. Returns whether this is new.
+    pub(super) fn arrived(&mut self, at: usize) -> bool {
+        let block = self.blocks.get_mut(at);
+        let Some(block) = block.filter(|block| **block != Block::Present) else {
+            return false;
+        };
+        *block = Block::Present;
+        self.left -= 1;
+        self.wanted.remove(&at);
+        true
     }
 
     /// Notes that the server sent a damaged block.
@@ -169,14 +167,15 @@ impl Queue {
         Some(start..end)
     }
 
+    /// Damaged blocks are fetched again only for readers.
     fn next_stream(&self, now: Instant) -> Option<Range<usize>> {
-        let is_missing = |block: &Block| {
-            *block == Block::Missing || {
-                matches!(block, Block::Damaged(_)) && !is_recent(*block, now)
-            }
-        };
+        let is_missing = |block: &Block| *block == Block::Missing;
         if !self.can_seek {
-            let is_left = self.blocks.iter().any(is_missing);
+            let is_due = |at: &usize| {
+                let block = self.blocks.get(*at);
+                block.is_some_and(|block| !is_recent(*block, now))
+            };
+            let is_left = self.blocks.iter().any(is_missing) || self.wanted.iter().any(is_due);
             return is_left.then_some(0..self.blocks.len());
         }
         let start = self.blocks.iter().position(is_missing)?;
@@ -223,14 +222,21 @@ pub(super) struct Outage {
     since: Option<Instant>,
     /// Time of the last data.
     progress: Instant,
+    /// Time after which readers get an error, from when the server became unreachable.
+    patience: Duration,
 }
 
 impl Outage {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, patience: Duration) -> Self {
         Self {
             since: None,
             progress: now,
+            patience,
         }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// Notes that data arrived. Returns whether an outage ended.
@@ -249,19 +255,21 @@ impl Outage {
     /// Returns the time at which a reader gets an error. `started`: when it began to wait.
     pub(super) fn deadline(&self, started: Instant) -> Instant {
         let quiet_since = self.progress.max(started);
-        self.since.unwrap_or(quiet_since).min(quiet_since) + PATIENCE
+        self.since.unwrap_or(quiet_since).min(quiet_since) + self.patience
     }
 
     /// Notes that a reader has waited for too long, so that later ones get an error at once.
     pub(super) fn expired(&mut self, now: Instant) {
         self.since
-            .get_or_insert(now.checked_sub(PATIENCE).unwrap_or(now));
+            .get_or_insert(now.checked_sub(self.patience).unwrap_or(now));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(15);
 
     fn queue(count: usize) -> Queue {
         Queue::new(count, true, |_| false)
@@ -295,7 +303,7 @@ mod tests {
         // A run of two blocks is shorter than a request is worth.
         assert_eq!(queue.next(true, now), Some(Job::Stream(1..100)));
         queue.ended(&Job::Stream(1..100));
-        (50..60).for_each(|at| queue.arrived(at));
+        assert!((50..60).filter(|at| queue.arrived(*at)).eq(52..60));
         assert_eq!(queue.next(true, now), Some(Job::Stream(1..50)));
     }
 
@@ -312,7 +320,7 @@ mod tests {
         // It is repeated if it failed.
         queue.ended(&request);
         assert_eq!(queue.next(true, now), Some(request.clone()));
-        (50..54).for_each(|at| queue.arrived(at));
+        assert!((50..54).all(|at| queue.arrived(at)));
         queue.ended(&request);
         assert_eq!(queue.next(true, now), None);
         assert!(queue.are_present(&(50..54)));
@@ -350,8 +358,17 @@ mod tests {
         let now = Instant::now();
         let mut queue = Queue::new(100, false, |at| at < 10);
         queue.want(50..51);
-        assert_eq!(queue.next(true, now), Some(Job::Stream(0..100)));
+        let stream = Job::Stream(0..100);
+        assert_eq!(queue.next(true, now), Some(stream.clone()));
         assert_eq!(queue.next(true, now), None);
+        (0..100).for_each(|at| queue.damaged(at, now));
+        queue.ended(&stream);
+        // What arrived damaged is streamed again only for readers, and later.
+        let later = now + DAMAGED_TIME;
+        assert_eq!(queue.next(true, later), None);
+        queue.want(50..51);
+        assert_eq!(queue.next(true, now), None);
+        assert_eq!(queue.next(true, later), Some(stream));
     }
 
     #[test]
@@ -369,6 +386,9 @@ mod tests {
         assert_eq!(queue.next(true, now), None);
         let later = now + DAMAGED_TIME;
         assert!(!queue.is_damaged(&(0..2), later));
+        queue.want_none();
+        assert_eq!(queue.next(true, later), None);
+        queue.want(0..1);
         assert_eq!(queue.next(true, later), Some(Job::Request(0..1)));
         queue.arrived(0);
         assert!(queue.is_complete());
@@ -378,7 +398,7 @@ mod tests {
     fn readers_wait_for_a_limited_time() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut outage = Outage::new(start);
+        let mut outage = Outage::new(start, PATIENCE);
         // While data arrives, a reader waits for as long as it takes.
         assert!(!outage.progressed(start + second * 20));
         assert_eq!(outage.deadline(start), start + second * 20 + PATIENCE);

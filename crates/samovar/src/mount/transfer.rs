@@ -1,0 +1,345 @@
+//! [`Origin`]: the NAR file of a snapshot on a server, from which any part of the NAR is read.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::time::Duration;
+
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_storage::PutError;
+use samovar_storage::verify::{Encoding, Unlimited, decoded};
+use ureq::Body;
+use ureq::http::Response;
+
+use super::frames::Frames;
+use crate::http::{Http, first_line};
+
+/// Maximum wait for a response, and for each read of its body.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// Length of the end of a file that is read first, in bytes: enough for 8,000 frames.
+const TAIL_LEN: u64 = 64 << 10;
+
+/// Maximum length of a seek table, in bytes.
+const TABLE_LEN_MAX: u64 = 16 << 20;
+
+/// Maximum window of a zstd frame, as a power of two: the maximum that Nix decodes.
+const WINDOW_LOG_MAX: u32 = 27;
+
+/// Length of a read of a body, in bytes.
+const PIECE_LEN: usize = 128 << 10;
+
+/// The NAR file of a snapshot on a server.
+#[derive(Debug)]
+pub(super) struct Origin {
+    http: Http,
+    /// Path of the file below the URL of the cache, with a leading slash.
+    path: String,
+    layout: Layout,
+    nar_size: u64,
+}
+
+/// How the NAR is found in the file.
+#[derive(Debug)]
+enum Layout {
+    /// The file is the NAR.
+    Plain,
+    /// The file consists of frames with a seek table.
+    Frames(Frames),
+    /// The file must be read from its start.
+    Stream(Compression),
+}
+
+/// A piece of a transfer.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    /// Bytes of the NAR, from this offset.
+    Data(u64, &'a [u8]),
+    /// The file does not have valid data for these bytes of the NAR.
+    Damaged(Range<u64>),
+    /// Bytes arrived that are not decompressed yet.
+    Progress,
+}
+
+/// Why a transfer ended early.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// The server does not send the file. The reason is a fragment.
+    Unreachable(String),
+    /// The caller of the transfer ended it.
+    ByCaller,
+}
+
+/// Receives the pieces of a transfer. Returns whether the transfer goes on.
+pub(super) type Receive<'a> = dyn FnMut(Piece<'_>) -> bool + 'a;
+
+impl Origin {
+    /// Finds the file of a narinfo, and reads its seek table.
+    ///
+    /// # Errors
+    ///
+    /// The server does not send the file. The reason is a fragment.
+    pub(super) fn open(http: Http, info: &NarInfo) -> Result<Self, String> {
+        let mut origin = Self {
+            http,
+            path: format!("/{}", info.url),
+            layout: Layout::Stream(info.compression),
+            nar_size: info.nar_size,
+        };
+        match info.compression {
+            Compression::None => origin.layout = Layout::Plain,
+            Compression::Zstd => {
+                if let Some(frames) = origin.frames()? {
+                    origin.layout = Layout::Frames(frames);
+                }
+            }
+            _ => {}
+        }
+        Ok(origin)
+    }
+
+    /// Returns whether parts of the NAR can be read without all that precedes them.
+    pub(super) fn can_seek(&self) -> bool {
+        !matches!(self.layout, Layout::Stream(_))
+    }
+
+    /// Returns the URL of the file.
+    pub(super) fn url(&self) -> String {
+        self.http.url(&self.path)
+    }
+
+    fn frames(&self) -> Result<Option<Frames>, String> {
+        let read = |len: u64| -> Result<Option<(Vec<u8>, u64)>, String> {
+            let response = self.request(Some(&format!("bytes=-{len}")))?;
+            let total = content_range(&response).map(|(_, total)| total);
+            let Some(total) = total.filter(|_| response.status() == 206) else {
+                // The file is shorter, or the server has no ranges.
+                return Ok(None);
+            };
+            let mut tail = Vec::new();
+            let body = response.into_body().into_reader();
+            let read = body.take(len).read_to_end(&mut tail);
+            read.map_err(|error| error.to_string())?;
+            Ok(Some((tail, total)))
+        };
+        let Some((mut tail, mut total)) = read(TAIL_LEN)? else {
+            return Ok(None);
+        };
+        let Some(table_len) = Frames::table_len(&tail).filter(|len| *len <= TABLE_LEN_MAX) else {
+            return Ok(None);
+        };
+        if table_len > tail.len() as u64 && table_len <= total {
+            match read(table_len)? {
+                Some(longer) => (tail, total) = longer,
+                None => return Ok(None),
+            }
+        }
+        Ok(Frames::parse(&tail, total, self.nar_size))
+    }
+
+    /// Transfers these bytes of the NAR, in their order. More may be transferred before and after
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub(super) fn transfer(
+        &self,
+        bytes: &Range<u64>,
+        receive: &mut Receive<'_>,
+    ) -> Result<(), Stopped> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &self.layout {
+            Layout::Plain => self.plain(bytes, receive),
+            Layout::Frames(frames) => self.framed(frames, bytes, receive),
+            Layout::Stream(compression) => self.stream(*compression, receive),
+        }
+    }
+
+    fn plain(&self, bytes: &Range<u64>, receive: &mut Receive<'_>) -> Result<(), Stopped> {
+        let mut body = self.range(bytes)?;
+        let mut piece = vec![0; PIECE_LEN];
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let left = usize::try_from(bytes.end - at).unwrap_or(PIECE_LEN);
+            let piece = piece.get_mut(..left.min(PIECE_LEN)).unwrap_or_default();
+            body.read_exact(piece).map_err(unreachable)?;
+            go_on(receive(Piece::Data(at, piece)))?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn framed(
+        &self,
+        frames: &Frames,
+        bytes: &Range<u64>,
+        receive: &mut Receive<'_>,
+    ) -> Result<(), Stopped> {
+        let frames = frames.covering(bytes);
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else {
+            return Ok(());
+        };
+        let mut at = first.file.start;
+        let mut body = self.range(&(at..last.file.end))?;
+        let mut decoder = zstd::bulk::Decompressor::new()
+            .map_err(|error| Stopped::Unreachable(error.to_string()))?;
+        let (mut compressed, mut content) = (Vec::new(), Vec::new());
+        for frame in frames {
+            // Skippable frames may precede the frame.
+            let gap = frame.file.start.saturating_sub(at);
+            io::copy(&mut body.by_ref().take(gap), &mut io::sink()).map_err(unreachable)?;
+            let len = frame.file.end - frame.file.start;
+            compressed.clear();
+            while (compressed.len() as u64) < len {
+                let left = (len - compressed.len() as u64).min(PIECE_LEN as u64);
+                let read = body.by_ref().take(left).read_to_end(&mut compressed);
+                if read.map_err(unreachable)? == 0 {
+                    return Err(Stopped::Unreachable("the file is cut off".to_owned()));
+                }
+                go_on(receive(Piece::Progress))?;
+            }
+            at = frame.file.end;
+            let content_len = frame.content.end - frame.content.start;
+            let content_len = usize::try_from(content_len).unwrap_or_default();
+            content.resize(content_len, 0);
+            let decoded = decoder.decompress_to_buffer(&compressed, &mut content);
+            go_on(match decoded {
+                Ok(len) if len == content_len => {
+                    receive(Piece::Data(frame.content.start, &content))
+                }
+                _ => receive(Piece::Damaged(frame.content.clone())),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn stream(&self, compression: Compression, receive: &mut Receive<'_>) -> Result<(), Stopped> {
+        let response = self.request(None).map_err(Stopped::Unreachable)?;
+        if response.status() != 200 {
+            return Err(Stopped::Unreachable(refusal(response)));
+        }
+        let mut body = Watched {
+            inner: response.into_body().into_reader(),
+            failure: None,
+        };
+        let mut at = 0;
+        let mut is_stopped = false;
+        let nar_size = self.nar_size;
+        let read = decompressed(&mut body, compression, &mut |content| {
+            let mut piece = vec![0; PIECE_LEN];
+            while at < nar_size {
+                let left = usize::try_from(nar_size - at).unwrap_or(PIECE_LEN);
+                let piece = piece.get_mut(..left.min(PIECE_LEN)).unwrap_or_default();
+                let len = content.read(piece)?;
+                if len == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                if !receive(Piece::Data(at, piece.get(..len).unwrap_or_default())) {
+                    is_stopped = true;
+                    return Ok(());
+                }
+                at += len as u64;
+            }
+            Ok(())
+        });
+        match (body.failure, read) {
+            (_, Ok(())) if is_stopped => Err(Stopped::ByCaller),
+            (_, Ok(())) => Ok(()),
+            (Some(failure), _) => Err(Stopped::Unreachable(failure)),
+            (None, Err(_)) => go_on(receive(Piece::Damaged(at..nar_size))),
+        }
+    }
+
+    /// Returns the body of a response with these bytes of the file.
+    fn range(&self, bytes: &Range<u64>) -> Result<impl Read + use<>, Stopped> {
+        let range = format!("bytes={}-{}", bytes.start, bytes.end - 1);
+        let response = self.request(Some(&range)).map_err(Stopped::Unreachable)?;
+        let is_part = response.status() == 206
+            && content_range(&response).is_some_and(|(start, _)| start == bytes.start);
+        let is_whole = response.status() == 200 && bytes.start == 0;
+        if !is_part && !is_whole {
+            return Err(Stopped::Unreachable(refusal(response)));
+        }
+        Ok(response.into_body().into_reader())
+    }
+
+    fn request(&self, range: Option<&str>) -> Result<Response<Body>, String> {
+        self.http.get_part(&self.path, range, SILENCE)
+    }
+}
+
+/// A body that remembers its first error, because decompressors hide it.
+struct Watched<R> {
+    inner: R,
+    failure: Option<String>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out);
+        if let Err(error) = &read
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            self.failure.get_or_insert(error.to_string());
+        }
+        read
+    }
+}
+
+/// Calls `read` with the decompressed content of `source`.
+///
+/// # Errors
+///
+/// The compression is not supported, or the content is not valid. Errors of `read`.
+fn decompressed(
+    source: &mut dyn Read,
+    compression: Compression,
+    read: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
+) -> io::Result<()> {
+    match compression {
+        Compression::None => read(source),
+        Compression::Zstd => {
+            let mut decoder = zstd::Decoder::new(source)?;
+            decoder.window_log_max(WINDOW_LOG_MAX)?;
+            read(&mut decoder)
+        }
+        other => {
+            let unsupported = || format!("the compression {} is not supported", other.name());
+            let encoding = Encoding::from_name(other.name());
+            let encoding = encoding.ok_or_else(|| io::Error::other(unsupported()))?;
+            let decoded = decoded(source, encoding, &mut Unlimited, |content| {
+                read(content).map_err(PutError::of_source)
+            });
+            decoded.map_err(io::Error::other)
+        }
+    }
+}
+
+/// Returns the first position and the length of the file in a `Content-Range` header.
+fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
+    let value = response.headers().get("Content-Range")?.to_str().ok()?;
+    let (positions, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, _) = positions.split_once('-')?;
+    Some((first.parse().ok()?, total.parse().ok()?))
+}
+
+fn refusal(response: Response<Body>) -> String {
+    let status = response.status();
+    match first_line(response) {
+        Some(line) => format!("the server answered {status}: {line}"),
+        None => format!("the server answered {status}"),
+    }
+}
+
+fn unreachable(error: io::Error) -> Stopped {
+    Stopped::Unreachable(match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+fn go_on(goes_on: bool) -> Result<(), Stopped> {
+    goes_on.then_some(()).ok_or(Stopped::ByCaller)
+}
