@@ -108,8 +108,8 @@ impl Scanned {
     /// Reads the names and metadata of all entries below the directory `root`. Opens no files.
     ///
     /// Leaves out [`STATE_DIRECTORY`] in the root; [temporary](is_temporary) entries; sockets,
-    /// FIFOs and devices; and other file systems that are mounted in the tree. If the state directory
-    /// exists, the scan writes a file in it, to learn the clock of the file system.
+    /// FIFOs and devices; and other file systems that are mounted in the tree. If the state
+    /// directory exists, the scan writes a file in it, to learn the clock of the file system.
     ///
     /// # Errors
     ///

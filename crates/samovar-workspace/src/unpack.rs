@@ -138,7 +138,7 @@ pub fn unpack(
     }
     if options.sync {
         let synced = root.sync();
-        synced.map_err(|error| destination.error("write to stable storage", b"", error))?;
+        synced.map_err(|error| destination.error("sync", b"", error))?;
     }
     match summary.is_single {
         false => temporary.publish(options.sync)?,

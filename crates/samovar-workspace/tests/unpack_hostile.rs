@@ -80,6 +80,14 @@ fn child() {
         setrlimit(Resource::Nofile, limits).unwrap();
     }
     let into = directory.join("tree");
+    if work == "current directory" {
+        let refused = unpack(&mut io::stdin().lock(), None, &into, &FAST);
+        assert!(
+            matches!(refused, Err(UnpackError::CurrentDirectory { .. })),
+            "{refused:?}"
+        );
+        return;
+    }
     let manifest = tree_manifest();
     unpack(&mut io::stdin().lock(), Some(&manifest), &into, &FAST).unwrap();
     if work == "unprivileged" {
@@ -293,6 +301,19 @@ fn entries_that_exist_already_are_not_overwritten() {
     assert!(refused.to_string().contains("tree/b"), "{refused}");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "outside");
     assert_eq!(names(dir.path()), [b"outside"]);
+}
+
+/// Its shell would remain in the removed directory.
+#[test]
+fn the_current_directory_is_not_replaced() {
+    let dir = tempdir();
+    let into = dir.path().join("tree");
+    fs::create_dir(&into).unwrap();
+    let mut child = start("current directory", dir.path(), |command| {
+        command.current_dir(&into);
+    });
+    assert!(child.wait().unwrap().success(), "the child has failed");
+    assert_eq!(names(dir.path()), [b"tree"]);
 }
 
 #[test]

@@ -19,8 +19,9 @@ use crate::root::{DIGITS_LEN, MARK, Root, is_temporary, random, read_names};
 const HOST_LEN: usize = DIGITS_LEN / 2;
 const RANDOM_LEN: usize = DIGITS_LEN - HOST_LEN;
 
-/// Maximum number of bytes of the destination's name in a temporary name.
-const PREFIX_LEN_MAX: usize = 200;
+/// Maximum number of bytes of the destination's name in a temporary name. Encrypted directories of
+/// some file systems permit only 143 bytes in all.
+const PREFIX_LEN_MAX: usize = 100;
 
 /// Number of names that are tried before giving up.
 const ATTEMPT_COUNT: u32 = 100;
