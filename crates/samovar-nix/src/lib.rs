@@ -40,7 +40,7 @@ mod nar_hash;
 pub mod narinfo;
 pub mod nixbase32;
 mod path_info;
-mod seek_table;
+pub mod seek_table;
 mod signature;
 mod store_dir;
 mod store_path;

@@ -1,9 +1,14 @@
-//! [`SeekTable`]: the seek table at the end of a file of independent zstd frames.
+//! The seek table at the end of a file of independent zstd frames: [`SeekTable`] writes it, and
+//! [`Frames`] reads it.
 //!
 //! # Source
 //!
 //! zstd, `contrib/seekable_format/zstd_seekable_compression_format.md`. Decoders that do not know
 //! the format skip the table, because it is a skippable frame.
+
+mod frames;
+
+pub use frames::{Frame, Frames};
 
 /// Magic number of the skippable frame that contains a seek table.
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
@@ -74,6 +79,8 @@ mod tests {
             &[2, 0, 0, 0, 0, 0xb1, 0xea, 0x92, 0x8f],
         ];
         assert_eq!(out, expected.concat());
+        let file_len = 0x0102 + 7 + out.len() as u64 - 1;
+        assert!(Frames::parse(&out, file_len, 0x0304 + 8).is_some());
         assert_eq!(
             out.len() as u64,
             1 + SeekTable::EMPTY_LEN + 2 * SeekTable::ENTRY_LEN

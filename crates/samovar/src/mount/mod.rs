@@ -18,7 +18,6 @@ mod cache_dir;
 mod download;
 mod fetch;
 mod file_system;
-mod frames;
 mod local;
 mod mount_point;
 mod queue;

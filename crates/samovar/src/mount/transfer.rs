@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::seek_table::Frames;
 use samovar_storage::PutError;
 use samovar_storage::verify::{Encoding, Unlimited, decoded};
 use ureq::Body;
 use ureq::http::Response;
 
-use super::frames::Frames;
 use crate::http::{Http, first_line};
 
 /// Maximum wait for a response, and for each read of its body.

@@ -1,13 +1,11 @@
 //! [`Frames`]: where the content of a compressed file is, by its seek table.
-//!
-//! # Source
-//!
-//! zstd, `contrib/seekable_format/zstd_seekable_compression_format.md`.
 
 use std::ops::Range;
 
+use super::{FOOTER_MAGIC, SKIPPABLE_MAGIC};
+
 /// Maximum length of the content of a frame, in bytes. Larger frames are not worth seeking.
-pub(super) const CONTENT_LEN_MAX: u64 = 32 << 20;
+const CONTENT_LEN_MAX: u64 = 32 << 20;
 
 /// Length of the footer of a seek table, in bytes.
 const FOOTER_LEN: usize = 9;
@@ -15,74 +13,73 @@ const FOOTER_LEN: usize = 9;
 /// Length of the header of a skippable frame, in bytes.
 const HEADER_LEN: usize = 8;
 
-const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
-const FOOTER_MAGIC: u32 = 0x8F92_EAB1;
-
 /// Bit of the footer's flags: each entry has a checksum of four bytes.
 const HAS_CHECKSUMS: u8 = 1 << 7;
 
 /// The independent frames of a compressed file, in order.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Frames {
+pub struct Frames {
     list: Vec<Frame>,
 }
 
-/// A frame.
+/// A compressed frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
-    /// Its bytes in the compressed file.
-    pub(super) file: Range<u64>,
-    /// Its bytes in the content.
-    pub(super) content: Range<u64>,
+pub struct Frame {
+    /// Bytes of the compressed file.
+    pub file: Range<u64>,
+    /// Bytes of the content.
+    pub content: Range<u64>,
 }
 
 impl Frames {
     /// Returns the length of the seek table at the end of a file, in bytes. Returns `None` if the
     /// file has none. `tail`: the last bytes of the file.
-    pub(super) fn table_len(tail: &[u8]) -> Option<u64> {
+    #[must_use]
+    pub fn table_len(tail: &[u8]) -> Option<u64> {
         let (count, entry_len) = footer(tail)?;
-        Some((HEADER_LEN + FOOTER_LEN) as u64 + u64::from(count) * entry_len as u64)
+        let entries_len = u64::from(count).saturating_mul(entry_len as u64);
+        Some(entries_len.saturating_add((HEADER_LEN + FOOTER_LEN) as u64))
     }
 
     /// Parses the seek table at the end of a file. Returns `None` if it does not describe a file of
     /// `file_len` bytes with `content_len` bytes of content. `tail`: the last bytes of the file,
     /// with the whole table.
-    pub(super) fn parse(tail: &[u8], file_len: u64, content_len: u64) -> Option<Self> {
+    #[must_use]
+    pub fn parse(tail: &[u8], file_len: u64, content_len: u64) -> Option<Self> {
         let (_, entry_len) = footer(tail)?;
         let table_len = Self::table_len(tail)?;
         let start = tail.len().checked_sub(usize::try_from(table_len).ok()?)?;
         let table = tail.get(start..)?;
-        let entries_len = table.len() - HEADER_LEN - FOOTER_LEN;
-        let skipped_len = u32::try_from(entries_len + FOOTER_LEN).ok()?;
+        let skipped_len = u32::try_from(table.len().checked_sub(HEADER_LEN)?).ok()?;
+        let entries_end = table.len().checked_sub(FOOTER_LEN)?;
         if number(table, 0)? != SKIPPABLE_MAGIC || number(table, 4)? != skipped_len {
             return None;
         }
-        let (mut file, mut content) = (0, 0);
+        let (mut file, mut content) = (0_u64, 0_u64);
         let mut list = Vec::new();
-        for entry in table
-            .get(HEADER_LEN..HEADER_LEN + entries_len)?
-            .chunks(entry_len)
-        {
+        for entry in table.get(HEADER_LEN..entries_end)?.chunks(entry_len) {
             let frame_len = u64::from(number(entry, 0)?);
             let len = u64::from(number(entry, 4)?);
             if len > CONTENT_LEN_MAX || frame_len == 0 {
                 return None;
             }
+            let file_end = file.checked_add(frame_len)?;
+            let content_end = content.checked_add(len)?;
             if len > 0 {
                 list.push(Frame {
-                    file: file..file + frame_len,
-                    content: content..content + len,
+                    file: file..file_end,
+                    content: content..content_end,
                 });
             }
-            file += frame_len;
-            content += len;
+            (file, content) = (file_end, content_end);
         }
-        let is_whole = file + table_len == file_len && content == content_len;
+        let is_whole = file.checked_add(table_len) == Some(file_len) && content == content_len;
         is_whole.then_some(Self { list })
     }
 
     /// Returns the frames with these bytes of the content.
-    pub(super) fn covering(&self, content: &Range<u64>) -> &[Frame] {
+    #[must_use]
+    pub fn covering(&self, content: &Range<u64>) -> &[Frame] {
         let start = self
             .list
             .partition_point(|frame| frame.content.end <= content.start);
