@@ -11,7 +11,7 @@
 //! errors it is removed. The left-overs of a process that was killed are removed by the next call
 //! with a destination in the same directory.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::num::NonZero;
 use std::path::Path;
 use std::thread;
@@ -167,9 +167,11 @@ fn unpack_below(
         match read {
             Ok(summary) => written.map(|()| summary),
             Err(Abort::Error(error)) => Err(error),
-            Err(Abort::Writer) => Err(written
-                .err()
-                .unwrap_or(UnpackError::Thread(std::io::ErrorKind::BrokenPipe.into()))),
+            Err(Abort::Writer) => {
+                written?;
+                // Unreachable: a thread ends early only with an error.
+                Err(UnpackError::Thread(io::ErrorKind::BrokenPipe.into()))
+            }
         }
     })
 }

@@ -12,12 +12,13 @@ use super::check::Check;
 use super::temporary::Destination;
 use super::writers::{Stopped, Writers};
 use super::{Options, UnpackError, Unpacked};
-use crate::entries::Mtime;
 use crate::manifest::Manifest;
 use crate::root::Root;
 
-/// Mode of directories until their contents are complete, and of directories without a manifest.
+/// Mode of directories until they get that of the manifest.
 const PRIVATE: u16 = 0o700;
+
+/// Mode of directories without a manifest.
 const DIRECTORY: u16 = 0o755;
 
 /// Name of the entry in the temporary directory if the archive is a single file or link.
@@ -190,15 +191,12 @@ impl<'a, 'scope> Reader<'a, 'scope> {
 
     fn end_directory(&mut self) -> Result<(), Abort> {
         self.path.truncate(self.open.pop().unwrap_or_default());
-        self.checked(|check, _| check.end_directory())
+        self.checked(|check, _| check.end_directory())?;
+        Ok(())
     }
 
     fn symlink(&mut self, target: &[u8]) -> Result<(), Abort> {
-        let mut mtime: Option<Mtime> = None;
-        self.checked(|check, path| {
-            mtime = Some(check.symlink(path, target)?);
-            Ok(())
-        })?;
+        let mtime = self.checked(|check, path| check.symlink(path, target))?;
         self.begin_leaf();
         let created = self.root.create_symlink(&self.path, target, mtime);
         created.map_err(|error| self.destination.error("create", &self.path, error))?;
@@ -207,22 +205,19 @@ impl<'a, 'scope> Reader<'a, 'scope> {
     }
 
     fn file(&mut self, executable: bool, size: u64) -> Result<(), Abort> {
-        self.new_file = NewFile {
-            mode: if executable { 0o755 } else { 0o644 },
-            attributes: None,
-            digest: None,
-        };
-        let mut new_file = self.new_file;
-        self.checked(|check, path| {
-            let (attributes, digest) = check.file(path, executable, size)?;
-            new_file = NewFile {
+        let stated = self.checked(|check, path| check.file(path, executable, size))?;
+        self.new_file = match stated {
+            Some((attributes, digest)) => NewFile {
                 mode: attributes.mode,
                 attributes: Some(attributes),
                 digest,
-            };
-            Ok(())
-        })?;
-        self.new_file = new_file;
+            },
+            None => NewFile {
+                mode: if executable { 0o755 } else { 0o644 },
+                attributes: None,
+                digest: None,
+            },
+        };
         self.begin_leaf();
         self.unpacked.file_count += 1;
         self.unpacked.content_size += size;
@@ -269,16 +264,18 @@ impl<'a, 'scope> Reader<'a, 'scope> {
         }
     }
 
-    /// Compares with the manifest, if there is one.
-    fn checked(
+    /// Compares with the manifest. Returns `None` if there is none.
+    fn checked<T>(
         &mut self,
-        compare: impl FnOnce(&mut Check<'a>, &[u8]) -> Result<(), &'static str>,
-    ) -> Result<(), Abort> {
+        compare: impl FnOnce(&mut Check<'a>, &[u8]) -> Result<T, &'static str>,
+    ) -> Result<Option<T>, Abort> {
         let Some(check) = &mut self.check else {
-            return Ok(());
+            return Ok(None);
         };
-        compare(check, &self.path)
-            .map_err(|difference| self.destination.differs(&self.path, difference).into())
+        let compared = compare(check, &self.path);
+        let compared =
+            compared.map_err(|difference| self.destination.differs(&self.path, difference));
+        Ok(Some(compared?))
     }
 
     fn check_size(&self, size: u64) -> Result<(), Abort> {
