@@ -114,8 +114,8 @@ impl Source {
         Self { nar, file, form }
     }
 
-    /// Checks the SHA-256 of the file. Without this, damage of the file could become part of the new
-    /// NAR, because the client may not know the hash of that NAR.
+    /// Checks the SHA-256 of the file. Without this, damage of the file could become part of the
+    /// new NAR, because the client may not know the hash of that NAR.
     pub(super) fn verify(&self) -> Result<(), PushError> {
         let mut hasher = Sha256::new();
         let mut piece = vec![0; PIECE_LEN];
