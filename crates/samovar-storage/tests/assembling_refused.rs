@@ -432,3 +432,49 @@ fn a_push_assembles_one_nar_from_a_base_at_a_time() {
     });
     fixture.assemble(&base, &recipe).unwrap();
 }
+
+#[test]
+fn assemblies_are_counted_like_other_uploads() {
+    let fixture = Fixture::new();
+    let base = nar_of(&large());
+    fixture.send(&base, Form::Seekable(MIB));
+    let before = fixture.storage.statistics();
+    let new = nar_of(&changed(&large(), &Change::Remove(3)));
+    let good = recipe(&base, &new, true);
+    fixture.assemble(&base, &good).unwrap();
+    let bad = compress("samovar-recipe 1\nend 0\n");
+    fixture.assemble(&base, &bad).unwrap_err();
+    let wrong = compress("samovar-recipe 2\nend 0\n");
+    fixture.assemble(&base, &wrong).unwrap_err();
+    let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+    let assemble = |source: &mut dyn Read, memory: &mut dyn Memory| {
+        push.assemble(&hash_of(&base), RECIPE_WINDOW_LOG, source, memory)
+    };
+    assemble(&mut Aborted(&good[..9]), &mut Unlimited).unwrap_err();
+    assemble(&mut &good[..], &mut Nothing).unwrap_err();
+    let after = fixture.storage.statistics();
+    let uploads = |outcome: &str| {
+        let count = |uploads: &[(&str, &str, u64)]| -> u64 {
+            let found = uploads
+                .iter()
+                .find(|row| row.0 == "nar" && row.1 == outcome);
+            found.unwrap().2
+        };
+        count(&after.uploads) - count(&before.uploads)
+    };
+    assert_eq!(
+        ["accepted", "refused", "aborted"].map(uploads),
+        [1, 3, 1],
+        "{after:?}"
+    );
+    let refused = |reason: &str| {
+        let found = after.refused.iter().find(|row| row.0 == reason);
+        found.unwrap().1
+    };
+    assert_eq!(["nar", "busy"].map(refused), [2, 1], "{after:?}");
+    let received = after.received_bytes - before.received_bytes;
+    let sent = good.len() + bad.len() + wrong.len() + 9;
+    assert_eq!(received, sent as u64);
+    let verified = after.verified_bytes - before.verified_bytes;
+    assert_eq!(verified, new.len() as u64);
+}

@@ -138,8 +138,11 @@ impl Push<'_> {
             return Err(AssembleError::Windows.into());
         }
         let needed = windows_len + VERIFY_MEMORY + BUFFER_MEMORY;
-        memory.reserve(needed).map_err(PutError::from)?;
-        let outcome = self.receive_recipe(base, base_size, window_log, source);
+        let reserved = memory.reserve(needed).map_err(PutError::from);
+        let outcome = match reserved {
+            Ok(()) => self.receive_recipe(base, base_size, window_log, source),
+            Err(error) => Err(error.into()),
+        };
         match &outcome {
             Ok(_) => storage.counters.accept(Kind::Nar, 1),
             Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),

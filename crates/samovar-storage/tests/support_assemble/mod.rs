@@ -170,7 +170,7 @@ impl Form {
 
 pub(crate) struct Fixture {
     pub(crate) dir: tempfile::TempDir,
-    _storage: Arc<Storage>,
+    pub(crate) storage: Arc<Storage>,
     pub(crate) cache: StoredCache,
     pub(crate) token: Token,
     pub(crate) id: PushId,
@@ -206,7 +206,7 @@ impl Fixture {
         let (id, _) = cache.open_push(&token, &[]).unwrap();
         Self {
             dir,
-            _storage: storage,
+            storage,
             cache,
             token,
             id,
