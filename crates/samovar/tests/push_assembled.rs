@@ -198,6 +198,10 @@ fn requests_that_break_a_rule_are_refused() {
         let refused = push.send("POST", &format!("{id}/assemble{base}"), &good);
         assert_refused(&refused, 400, &["parameter base"]);
     }
+    for window in ["", "9", "28", "x"] {
+        let refused = push.send("POST", &format!("{target}&window={window}"), &good);
+        assert_refused(&refused, 400, &["parameter window", "10 to 27"]);
+    }
     let refused = push.send("PUT", &target, &good);
     assert_refused(&refused, 405, &["use POST"]);
     let url = format!("/upload/push/1/{target}");
@@ -235,6 +239,8 @@ fn requests_that_break_a_rule_are_refused() {
     let is_nar = |file: &&String| file.starts_with("nar/");
     assert_eq!(site.files().iter().filter(is_nar).count(), 1);
     assert_eq!(push.send("POST", &target, &good).status, 200);
+    let longest = format!("{target}&window=27");
+    assert_eq!(push.send("POST", &longest, &good).status, 200);
 }
 
 #[test]
