@@ -14,12 +14,16 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
+.PHONY: serve demo-workspaces test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
 serve: setup
 	@$(XTASK) serve --port $(PORT)
+
+## Shows a day with workspaces in two minutes: two directories play two workstations.
+demo-workspaces: setup
+	@$(XTASK) demo-workspaces
 
 ## Installs what is missing and passes every check.
 test: setup-test sample check

@@ -16,6 +16,7 @@ mod book;
 mod chaos;
 mod command;
 mod deb;
+mod demo_workspaces;
 mod fuzz;
 mod instructions;
 mod newer_nix;
@@ -41,6 +42,7 @@ usage: xtask TASK [ARGUMENT...]
   sample-store --paths N DIR       make a store of N valid paths, nearly all without files
   small-files [--shrink N] DIR     generate a tree of 42,246 small files, or an Nth of them
   serve [--port N]                 build the server and serve this machine's store, or the sample
+  demo-workspaces                  show workspaces: two directories play two workstations
   bench [OPTION...]                measure the server beside nginx and other installed caches
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
   suites [--update] [--address HOST:PORT] [NAME...]
@@ -89,6 +91,7 @@ fn run() -> Result<()> {
             let shrink: NonZeroUsize = shrink.parse().context("--shrink must be a number")?;
             small_files(shrink.get(), dir)
         }
+        ["demo-workspaces"] => demo_workspaces::demonstrate(),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {

@@ -16,9 +16,9 @@ use crate::sample;
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
 /// The store to serve, and a path in it for examples.
-struct Served {
+pub(crate) struct Served {
     /// Server arguments that select the store; empty for the machine's store.
-    arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// Description of the store, to be printed.
     description: String,
     /// Store path that the printed examples use.
@@ -52,7 +52,8 @@ pub(crate) fn build(program: &str) -> Result<PathBuf> {
     Ok(build_release(&[program])?.join(program))
 }
 
-fn prepare_store() -> Result<Served> {
+/// Returns the machine's store, or the sample store if it has none.
+pub(crate) fn prepare_store() -> Result<Served> {
     if Path::new(MACHINE_DATABASE).exists()
         && let Some(example) = path_of_nix().or_else(first_path)
     {
