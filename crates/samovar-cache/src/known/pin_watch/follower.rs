@@ -8,7 +8,8 @@ use samovar_storage::token::Token;
 
 use super::Change;
 
-/// Function that returns the message about a change. `None`: a policy hides the pin from the client.
+/// Function that returns the message about a change. `None`: a policy hides the pin from the
+/// client.
 pub(crate) type ToMessage = dyn Fn(&Change) -> Option<String> + Send + Sync;
 
 /// A WebSocket that receives the changes of all pins of a cache.
