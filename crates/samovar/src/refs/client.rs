@@ -168,7 +168,7 @@ impl Refs {
         self.get(name)?.ok_or_else(|| {
             Failed::Refused.because(anyhow!(
                 "there is no ref {name} at {}: see samovar ref list, or push a first snapshot",
-                self.http.remote()
+                self.http.remote().url().trim_end_matches("/upload")
             ))
         })
     }
