@@ -164,13 +164,20 @@ impl StoredCache {
         error
     }
 
-    /// Returns the generations of a pin that have not expired, newest first.
+    /// Returns generations of a pin that have not expired, newest first: those with a number less
+    /// than `below`, at most `count_max`.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    pub fn generations(&self, name: &PinName) -> Result<Vec<Pin>, StorageError> {
-        self.storage.metadata.generations(self.id, name)
+    pub fn generations(
+        &self,
+        name: &PinName,
+        below: i64,
+        count_max: u32,
+    ) -> Result<Vec<Pin>, StorageError> {
+        let metadata = &self.storage.metadata;
+        metadata.generations(self.id, name, below, count_max)
     }
 
     /// Returns the newest generation of each pin, sorted by name. Pins whose generations have all

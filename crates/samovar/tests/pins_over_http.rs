@@ -279,6 +279,32 @@ fn a_log_has_all_generations_and_signatures() {
 }
 
 #[test]
+fn long_logs_are_complete() {
+    let (pins, paths) = Pins::new(&["one"]);
+    pins.put("main", "", &paths[0]);
+    // The server reads 256 generations at a time.
+    for count in [255, 256, 257, 512, 513] {
+        pins.sql(&format!(
+            "with recursive numbers(n) as \
+                 (select 2 union all select n + 1 from numbers where n < {count}) \
+             insert or ignore into pin (cache_id, name, generation, path_id, created_at) \
+             select cache_id, name, n, path_id, 7 from numbers, pin where generation = 1"
+        ));
+        let log = pins.log("main");
+        let numbers: Vec<u32> = log
+            .iter()
+            .map(|words| words[1].parse().expect("is a number"))
+            .collect();
+        let expected: Vec<u32> = (1..=count).rev().collect();
+        assert_eq!(numbers, expected);
+        assert_eq!(pins.request("HEAD", "main", "", "").status, 200);
+    }
+    let text = pins.get("main").text();
+    let signature = text.lines().nth(513).expect("a signature");
+    assert!(signature.starts_with("sig cache-1:"), "{signature}");
+}
+
+#[test]
 fn the_list_has_the_newest_generation_of_each_pin() {
     let (pins, paths) = Pins::new(&["one", "two"]);
     assert_eq!(pins.get("").text(), "end 0\n");

@@ -32,13 +32,19 @@ pub trait Pins {
     /// Any [`StorageError`].
     fn pins(&self) -> Result<Vec<Pin>, StorageError>;
 
-    /// Returns the generations of a pin that have not expired, newest first. A cache that is being
-    /// deleted has none.
+    /// Returns generations of a pin that have not expired, newest first: those with a number less
+    /// than `below`, at most `count_max`. A cache that is being deleted has none.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn generations(&self, cache: CacheId, name: &PinName) -> Result<Vec<Pin>, StorageError>;
+    fn generations(
+        &self,
+        cache: CacheId,
+        name: &PinName,
+        below: i64,
+        count_max: u32,
+    ) -> Result<Vec<Pin>, StorageError>;
 
     /// Returns the newest generation of each pin of a cache that has one that has not expired,
     /// sorted by name. A cache that is being deleted has none.

@@ -72,9 +72,8 @@ impl Uploads {
         if newest == 0 || narinfos.reader.policy.is_open() {
             return Some(newest);
         }
-        let pins = self.stored.generations(&name.parse().ok()?).ok()?;
-        let pins = self.readable_pins(context_of(narinfos), pins).ok()?;
-        pins.first().map(|pin| pin.generation)
+        let page = self.page(context_of(narinfos), &name.parse().ok()?, i64::MAX);
+        page.ok()?.pins.first().map(|pin| pin.generation)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod condition;
 mod events;
+mod generations;
 mod put;
 mod read;
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
-use samovar_nix::StoreDir;
 use samovar_storage::metadata::{Condition, Pin, Tags};
 use samovar_storage::token::Token;
 use samovar_storage::{PinError, PinName};
@@ -14,6 +13,7 @@ use super::{bad_request, busy, changed, condition, context_of, parameters, tag, 
 use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
 use crate::pages::percent_encode;
+use crate::refusal::TEXT;
 use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
 
@@ -71,11 +71,8 @@ impl Uploads {
         name: &PinName,
         condition: &Condition,
     ) -> Result<Current, Response> {
-        let pins = self.stored.generations(name);
-        let pins = pins.map_err(|error| unavailable(context, &error))?;
-        let newest = pins.first().map(|pin| pin.generation);
-        let pins = self.readable_pins(context, pins)?;
-        let (Some(newest), Some(shown)) = (newest, pins.first()) else {
+        let page = self.page(context, name, i64::MAX)?;
+        let (Some(newest), Some(shown)) = (page.newest, page.pins.first()) else {
             let text = format!("the cache has no pin {:?}", name.as_str());
             return Err(refused(Status::NOT_FOUND, &text));
         };
@@ -90,14 +87,10 @@ impl Uploads {
                 shown: shown.generation,
             }));
         }
-        let mut text: String = pins.iter().map(line).collect();
-        let fingerprint = fingerprint(shown, context.store_dir);
-        for signature in context.narinfos.signing.sign_pin(fingerprint.as_bytes()) {
-            text.push_str(&format!("sig {signature}\n"));
-        }
-        text.push_str(&format!("end {}\n", pins.len()));
-        let response = Response::text(Status::OK, text);
-        Ok(Current::Response(with_fields(response, shown.generation)))
+        let shown = shown.generation;
+        let response = Response::new(Status::OK, self.generations_body(context, name, page));
+        let response = response.header(TEXT.0, TEXT.1);
+        Ok(Current::Response(with_fields(response, shown)))
     }
 
     /// Responds with the newest generation of each pin.
@@ -219,76 +212,4 @@ fn with_fields(response: Response, newest: i64) -> Response {
     response
         .header("ETag", tag(newest))
         .header("Cache-Control", NO_STORE)
-}
-
-/// Returns the line of a generation.
-fn line(pin: &Pin) -> String {
-    let expires = pin.expires_at.map(|at| at.to_string());
-    format!(
-        "generation {} {} {} {} {} {} {}\n",
-        pin.generation,
-        pin.path.base_name(),
-        pin.created_at,
-        expires.as_deref().unwrap_or(ABSENT),
-        stated(pin.token.as_deref()),
-        stated(pin.host.as_deref()),
-        stated(pin.message.as_deref()),
-    )
-}
-
-/// The word for an absent value.
-const ABSENT: &str = "-";
-
-/// Percent-encodes a text. The text `-` is encoded, too, to differ from [`ABSENT`].
-fn stated(text: Option<&str>) -> String {
-    match text {
-        Some(ABSENT) => "%2D".to_owned(),
-        Some(text) => percent_encode(text.as_bytes()),
-        None => ABSENT.to_owned(),
-    }
-}
-
-/// Returns the text that is signed for a generation.
-fn fingerprint(pin: &Pin, dir: &StoreDir) -> String {
-    format!(
-        "samovar-ref;1;{dir};{};{};{};{}",
-        percent_encode(pin.name.as_bytes()),
-        pin.generation,
-        pin.path.base_name(),
-        pin.created_at
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use samovar_nix::StorePath;
-
-    use super::*;
-
-    #[test]
-    fn lines_and_fingerprints() {
-        let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
-        let mut pin = Pin {
-            cache: "default".to_owned(),
-            name: "mr/app 1;".to_owned(),
-            generation: 3,
-            path: StorePath::from_base_name(base_name).unwrap(),
-            created_at: 7,
-            expires_at: None,
-            token: None,
-            host: None,
-            message: None,
-        };
-        assert_eq!(line(&pin), format!("generation 3 {base_name} 7 - - - -\n"));
-        pin.expires_at = Some(9);
-        pin.token = Some("ci 1".to_owned());
-        pin.host = Some("-".to_owned());
-        pin.message = Some("a\n\u{e4}".to_owned());
-        let expected = format!("generation 3 {base_name} 7 9 ci%201 %2D a%0A%C3%A4\n");
-        assert_eq!(line(&pin), expected);
-        assert_eq!(
-            fingerprint(&pin, &StoreDir::default()),
-            format!("samovar-ref;1;/nix/store;mr%2Fapp%201%3B;3;{base_name};7")
-        );
-    }
 }

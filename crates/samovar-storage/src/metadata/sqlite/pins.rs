@@ -35,17 +35,21 @@ impl Pins for Sqlite {
         })
     }
 
-    fn generations(&self, cache: CacheId, name: &PinName) -> Result<Vec<Pin>, StorageError> {
+    fn generations(
+        &self,
+        cache: CacheId,
+        name: &PinName,
+        below: i64,
+        count_max: u32,
+    ) -> Result<Vec<Pin>, StorageError> {
         self.read(|connection| {
             let query = format!(
-                "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and deletion = 0 \
-                 and (expires_at is null or expires_at > ?3) order by generation desc"
+                "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation < ?3 \
+                 and deletion = 0 and (expires_at is null or expires_at > ?4) \
+                 order by generation desc limit ?5"
             );
-            select(
-                connection,
-                &query,
-                params![cache.0, name.as_str(), self.now()],
-            )
+            let parameters = params![cache.0, name.as_str(), below, self.now(), count_max];
+            select(connection, &query, parameters)
         })
     }
 
