@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_workspace::{Root, STATE_DIRECTORY};
 
 use super::local::{changes, empty, read, summary};
-use super::pull::fill;
+use super::pull::pull;
 use super::state::{Base, State, Workspace, is_workspace};
 use super::{age, disk, registry};
 use crate::credentials::Sources;
@@ -40,7 +41,7 @@ pub(super) fn open(
     options: &Opening<'_>,
     sources: &Sources,
     out: &mut dyn Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExitCode> {
     let root = absolute(options.directory)?;
     if is_workspace(&root) {
         return reopen(options, &root, sources, out);
@@ -80,13 +81,13 @@ pub(super) fn open(
              creates it",
             options.name
         )?;
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     };
     if !has_files {
         // Whenever this process is killed, a pull completes the workspace.
         workspace.set_state(workspace.state.clone())?;
         registry::add(root);
-        return fill(&mut workspace, &snapshots, &newest, out);
+        return pull(&mut workspace, &snapshots, &newest, out);
     }
     let snapshot = snapshots.manifest(&newest.manifest)?;
     workspace.write_base(&snapshot)?;
@@ -103,7 +104,7 @@ pub(super) fn open(
         workspace.title(),
         summary(&changes)
     )?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Opens a workspace that is open already.
@@ -112,7 +113,7 @@ fn reopen(
     root: &Path,
     sources: &Sources,
     out: &mut dyn Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExitCode> {
     let mut workspace = Workspace::read(root)?;
     let state = &workspace.state;
     let generation = options.name.generation;
@@ -134,7 +135,7 @@ fn reopen(
         let _lock = workspace.lock()?;
         let snapshots = Snapshots::open(options.name.remote.clone(), sources)?;
         if let Some(newest) = find(options, &snapshots)? {
-            return fill(&mut workspace, &snapshots, &newest, out);
+            return pull(&mut workspace, &snapshots, &newest, out);
         }
     }
     writeln!(
@@ -142,7 +143,7 @@ fn reopen(
         "{root:?} is a workspace of {} already",
         workspace.title()
     )?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the generation to open. Returns `None` if the ref does not exist.
@@ -203,7 +204,7 @@ fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns whether a directory has entries, other than the state of a workspace.
-fn has_files(directory: &Path) -> anyhow::Result<bool> {
+pub(super) fn has_files(directory: &Path) -> anyhow::Result<bool> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.with_context(|| format!("cannot read {directory:?}"))?,

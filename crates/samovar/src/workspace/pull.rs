@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -11,16 +12,135 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use samovar_workspace::{Entries, Kind, Root, Scanned, Walk};
+use samovar_workspace::merge::{Action, ActionKind, merge};
+use samovar_workspace::{Entries, Index, Kind, Root, Scanned, Walk};
 
-use super::local::write_index;
-use super::open::set_root_mode;
-use super::state::{Base, INCOMING, State, Workspace};
+use super::apply::Apply;
+use super::local::{empty, read, write_index};
+use super::open::{has_files, newest, set_root_mode};
+use super::state::{Base, INCOMING, State, Workspace, printable};
+use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::pull::download;
 use crate::refs::Generation;
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
+use crate::token::date;
+
+/// Merges the newest generation of the ref into the files of a workspace.
+///
+/// # Errors
+///
+/// The cache is unavailable or lacks the ref, a file cannot be written, or a program changes files
+/// meanwhile.
+pub(super) fn run(
+    workspace: &mut Workspace,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let _lock = workspace.lock()?;
+    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let newest = newest(snapshots.refs(), &workspace.state.name)?.ok_or_else(|| {
+        Failed::Refused.because(anyhow!(
+            "the ref {} does not exist: samovar workspace push creates it",
+            workspace.state.name
+        ))
+    })?;
+    pull(workspace, &snapshots, &newest, out)
+}
+
+/// Merges a generation into the files of a workspace, which is locked.
+pub(super) fn pull(
+    workspace: &mut Workspace,
+    snapshots: &Snapshots,
+    newest: &Generation,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let base = &workspace.state.base;
+    let is_newest = base
+        .as_ref()
+        .is_some_and(|base| base.generation == newest.number && base.manifest == newest.manifest);
+    // If the response to a push of this workspace was lost, the files are based on it.
+    if is_newest || workspace.adopt_base(newest.number, &newest.manifest)? {
+        writeln!(out, "{} is the newest generation", workspace.title())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if workspace.state.base.is_none() && !has_files(&workspace.root)? {
+        fill(workspace, snapshots, newest, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let started_at = Instant::now();
+    let snapshot = snapshots.manifest(&newest.manifest)?;
+    let theirs = &snapshot.manifest;
+    let ours = read(workspace)?;
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let host = newest.host.as_deref().unwrap_or("server");
+    let label = format!("{host}-{}", date(newest.created_at));
+    let mut actions = merge(&base, &ours.entries, &theirs.entries, &label);
+    actions.retain(|action| !is_conflict_known(action, &ours.entries, &theirs.entries));
+    let applied = Apply::run(workspace, snapshots, &ours, theirs, &actions)?;
+    finish(workspace, newest, &snapshot)?;
+    update_index(workspace, &ours, &theirs.entries);
+    let conflicts: Vec<&Action> = actions
+        .iter()
+        .filter(|action| matches!(action.kind, ActionKind::Conflict { .. }))
+        .collect();
+    for action in &conflicts {
+        let ActionKind::Conflict { ours: index, .. } = action.kind else {
+            continue;
+        };
+        writeln!(
+            out,
+            "conflict: {} stays as it is; that of {} is {}",
+            printable(&ours.entries.path(index)),
+            printable(host.as_bytes()),
+            printable(&action.path)
+        )?;
+    }
+    writeln!(
+        out,
+        "merged {}: {} changed, {} received in {:.1} s",
+        workspace.title(),
+        counted(applied.changed_count, "path"),
+        human(applied.received_len),
+        started_at.elapsed().as_secs_f64()
+    )?;
+    Ok(match conflicts.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Returns whether an earlier pull, which was killed, has made this conflict copy.
+fn is_conflict_known(action: &Action, ours: &Entries, theirs: &Entries) -> bool {
+    let ActionKind::Conflict {
+        ours: at,
+        theirs: index,
+    } = action.kind
+    else {
+        return false;
+    };
+    let (Some(kept), Some(copy)) = (ours.get(at), theirs.get(index)) else {
+        return false;
+    };
+    let prefix = [&kept.name[..], b".conflict-"].concat();
+    let mut siblings = ours
+        .children(kept.parent)
+        .filter_map(|index| ours.get(index));
+    !matches!(copy.kind, Kind::Directory { .. })
+        && siblings.any(|one| one.name.starts_with(&prefix) && one.has_same_data(copy))
+}
+
+/// Stores the digests after a change of files to those of a manifest.
+pub(super) fn update_index(workspace: &Workspace, before: &Scanned, new: &Entries) {
+    let Ok(mut scanned) = Scanned::scan(&workspace.root) else {
+        return;
+    };
+    Index::of(before).apply(&mut scanned);
+    copy_digests(new, &mut scanned);
+    write_index(workspace, &scanned);
+}
 
 /// Name of the directory of a whole tree that was received.
 const TREE: &str = "tree";

@@ -93,7 +93,7 @@ pub(super) fn run(
 }
 
 /// Returns the error of a push that came too late.
-fn conflict(workspace: &Workspace, newest: &Generation) -> anyhow::Error {
+pub(super) fn conflict(workspace: &Workspace, newest: &Generation) -> anyhow::Error {
     let by = newest.host.as_deref().map(|host| {
         let host = printable(host.as_bytes());
         format!(" by {host}")

@@ -5,7 +5,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `workspace` | the ref, and the generation on which the files are based |
-//! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its store path |
+//! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its path |
 //! | `index` | digests of the files, with the metadata at the time of hashing |
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
 //! | `incoming/` | files that a pull has received, not yet in their places |

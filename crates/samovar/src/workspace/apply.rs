@@ -1,0 +1,312 @@
+//! [`Apply`]: changes the files of a workspace.
+//!
+//! Contents are received and verified before the first change. Each file is compared with the scan
+//! right before it is replaced or removed, and new files replace nothing: a file that a program has
+//! changed since the scan ends the command. What was changed until then is right, and the command
+//! can be repeated.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, anyhow};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use samovar_workspace::merge::{Action, ActionKind};
+use samovar_workspace::root::Attributes;
+use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
+
+use super::fetch::{Staged, file};
+use super::open::set_root_mode;
+use super::state::{Workspace, printable};
+use crate::outcome::Failed;
+use crate::snapshot::Snapshots;
+
+/// Changes of the files of a workspace.
+#[derive(Debug)]
+pub(super) struct Apply<'a> {
+    root: Root,
+    ours: &'a Scanned,
+    theirs: &'a Manifest,
+    staged: Staged,
+    /// Number of entries that were created, replaced or removed.
+    pub(super) changed_count: u64,
+}
+
+/// The result of [`Apply::run`].
+#[derive(Debug)]
+pub(super) struct Applied {
+    /// Number of entries that were created, replaced or removed.
+    pub(super) changed_count: u64,
+    /// Number of bytes received.
+    pub(super) received_len: u64,
+}
+
+impl<'a> Apply<'a> {
+    /// Makes these changes, and writes them to stable storage.
+    ///
+    /// # Errors
+    ///
+    /// The contents cannot be received, a file cannot be written, or a program has changed a file
+    /// since the scan.
+    pub(super) fn run(
+        workspace: &Workspace,
+        snapshots: &Snapshots,
+        ours: &'a Scanned,
+        theirs: &'a Manifest,
+        actions: &[Action],
+    ) -> anyhow::Result<Applied> {
+        let files = actions.iter().filter_map(|action| match action.kind {
+            ActionKind::Create { theirs: index }
+            | ActionKind::Conflict { theirs: index, .. }
+            | ActionKind::Replace { theirs: index, .. } => {
+                let entry = theirs.entries.get(index)?;
+                matches!(entry.kind, Kind::File { .. }).then_some(index)
+            }
+            _ => None,
+        });
+        let files: Vec<usize> = files.collect();
+        let mut apply = Self {
+            root: Root::open(&workspace.root)?,
+            ours,
+            theirs,
+            staged: Staged::download(workspace, snapshots, theirs, &files)?,
+            changed_count: 0,
+        };
+        for action in actions {
+            let applied = apply.apply(&workspace.root, action);
+            applied.with_context(|| format!("cannot update {}", printable(&action.path)))?;
+        }
+        let synced = apply.root.sync();
+        synced.context("cannot write the files to stable storage")?;
+        let received_len = apply.staged.received_len;
+        apply.staged.remove();
+        Ok(Applied {
+            changed_count: apply.changed_count,
+            received_len,
+        })
+    }
+
+    fn apply(&mut self, root: &Path, action: &Action) -> anyhow::Result<()> {
+        let path = &action.path[..];
+        match action.kind {
+            ActionKind::Metadata { mode, .. } if path.is_empty() => set_root_mode(root, mode),
+            ActionKind::Metadata { mode, mtime } => self.set_attributes(path, mode, mtime)?,
+            ActionKind::Remove { ours } => self.remove(path, ours)?,
+            ActionKind::Create { theirs } | ActionKind::Conflict { theirs, .. } => {
+                self.create(path, theirs)?;
+                self.changed_count += 1;
+            }
+            ActionKind::Replace { ours, theirs, mode } => {
+                self.replace(path, ours, theirs, mode)?;
+                self.changed_count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_attributes(&self, path: &[u8], mode: u16, mtime: Mtime) -> anyhow::Result<()> {
+        let attributes = Attributes {
+            mode,
+            mtime: Some(mtime),
+        };
+        match self.root.set_attributes(path, attributes) {
+            // A symbolic link, whose time has no meaning; or an entry that a program has removed.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput | io::ErrorKind::NotFound
+                ) =>
+            {
+                Ok(())
+            }
+            set => Ok(set?),
+        }
+    }
+
+    fn remove(&mut self, path: &[u8], ours: usize) -> anyhow::Result<()> {
+        let is_directory = self
+            .ours
+            .entries
+            .get(ours)
+            .is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }));
+        let removed = if is_directory {
+            let remove = || self.root.remove_directory(path);
+            self.permitted(path, &remove)
+        } else {
+            self.check(path, ours)?;
+            let remove = || self.root.remove_file(path);
+            self.permitted(path, &remove)
+        };
+        match removed {
+            Ok(()) => self.changed_count += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A program has created a file there, or the directory has files that are not in
+            // snapshots.
+            Err(error) if is_directory && error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, path: &[u8], theirs: usize) -> anyhow::Result<()> {
+        let entry = self.entry(theirs)?;
+        let created = match &entry.kind {
+            Kind::Directory { .. } => {
+                // The mode is set after the entries were created.
+                let create = || self.root.create_directory(path, entry.mode | 0o700);
+                self.permitted(path, &create)
+            }
+            Kind::Symlink { target } => {
+                let create = || self.root.create_symlink(path, target, Some(entry.mtime));
+                self.permitted(path, &create)
+            }
+            Kind::File { .. } => {
+                return self.place(path, theirs, entry.mode, RenameFlags::NOREPLACE);
+            }
+        };
+        match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(changed(path)),
+            created => Ok(created?),
+        }
+    }
+
+    fn replace(
+        &mut self,
+        path: &[u8],
+        ours: usize,
+        theirs: usize,
+        mode: u16,
+    ) -> anyhow::Result<()> {
+        let entry = self.entry(theirs)?;
+        match &entry.kind {
+            Kind::Symlink { target } => {
+                self.check(path, ours)?;
+                let write = || self.root.write_symlink(path, target, Some(entry.mtime));
+                Ok(self.permitted(path, &write)?)
+            }
+            _ => {
+                self.check(path, ours)?;
+                self.place(path, theirs, mode, RenameFlags::empty())
+            }
+        }
+    }
+
+    /// Moves a received file to its place.
+    fn place(
+        &mut self,
+        path: &[u8],
+        theirs: usize,
+        mode: u16,
+        flags: RenameFlags,
+    ) -> anyhow::Result<()> {
+        let entry = self.entry(theirs)?;
+        let (digest, _, _) = file(&self.theirs.entries, theirs)?;
+        let staged = self.staged.take(&digest)?;
+        set_file_attributes(&staged, mode, entry.mtime)?;
+        let (parent, name) = split(path);
+        let rename = || {
+            let directory = match parent {
+                Some(parent) => Some(self.root.directory(parent)?),
+                None => None,
+            };
+            let directory = directory.as_ref().unwrap_or(&self.root);
+            let renamed = match flags.is_empty() {
+                true => rustix::fs::renameat(CWD, &staged, directory, name),
+                false => rustix::fs::renameat_with(CWD, &staged, directory, name, flags),
+            };
+            match renamed {
+                // The file system does not know the flag. A hard link replaces nothing either.
+                Err(Errno::INVAL) if !flags.is_empty() => {
+                    let at = rustix::fs::AtFlags::empty();
+                    Ok(rustix::fs::linkat(CWD, &staged, directory, name, at)?)
+                }
+                renamed => Ok(renamed?),
+            }
+        };
+        match self.permitted(path, &rename) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(changed(path)),
+            placed => Ok(placed?),
+        }
+    }
+
+    /// Calls an operation on an entry. If the directory that has the entry does not permit it, its
+    /// mode is changed first. The merge sets the mode of such directories afterwards.
+    fn permitted(&self, path: &[u8], operation: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        match (operation(), split(path).0) {
+            (Err(error), Some(parent)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let attributes = Attributes {
+                    mode: 0o700,
+                    mtime: None,
+                };
+                self.root.set_attributes(parent, attributes)?;
+                operation()
+            }
+            (done, _) => done,
+        }
+    }
+
+    fn entry(&self, theirs: usize) -> anyhow::Result<&'a Entry> {
+        let entry = self.theirs.entries.get(theirs);
+        entry.context("the manifest has no such entry")
+    }
+
+    /// Checks that a file or link is unchanged since the scan.
+    fn check(&self, path: &[u8], ours: usize) -> anyhow::Result<()> {
+        let expected = self.ours.states.get(ours);
+        let found = self.root.stat(path);
+        let is_same = expected.zip(found.ok()).is_some_and(|(expected, found)| {
+            let time = |seconds, nanoseconds| Mtime {
+                seconds,
+                nanoseconds,
+            };
+            let nanoseconds = |number: u64| u32::try_from(number).unwrap_or_default();
+            u64::try_from(found.st_size).is_ok_and(|size| size == expected.size)
+                && found.st_ino == expected.inode
+                && time(found.st_mtime, nanoseconds(found.st_mtime_nsec)) == expected.mtime
+                && time(found.st_ctime, nanoseconds(found.st_ctime_nsec)) == expected.ctime
+        });
+        match is_same {
+            true => Ok(()),
+            false => Err(changed(path)),
+        }
+    }
+}
+
+/// Returns the error of an entry that was changed by a program.
+fn changed(path: &[u8]) -> anyhow::Error {
+    Failed::Refused.because(anyhow!(
+        "{} was changed by another program meanwhile, and stays as it is: run the command again",
+        printable(path)
+    ))
+}
+
+fn set_file_attributes(path: &Path, mode: u16, mtime: Mtime) -> anyhow::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let file = File::options().write(true).open(path)?;
+    let time = match u64::try_from(mtime.seconds) {
+        Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds),
+        Err(_) => before_1970(mtime.seconds),
+    };
+    file.set_modified(time + Duration::from_nanos(mtime.nanoseconds.into()))?;
+    file.set_permissions(fs::Permissions::from_mode(mode.into()))?;
+    Ok(())
+}
+
+fn before_1970(seconds: i64) -> SystemTime {
+    UNIX_EPOCH
+        .checked_sub(Duration::from_secs(seconds.unsigned_abs()))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+/// Splits a path into that of its directory, if it is not the root, and the name.
+fn split(path: &[u8]) -> (Option<&[u8]>, &std::ffi::OsStr) {
+    let name = |bytes| std::ffi::OsStr::from_bytes(bytes);
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (path.get(..at), name(path.get(at + 1..).unwrap_or_default())),
+        None => (None, name(path)),
+    }
+}

@@ -1,0 +1,207 @@
+//! `samovar workspace auto`: pushes whenever no program has changed the files for some time.
+//!
+//! The tree is scanned at intervals of a second, or of 20 times the duration of a scan if that is
+//! longer: scans take at most 5 % of a processor.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::Write;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use samovar_workspace::{ReadError, Scanned};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::push::{Options, Pushed, conflict, push};
+use super::state::Workspace;
+use crate::credentials::Sources;
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::size::human;
+
+/// Minimum time between two scans.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// Time between two scans, in durations of a scan.
+const INTERVAL_SCANS: u32 = 20;
+
+/// Minimum and maximum pause after a failed push.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Pushes until a signal arrives, then once more.
+///
+/// # Errors
+///
+/// The last push has failed, or the files cannot be read.
+pub(super) fn auto(
+    workspace: &mut Workspace,
+    idle: Duration,
+    options: Options<'_>,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let stop = signals()?;
+    writeln!(
+        out,
+        "pushing {:?} to {} after changes",
+        workspace.root, workspace.state.name
+    )?;
+    out.flush()?;
+    let mut auto = Auto {
+        options,
+        sources,
+        pushed: None,
+        failure: None,
+        pause: PAUSE_MIN,
+        conflict_base: None,
+    };
+    let mut seen = None;
+    let mut quiet_since = Instant::now();
+    let mut retry_at = quiet_since;
+    loop {
+        let started_at = Instant::now();
+        let found = fingerprint(workspace)?;
+        let scan_time = started_at.elapsed();
+        if found != seen {
+            seen = found;
+            quiet_since = Instant::now();
+        }
+        let is_quiet = seen.is_some() && quiet_since.elapsed() >= idle;
+        if is_quiet && auto.pushed != seen && Instant::now() >= retry_at {
+            let is_done = auto.push(workspace, seen, out)?;
+            if !is_done {
+                retry_at = Instant::now() + auto.pause;
+            }
+        }
+        let interval = INTERVAL_MIN.max(scan_time * INTERVAL_SCANS);
+        match stop.recv_timeout(interval) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => break,
+        }
+    }
+    writeln!(out, "stopping")?;
+    auto.last(workspace, out)
+}
+
+/// The state of `samovar workspace auto`.
+struct Auto<'a> {
+    options: Options<'a>,
+    sources: &'a Sources,
+    /// Fingerprint of the tree that was pushed.
+    pushed: Option<u64>,
+    /// The last error, which is printed once.
+    failure: Option<String>,
+    pause: Duration,
+    /// Generation of the base at the last conflict: pushing again is useless until a pull.
+    conflict_base: Option<u64>,
+}
+
+impl Auto<'_> {
+    /// Pushes the tree with this fingerprint. Returns whether it need not be repeated. Failures are
+    /// printed.
+    fn push(
+        &mut self,
+        workspace: &mut Workspace,
+        seen: Option<u64>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<bool> {
+        if self.conflict_base.is_some() {
+            // A pull by another process changes the base.
+            if let Ok(current) = Workspace::read(&workspace.root) {
+                *workspace = current;
+            }
+            if self.conflict_base == Some(workspace.state.generation()) {
+                return Ok(false);
+            }
+            self.conflict_base = None;
+        }
+        match self.try_push(workspace, out) {
+            Ok(()) => {
+                self.pushed = seen;
+                self.failure = None;
+                self.pause = PAUSE_MIN;
+                Ok(true)
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                if self.failure.as_ref() != Some(&text) {
+                    notice(&format!("not pushed, trying again: {text}"));
+                }
+                self.failure = Some(text);
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+                Ok(false)
+            }
+        }
+    }
+
+    fn try_push(&mut self, workspace: &mut Workspace, out: &mut dyn Write) -> anyhow::Result<()> {
+        let started_at = Instant::now();
+        let lock = workspace.lock()?;
+        match push(workspace, &lock, self.options, self.sources)? {
+            Pushed::Unchanged => {}
+            Pushed::Done {
+                sent_len, summary, ..
+            } => {
+                writeln!(
+                    out,
+                    "{}: {summary}; {} sent in {:.1} s",
+                    workspace.title(),
+                    human(sent_len),
+                    started_at.elapsed().as_secs_f64()
+                )?;
+                out.flush()?;
+            }
+            Pushed::Conflict(newest) => {
+                self.conflict_base = Some(workspace.state.generation());
+                return Err(conflict(workspace, &newest));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes before the process ends.
+    fn last(&mut self, workspace: &mut Workspace, out: &mut dyn Write) -> anyhow::Result<()> {
+        let pushed = self.try_push(workspace, out);
+        pushed.map_err(|error| {
+            let failed = Failed::of(&error).unwrap_or(Failed::Unavailable);
+            failed.because(anyhow!("there are unpushed changes: {error:#}"))
+        })
+    }
+}
+
+/// Returns a number that differs whenever a file has changed. Returns `None` if the tree changes
+/// meanwhile.
+fn fingerprint(workspace: &Workspace) -> anyhow::Result<Option<u64>> {
+    let scanned = match Scanned::scan(&workspace.root) {
+        Ok(scanned) => scanned,
+        Err(ReadError::Changed(_)) => return Ok(None),
+        Err(error) => return Err(Failed::Unavailable.because(error)),
+    };
+    let mut hasher = DefaultHasher::new();
+    for (entry, state) in scanned.entries.list().iter().zip(&scanned.states).skip(1) {
+        (&entry.name, entry.depth, entry.mode).hash(&mut hasher);
+        (state.size, state.mtime, state.ctime, state.inode).hash(&mut hasher);
+    }
+    Ok(Some(hasher.finish()))
+}
+
+/// Returns a receiver that gets a message with the first signal that ends the process. A second
+/// signal ends it at once.
+fn signals() -> anyhow::Result<Receiver<()>> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in &mut signals {
+                if sender.send(()).is_err() {
+                    std::process::exit(128 + signal);
+                }
+            }
+        })
+        .context("cannot start a thread")?;
+    Ok(receiver)
+}

@@ -1,0 +1,221 @@
+//! The command line of `samovar workspace`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, Command, value_parser};
+
+use crate::arguments::{json, option, required, switch};
+use crate::credentials;
+use crate::push::KEEP;
+
+/// Defines the command `samovar workspace`.
+pub(crate) fn command() -> Command {
+    Command::new("workspace")
+        .visible_alias("ws")
+        .about("Manages workspaces: local directories that are pushed to a ref and pulled from it")
+        .after_help(
+            "A workspace is an ordinary directory on a local disk. Its state is in .samovar in \
+             its root. Push makes the whole tree durable on the server as the next generation of \
+             the ref; pull merges the newest generation. Exit code 0: done; 1: the request was \
+             refused, or conflicts are left; 2: the command line is invalid, or the directory is \
+             not in a workspace; 3: the cache or the directory is unavailable.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([open(), status(), diff(), push(), pull(), log()])
+        .subcommands([restore(), discard(), close(), repair(), list(), auto()])
+}
+
+/// Defines a subcommand for the workspace that contains the current directory.
+fn in_workspace(name: &'static str, about: &'static str) -> Command {
+    let directory = option("dir", "DIR")
+        .value_parser(value_parser!(PathBuf))
+        .help("Use the workspace that contains DIR [default: the current directory]");
+    let command = Command::new(name).about(about).arg(directory);
+    match name {
+        "diff" | "close" => command,
+        _ => command.args(credentials::options()),
+    }
+}
+
+fn open() -> Command {
+    Command::new("open")
+        .about("Makes a directory a workspace of a ref")
+        .after_help(
+            "A REF is [URL#]NAME[@GENERATION]; without URL#, the cache is that of the variable \
+             SAMOVAR_CACHE. If the ref exists, its newest or the given generation is downloaded \
+             into the directory, which must not exist or be empty. If it does not exist, the \
+             first push creates it from the files of the directory. Opening a workspace again \
+             has no effect.",
+        )
+        .args(credentials::options())
+        .arg(
+            switch("adopt")
+                .help("Accept a directory with files, which stay as they are and count as changes"),
+        )
+        .arg(
+            switch("on-network-disk")
+                .help("Accept a directory on a network file system, which is slow"),
+        )
+        .arg(
+            switch("public")
+                .help("Accept a cache that everybody can read; the files will be public"),
+        )
+        .arg(required("ref", "REF"))
+        .arg(required("directory", "DIR").value_parser(value_parser!(PathBuf)))
+}
+
+fn status() -> Command {
+    let about = "Shows the unpushed changes, and whether the server has newer files";
+    in_workspace("status", about)
+        .after_help(
+            "Never fails because the server is unreachable. Exit code 0: no unpushed changes; 1: \
+             unpushed changes.",
+        )
+        .arg(switch("offline").help("Send no request to the server"))
+        .arg(json())
+}
+
+fn diff() -> Command {
+    let about = "Lists the paths that differ from the last push or pull";
+    in_workspace("diff", about).after_help("Exit code 0: none; 1: some.")
+}
+
+fn push() -> Command {
+    let about = "Uploads the files as the next generation of the ref";
+    in_workspace("push", about)
+        .after_help(
+            "Returns when the server has written the tree to stable storage. If another machine \
+             has pushed meanwhile, nothing is published: pull first.",
+        )
+        .arg(option("message", "TEXT").help("Message for the log of the ref"))
+        .arg(
+            switch("force")
+                .help("Set the ref even if it has newer generations, without merging them"),
+        )
+        .arg(keep())
+        .arg(json())
+}
+
+fn keep() -> Arg {
+    let help = format!("Keep the newest generations only, including the new one [default: {KEEP}]");
+    option("keep", "NUMBER")
+        .value_parser(value_parser!(u32).range(1..))
+        .help(help)
+}
+
+fn pull() -> Command {
+    let about = "Merges the newest generation of the ref into the files";
+    in_workspace("pull", about).after_help(
+        "If both sides changed a file, the local one stays, and the other one becomes \
+         NAME.conflict-HOST-DATE beside it. Files that a program changes meanwhile are not \
+         overwritten. Exit code 0: merged; 1: merged with conflicts, or refused.",
+    )
+}
+
+fn log() -> Command {
+    let about = "Lists the generations of the ref, with * at that of the last push or pull";
+    in_workspace("log", about)
+}
+
+fn restore() -> Command {
+    let about = "Makes files like those of an older generation, as local changes";
+    in_workspace("restore", about)
+        .after_help(
+            "Files that the generation lacks are removed if they were pushed. New files stay. \
+             Unpushed changes are never overwritten without --force.",
+        )
+        .arg(switch("force").help("Overwrite unpushed changes"))
+        .arg(
+            required("generation", "GENERATION")
+                .value_parser(generation)
+                .help("Number of a generation, as 3 or @3"),
+        )
+        .arg(
+            Arg::new("path")
+                .value_name("PATH")
+                .value_parser(value_parser!(PathBuf))
+                .help("File or directory [default: all]"),
+        )
+}
+
+fn generation(text: &str) -> Result<u64, &'static str> {
+    let number = text.strip_prefix('@').unwrap_or(text).parse();
+    number.map_err(|_error| "expected the number of a generation, as 3 or @3")
+}
+
+fn discard() -> Command {
+    let about = "Makes files like those of the last push or pull";
+    in_workspace("discard", about)
+        .after_help("Changed and removed files are brought back, new files are removed.")
+        .arg(switch("yes").help("Do not ask"))
+        .arg(
+            Arg::new("paths")
+                .value_name("PATH")
+                .num_args(0..)
+                .value_parser(value_parser!(PathBuf))
+                .help("File or directory [default: all]"),
+        )
+}
+
+fn close() -> Command {
+    in_workspace("close", "Makes a workspace an ordinary directory")
+        .after_help("Refuses while there are unpushed changes. The files stay.")
+        .arg(switch("discard").help("Close even if there are unpushed changes"))
+        .arg(switch("delete").help("Delete the files"))
+}
+
+fn repair() -> Command {
+    let about = "Repairs the state of a workspace after crashes";
+    in_workspace("repair", about).after_help(
+        "Removes temporary files of killed processes. Downloads the manifest of the last push or \
+         pull if it is damaged. Never changes the user's files.",
+    )
+}
+
+fn list() -> Command {
+    Command::new("list")
+        .about("Lists the workspaces of this user on this machine")
+        .arg(json())
+}
+
+fn auto() -> Command {
+    let about = "Pushes whenever no program has changed the files for some time";
+    in_workspace("auto", about)
+        .after_help(
+            "Runs until SIGTERM, SIGINT or SIGHUP, then pushes once more. A failed push is \
+             printed once and repeated. If another machine has pushed, waits for a pull.",
+        )
+        .arg(
+            option("idle", "TIME")
+                .value_parser(idle)
+                .default_value("5s")
+                .help("Time without changes before a push, as 500ms, 5s or 2m"),
+        )
+        .arg(keep())
+}
+
+fn idle(text: &str) -> Result<Duration, &'static str> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
+    let parsed = units.into_iter().find_map(|(unit, milliseconds)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(milliseconds)
+    });
+    let parsed = parsed.map(Duration::from_millis);
+    parsed.ok_or("expected a time, as 500ms, 5s or 2m")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_generations() {
+        assert_eq!(idle("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(idle("2m"), Ok(Duration::from_secs(120)));
+        assert!(idle("5").is_err() && idle("ms").is_err() && idle("-1s").is_err());
+        assert_eq!((generation("3"), generation("@3")), (Ok(3), Ok(3)));
+        assert!(generation("x").is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! [`Staged`]: contents of files that a command needs, received before any file is changed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_workspace::{Entries, Kind, Manifest};
+use sha2::{Digest as _, Sha256};
+
+use super::state::{INCOMING, Workspace, printable};
+use crate::outcome::Failed;
+use crate::snapshot::Snapshots;
+
+/// Suffix of files that are not complete.
+const PARTIAL: &str = ".part";
+
+const BUFFER_LEN: usize = 256 << 10;
+
+/// Contents of files, verified, in the directory `.samovar/incoming`. Their names are their digests
+/// in hexadecimal digits. A killed command leaves them to the next one.
+#[derive(Debug)]
+pub(super) struct Staged {
+    directory: PathBuf,
+    /// Number of files to be created from each content.
+    counts: BTreeMap<[u8; 32], usize>,
+    /// Number of bytes received from the server.
+    pub(super) received_len: u64,
+}
+
+impl Staged {
+    /// Downloads the contents of these files of a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// The cache is unavailable or sends other contents, or the disk is full. No file outside of
+    /// `.samovar` was changed.
+    pub(super) fn download(
+        workspace: &Workspace,
+        snapshots: &Snapshots,
+        manifest: &Manifest,
+        files: &[usize],
+    ) -> anyhow::Result<Self> {
+        let directory = workspace.path(INCOMING);
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {directory:?}"))?;
+        let mut staged = Self {
+            directory,
+            counts: BTreeMap::new(),
+            received_len: 0,
+        };
+        let mut missing = BTreeMap::new();
+        for index in files {
+            let (digest, size, offset) = file(&manifest.entries, *index)?;
+            *staged.counts.entry(digest).or_default() += 1;
+            if staged.counts.get(&digest) == Some(&1) && !staged.has(&digest, size) {
+                missing.insert(offset, *index);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(staged);
+        }
+        let narinfo = snapshots.narinfo(&manifest.tree)?;
+        let received = Arc::new(AtomicU64::new(0));
+        snapshots.read_nar(&narinfo, &received, |nar| {
+            let mut at = 0;
+            for (offset, index) in &missing {
+                skip(nar, offset - at)?;
+                let (digest, size, _) = file(&manifest.entries, *index)?;
+                staged.receive(nar, &digest, size).with_context(|| {
+                    let path = printable(&manifest.entries.path(*index));
+                    format!("cannot receive {path}")
+                })?;
+                at = offset + size;
+            }
+            Ok(())
+        })?;
+        staged.received_len = received.load(Ordering::Relaxed);
+        Ok(staged)
+    }
+
+    /// Returns whether an earlier command has received this content.
+    fn has(&self, digest: &[u8; 32], size: u64) -> bool {
+        let Ok(mut file) = File::open(self.path(digest)) else {
+            return false;
+        };
+        let mut hasher = Sha256::new();
+        let copied = io::copy(&mut file, &mut Hashing(&mut hasher));
+        copied.is_ok_and(|len| len == size) && <[u8; 32]>::from(hasher.finalize()) == *digest
+    }
+
+    fn receive(&self, nar: &mut dyn Read, digest: &[u8; 32], size: u64) -> anyhow::Result<()> {
+        let path = self.path(digest);
+        let partial = path.with_extension(&PARTIAL[1..]);
+        let mut file = File::create(&partial)?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; BUFFER_LEN];
+        let mut rest = nar.take(size);
+        loop {
+            let count = match rest.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Failed::Unavailable.because(error)),
+            };
+            let bytes = buffer.get(..count).unwrap_or_default();
+            hasher.update(bytes);
+            file.write_all(bytes).context("cannot write the file")?;
+        }
+        let is_intact = rest.limit() == 0 && <[u8; 32]>::from(hasher.finalize()) == *digest;
+        ensure!(
+            is_intact,
+            Failed::Refused.because(anyhow!("its contents are not those of the manifest"))
+        );
+        Ok(fs::rename(&partial, &path)?)
+    }
+
+    /// Takes a file with a content, to be renamed.
+    pub(super) fn take(&mut self, digest: &[u8; 32]) -> anyhow::Result<PathBuf> {
+        let path = self.path(digest);
+        let count = self
+            .counts
+            .get_mut(digest)
+            .context("the content was not received")?;
+        *count = count.saturating_sub(1);
+        let count = *count;
+        if count == 0 {
+            return Ok(path);
+        }
+        let copy = self.path(digest).with_extension(format!("{count}"));
+        fs::copy(&path, &copy).with_context(|| format!("cannot write {copy:?}"))?;
+        Ok(copy)
+    }
+
+    /// Removes the directory.
+    pub(super) fn remove(self) {
+        // A later command removes it.
+        fs::remove_dir_all(&self.directory).unwrap_or_default();
+    }
+
+    fn path(&self, digest: &[u8; 32]) -> PathBuf {
+        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.directory.join(name)
+    }
+}
+
+/// Returns digest, size and offset of a file.
+pub(super) fn file(entries: &Entries, index: usize) -> anyhow::Result<([u8; 32], u64, u64)> {
+    match entries.get(index).map(|entry| &entry.kind) {
+        Some(Kind::File {
+            size,
+            digest: Some(digest),
+            offset,
+        }) => Ok((*digest, *size, *offset)),
+        _ => Err(anyhow!(
+            "entry {index} of the manifest is not a file with a digest"
+        )),
+    }
+}
+
+fn skip(nar: &mut dyn Read, len: u64) -> anyhow::Result<()> {
+    let skipped = io::copy(&mut nar.take(len), &mut io::sink());
+    let skipped = skipped.map_err(|error| Failed::Unavailable.because(error))?;
+    ensure!(skipped == len, "the NAR is shorter than its manifest");
+    Ok(())
+}
+
+struct Hashing<'a>(&'a mut Sha256);
+
+impl io::Write for Hashing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! `samovar workspace repair`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
+
+use anyhow::anyhow;
+use samovar_workspace::root::is_temporary;
+use samovar_workspace::{Index, Kind, Root};
+
+use super::local::read;
+use super::state::Workspace;
+use crate::credentials::Sources;
+use crate::outcome::Failed;
+use crate::size::counted;
+use crate::snapshot::Snapshots;
+
+/// Removes what killed processes have left, and restores damaged files of the state. Changes none
+/// of the user's files.
+///
+/// # Errors
+///
+/// The files cannot be read, or the base must be downloaded and the cache is unavailable or has
+/// deleted it.
+pub(super) fn repair(
+    workspace: &mut Workspace,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let _lock = workspace.lock()?;
+    let root = workspace.root.clone();
+    if let (Some(base), Err(error)) = (workspace.state.base.clone(), workspace.base()) {
+        let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+        let snapshot = snapshots.manifest(&base.manifest).map_err(|download| {
+            Failed::of(&download)
+                .unwrap_or(Failed::Unavailable)
+                .because(anyhow!(
+                    "{error:#}; it cannot be downloaded either ({download:#}): if the server has \
+                     deleted generation {}, run samovar workspace close --discard, then open \
+                     --adopt",
+                    base.generation
+                ))
+        })?;
+        workspace.write_base(&snapshot)?;
+        writeln!(
+            out,
+            "downloaded the manifest of {} again",
+            workspace.title()
+        )?;
+    }
+    if !matches!(Index::read(&root), Ok(Some(_))) {
+        // All files are hashed below.
+        fs::remove_file(workspace.path("index")).unwrap_or_default();
+        writeln!(out, "made the index of the files again")?;
+    }
+    let scanned = read(workspace)?;
+    let directory = Root::open(&root)?;
+    let mut count = workspace.remove_leftovers();
+    // Scans leave them out.
+    for (index, entry) in scanned.entries.list().iter().enumerate() {
+        if !matches!(entry.kind, Kind::Directory { .. }) {
+            continue;
+        }
+        let parent = scanned.entries.path(index);
+        for found in fs::read_dir(scanned.path(index))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = found.file_name();
+            let path = match &parent[..] {
+                b"" => name.as_bytes().to_vec(),
+                parent => [parent, b"/", name.as_bytes()].concat(),
+            };
+            let is_removed = || directory.remove_file(&path).is_ok();
+            count += usize::from(is_temporary(name.as_bytes()) && is_removed());
+        }
+    }
+    if count > 0 {
+        let files = counted(count as u64, "temporary file");
+        writeln!(out, "removed {files} of processes that were killed")?;
+    }
+    writeln!(out, "{root:?} is a workspace of {}", workspace.title())?;
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! `samovar workspace restore` and `discard`: bring files back from a generation.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead as _, IsTerminal as _, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_workspace::merge::{Action, ActionKind, merge};
+use samovar_workspace::{Entries, Walk};
+
+use super::apply::Apply;
+use super::local::{changes, empty, read, summary};
+use super::pull::update_index;
+use super::state::{Workspace, printable};
+use crate::credentials::Sources;
+use crate::outcome::Failed;
+use crate::size::{counted, human};
+use crate::snapshot::{Downloaded, Snapshots};
+
+/// Maximum number of paths that an error names.
+const NAMED_COUNT: usize = 5;
+
+/// Makes the files, or those at `path`, like those of an older generation, as local changes.
+/// `is_forced`: unpushed changes are overwritten.
+///
+/// # Errors
+///
+/// There is no such generation or path, or unpushed changes would be overwritten.
+pub(super) fn restore(
+    workspace: &mut Workspace,
+    generation: u64,
+    path: Option<&Path>,
+    is_forced: bool,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let _lock = workspace.lock()?;
+    let path = path.map(|path| below(workspace, path)).transpose()?;
+    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let name = &workspace.state.name;
+    let found = snapshots.refs().log(name)?;
+    let found = found.generation(name, Some(generation))?;
+    let snapshot = snapshots.manifest(&found.manifest)?;
+    let target = &snapshot.manifest;
+    let ours = read(workspace)?;
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let paths: Vec<Vec<u8>> = path.into_iter().collect();
+    for path in &paths {
+        let is_known = [&target.entries, &ours.entries, &base]
+            .iter()
+            .any(|entries| find(entries, path).is_some());
+        ensure!(
+            is_known,
+            Failed::Refused.because(anyhow!(
+                "generation {generation} of {name} has no {}",
+                printable(path)
+            ))
+        );
+    }
+    let mut actions = actions(&ours.entries, &target.entries, &paths);
+    let unpushed = unpushed(&base, &ours.entries);
+    // New files are in no generation.
+    actions.retain(|action| match action.kind {
+        ActionKind::Remove { ours: index } => find(&base, &ours.entries.path(index)).is_some(),
+        _ => true,
+    });
+    let lost = actions.iter().filter(|action| match action.kind {
+        ActionKind::Remove { ours: index } | ActionKind::Replace { ours: index, .. } => {
+            unpushed.contains(&index)
+        }
+        _ => false,
+    });
+    let lost: Vec<&Action> = lost.collect();
+    let names: Vec<String> = lost.iter().map(|action| printable(&action.path)).collect();
+    let shown = names.get(..NAMED_COUNT).unwrap_or(&names).join(", ");
+    ensure!(
+        is_forced || lost.is_empty(),
+        Failed::Refused.because(anyhow!(
+            "unpushed changes of {} would be overwritten ({shown}): push them first, or use \
+             --force; nothing was changed",
+            counted(lost.len() as u64, "path")
+        ))
+    );
+    let applied = Apply::run(workspace, &snapshots, &ours, target, &actions)?;
+    update_index(workspace, &ours, &target.entries);
+    writeln!(
+        out,
+        "restored {} from {name}@{generation}, {} received",
+        counted(applied.changed_count, "path"),
+        human(applied.received_len)
+    )?;
+    Ok(())
+}
+
+/// Makes the files, or those at `paths`, like those of the base. New files are removed.
+/// `is_confirmed`: the user is not asked.
+///
+/// # Errors
+///
+/// The user does not confirm, the cache is unavailable, or a path does not exist.
+pub(super) fn discard(
+    workspace: &mut Workspace,
+    paths: &[&PathBuf],
+    is_confirmed: bool,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let _lock = workspace.lock()?;
+    let paths = paths.iter().map(|path| below(workspace, path));
+    let paths = paths.collect::<anyhow::Result<Vec<_>>>()?;
+    let base = workspace.base()?.ok_or_else(|| {
+        Failed::Refused.because(anyhow!(
+            "nothing was pushed from {:?} yet: there is no state to go back to",
+            workspace.root
+        ))
+    })?;
+    let ours = read(workspace)?;
+    let mut changes = changes(&base.manifest.entries, &ours.entries);
+    changes.retain(|change| is_selected(&change.path, &paths));
+    let actions = actions(&ours.entries, &base.manifest.entries, &paths);
+    if changes.is_empty() {
+        writeln!(out, "nothing to discard")?;
+        return Ok(());
+    }
+    confirm(&summary(&changes), workspace, is_confirmed)?;
+    let applied = apply_base(workspace, &base, &ours, &actions, sources)?;
+    writeln!(out, "discarded changes of {}", counted(applied, "path"))?;
+    Ok(())
+}
+
+fn apply_base(
+    workspace: &Workspace,
+    base: &Downloaded,
+    ours: &samovar_workspace::Scanned,
+    actions: &[Action],
+    sources: &Sources,
+) -> anyhow::Result<u64> {
+    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let applied = Apply::run(workspace, &snapshots, ours, &base.manifest, actions)?;
+    update_index(workspace, ours, &base.manifest.entries);
+    Ok(applied.changed_count)
+}
+
+/// Asks the user on a terminal whether to discard changes.
+fn confirm(summary: &str, workspace: &Workspace, is_confirmed: bool) -> anyhow::Result<()> {
+    if is_confirmed {
+        return Ok(());
+    }
+    ensure!(
+        io::stdin().is_terminal() && io::stderr().is_terminal(),
+        Failed::Usage.because(anyhow!(
+            "unpushed changes would be lost ({summary}): confirm by --yes"
+        ))
+    );
+    let root = &workspace.root;
+    write!(
+        io::stderr(),
+        "discard unpushed changes in {root:?} ({summary})? [y/N] "
+    )?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    let is_confirmed = matches!(answer.trim(), "y" | "Y" | "yes");
+    ensure!(
+        is_confirmed,
+        Failed::Refused.because(anyhow!("nothing was discarded"))
+    );
+    Ok(())
+}
+
+/// Returns the changes that make the selected entries of our tree like those of the target. No
+/// paths: all entries.
+fn actions(ours: &Entries, target: &Entries, paths: &[Vec<u8>]) -> Vec<Action> {
+    // With ours as the base, all differences are changes of the other side.
+    let mut actions = merge(ours, ours, target, "");
+    actions.retain(|action| {
+        let is_above = |path: &&Vec<u8>| is_below(path, &action.path);
+        is_selected(&action.path, paths)
+            || matches!(
+                action.kind,
+                ActionKind::Create { .. } | ActionKind::Metadata { .. }
+            ) && paths.iter().any(|path| is_above(&path))
+    });
+    actions
+}
+
+/// Returns the indices of our entries that differ from the base.
+fn unpushed(base: &Entries, ours: &Entries) -> HashSet<usize> {
+    let pairs = Walk::new([base, ours]);
+    let differing = pairs.filter_map(|[old, new]| {
+        let index = new?;
+        let entry = ours.get(index)?;
+        let old = old.and_then(|old| base.get(old));
+        let is_same = old.is_some_and(|old| old.has_same_data(entry) && old.mode == entry.mode);
+        (!is_same).then_some(index)
+    });
+    differing.collect()
+}
+
+/// Returns whether a path is one of `paths` or below it. No paths: all are selected.
+fn is_selected(path: &[u8], paths: &[Vec<u8>]) -> bool {
+    paths.is_empty() || paths.iter().any(|selected| is_below(path, selected))
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || directory.is_empty())
+}
+
+/// Returns the index of the entry with a path.
+fn find(entries: &Entries, path: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    let names = path.split(|byte| *byte == b'/');
+    for name in names.filter(|name| !name.is_empty()) {
+        at = entries.children(at).find(|index| {
+            entries
+                .get(*index)
+                .is_some_and(|entry| *entry.name == *name)
+        })?;
+    }
+    Some(at)
+}
+
+/// Returns a path of the command line relative to the root of the workspace.
+fn below(workspace: &Workspace, path: &Path) -> anyhow::Result<Vec<u8>> {
+    let absolute = std::path::absolute(path)?;
+    let mut names = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => {
+                names.pop();
+            }
+            other => names.push(other),
+        }
+    }
+    // The file itself may not exist, or be a symbolic link.
+    let parent = names.ancestors().skip(1).find(|parent| parent.is_dir());
+    let parent = parent.unwrap_or(Path::new("/"));
+    let rest = names.strip_prefix(parent)?;
+    let full = match names == workspace.root {
+        true => names.clone(),
+        false => parent
+            .canonicalize()
+            .context("cannot resolve the path")?
+            .join(rest),
+    };
+    let relative = full.strip_prefix(&workspace.root).map_err(|_error| {
+        Failed::Usage.because(anyhow!(
+            "{path:?} is not in the workspace {:?}",
+            workspace.root
+        ))
+    })?;
+    Ok(relative.as_os_str().as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_below_a_directory() {
+        assert!(is_below(b"a/b", b"a") && is_below(b"a", b"a") && is_below(b"a", b""));
+        assert!(!is_below(b"ab", b"a") && !is_below(b"a", b"a/b"));
+        assert!(is_selected(b"x", &[]) && !is_selected(b"x", &[b"y".to_vec()]));
+    }
+}

@@ -1,0 +1,203 @@
+//! Whenever a push or a pull is killed, or fails, no unpushed file is lost, no generation is half
+//! published, and the next command completes the work.
+
+mod support;
+mod support_uploads;
+mod support_workspaces;
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support_workspaces::{Home, assert_has, exits, read, tree, write};
+use testkit::process::Process;
+
+/// Number of kills in each test.
+const KILL_COUNT: u32 = 8;
+
+/// Writes files that depend on `round`.
+fn change(directory: &std::path::Path, round: u32) {
+    for number in 0..40 {
+        let name = format!("d{}/f{number}", number % 5);
+        write(
+            directory,
+            &name,
+            format!("{number} {}", round * u32::from(number % 3 == 0)),
+        );
+    }
+    write(
+        directory,
+        &format!("new/{round}"),
+        vec![7; 300_000 + round as usize],
+    );
+}
+
+#[test]
+fn a_killed_push_publishes_all_or_nothing() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    change(&one, 0);
+    let started_at = Instant::now();
+    home.push(&one);
+    let time = started_at.elapsed();
+    let other = home.open("app", "other");
+    for round in 1..=KILL_COUNT {
+        change(&one, round);
+        let before = tree(&one);
+        let mut command = home.command_in(&one, &["push"]);
+        let mut push = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The moment of the kill need not be exact.
+        thread::sleep(time * round / KILL_COUNT);
+        push.kill().unwrap();
+        push.wait().unwrap();
+        assert_eq!(tree(&one), before);
+        home.run(&other, &["pull"]);
+        if read(&other, "d0/f0") == read(&one, "d0/f0") {
+            assert_eq!(tree(&other), before);
+        }
+        home.push(&one);
+        home.assert_clean(&one);
+        home.run(&other, &["pull"]);
+        assert_eq!(tree(&other), before);
+    }
+}
+
+#[test]
+fn a_killed_pull_is_completed_by_the_next_one() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    change(&one, 0);
+    home.push(&one);
+    let other = home.open("app", "other");
+    write(&other, "unpushed", "mine");
+    change(&one, 1);
+    home.push(&one);
+    let started_at = Instant::now();
+    home.run(&other, &["pull"]);
+    let time = started_at.elapsed();
+    for round in 2..=KILL_COUNT {
+        change(&one, round);
+        home.push(&one);
+        // A change that the pull must keep.
+        write(&other, "d1/f1", format!("mine {round}"));
+        let mut command = home.command_in(&other, &["pull"]);
+        let mut pull = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(time * round / KILL_COUNT);
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+        assert_eq!(read(&other, "unpushed"), "mine");
+        assert_eq!(read(&other, "d1/f1"), format!("mine {round}"));
+        home.run(&other, &["pull"]);
+        let mut expected = tree(&one);
+        expected.insert(b"unpushed".to_vec(), b"mine".to_vec());
+        expected.insert(b"d1/f1".to_vec(), format!("mine {round}").into_bytes());
+        assert_eq!(tree(&other), expected);
+    }
+}
+
+#[test]
+fn a_killed_opening_is_completed() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    change(&one, 0);
+    home.push(&one);
+    for round in 0..5 {
+        let directory = home.dir(&format!("opened-{round}"));
+        let mut command = home.command(&["open", "app"]);
+        command.arg(&directory);
+        let mut open = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(25) * round);
+        open.kill().unwrap();
+        open.wait().unwrap();
+        home.open("app", &format!("opened-{round}"));
+        assert_eq!(tree(&directory), tree(&one));
+        home.assert_clean(&directory);
+    }
+}
+
+#[test]
+fn refused_pushes_lose_nothing() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "a", "a");
+    home.push(&one);
+    home.site
+        .token(&["--rights", "read,push,pin", "--name", "short"]);
+    write(&one, "b", "b");
+    let push = |token: &str| {
+        let mut command = home.command_in(&one, &["push"]);
+        command.env("SAMOVAR_TOKEN", token);
+        command
+    };
+    let read_only = home.site.token(&["--rights", "read", "--name", "reader"]);
+    let text = exits(&mut push(&read_only), 1);
+    assert_has(&text, "403");
+    home.site.revoke("tests");
+    let text = exits(&mut push(&home.token), 1);
+    assert_has(&text, "was revoked");
+    assert_has(&home.exits(&one, &["status", "--offline"], 1), "1 added");
+    let other = home
+        .site
+        .token(&["--rights", "read,push,pin", "--name", "other"]);
+    exits(&mut push(&other), 0);
+    home.assert_clean(&one);
+}
+
+#[test]
+fn one_command_at_a_time_changes_a_workspace() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "a", "a");
+    let lock = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(one.join(".samovar/lock"))
+        .unwrap();
+    lock.lock().unwrap();
+    fs::write(one.join(".samovar/lock"), "4711\n").unwrap();
+    let text = home.exits(&one, &["push"], 3);
+    assert_has(&text, "another command changes");
+    assert_has(&text, "4711");
+    home.exits(&one, &["status"], 1);
+    drop(lock);
+    home.push(&one);
+}
+
+#[test]
+fn changes_are_pushed_when_the_tree_is_quiet() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    let mut command = home.command_in(&one, &["auto", "--idle", "10ms"]);
+    let mut auto = Process::spawn_for_stdout(&mut command);
+    auto.wait_for("pushing");
+    write(&one, "a", "a");
+    auto.wait_for("app@1");
+    let other = home.open("app", "other");
+    write(&other, "b", "b");
+    home.push(&other);
+    write(&one, "c", "c");
+    // The push is refused until a pull.
+    testkit::eventually("the push is repeated after a pull", || {
+        let text = home.command_in(&one, &["pull"]).output().unwrap();
+        text.status.success() && auto.count("app@3") > 0
+    });
+    write(&one, "last", "last");
+    auto.signal("TERM");
+    assert_eq!(auto.wait(), Some(0));
+    home.assert_clean(&one);
+    home.run(&other, &["pull"]);
+    assert_eq!(tree(&other), tree(&one));
+}

@@ -1,0 +1,235 @@
+//! A pull merges the files of other machines by path. It overwrites no unpushed change: if both
+//! sides changed a file, both versions stay. Older states can be brought back.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+mod support_workspaces;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use support_workspaces::{Home, assert_has, read, tree, write};
+
+/// Two workspaces of the same ref, at the same generation.
+fn two(home: &Home) -> (PathBuf, PathBuf) {
+    let one = home.dir("one");
+    write(&one, "a/first", "first");
+    write(&one, "a/second", "second");
+    write(&one, "b/deep/third", "third");
+    write(&one, "shared", "shared");
+    write(&one, "gone/x", "x");
+    home.open("mr/app", "one");
+    home.push(&one);
+    let two = home.open("mr/app", "two");
+    (one, two)
+}
+
+/// Returns the names in a directory that contain `.conflict-`.
+fn conflicts(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| {
+        let name = entry.unwrap().file_name();
+        name.to_string_lossy().into_owned()
+    });
+    names.filter(|name| name.contains(".conflict-")).collect()
+}
+
+#[test]
+fn changes_of_different_files_are_merged() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    write(&one, "a/first", "FIRST");
+    write(&one, "new/file", "new");
+    fs::write(one.join("new").join(OsStr::from_bytes(b"\n\xff")), "odd").unwrap();
+    symlink("a/first", one.join("link")).unwrap();
+    write(&one, "shared-twice", "same contents");
+    write(&one, "b/shared-twice", "same contents");
+    fs::remove_dir_all(one.join("gone")).unwrap();
+    fs::set_permissions(one.join("a/second"), fs::Permissions::from_mode(0o755)).unwrap();
+    home.push(&one);
+    write(&two, "b/deep/third", "THIRD");
+    write(&two, "mine", "mine");
+    let text = home.run(&two, &["pull"]);
+    assert_has(&text, "merged mr/app@2");
+    let text = home.exits(&two, &["diff"], 1);
+    assert_has(&text, "1 added, 1 modified");
+    let mode = fs::metadata(two.join("a/second"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o755);
+    assert!(!two.join("gone").exists());
+    assert_eq!(home.push(&two), 3);
+    home.run(&one, &["pull"]);
+    assert_eq!(tree(&one), tree(&two));
+    assert_eq!(
+        (read(&one, "b/deep/third"), read(&one, "mine")),
+        ("THIRD".into(), "mine".into())
+    );
+    home.assert_clean(&one);
+    home.assert_clean(&two);
+    assert_has(&home.run(&one, &["pull"]), "is the newest generation");
+}
+
+#[test]
+fn both_versions_of_a_file_stay() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    write(&one, "shared", "of one");
+    write(&one, "a/first", "the same");
+    fs::remove_file(one.join("a/second")).unwrap();
+    write(&one, "b/deep/third", "changed");
+    home.push(&one);
+    write(&two, "shared", "of two");
+    write(&two, "a/first", "the same");
+    write(&two, "a/second", "changed");
+    fs::remove_file(two.join("b/deep/third")).unwrap();
+    let text = home.exits(&two, &["pull"], 1);
+    assert_has(&text, "conflict: shared stays as it is");
+    let copies = conflicts(&two);
+    assert_eq!(copies.len(), 1, "{copies:?}");
+    assert!(copies[0].starts_with("shared.conflict-"), "{copies:?}");
+    assert_eq!(read(&two, "shared"), "of two");
+    assert_eq!(read(&two, &copies[0]), "of one");
+    // A change wins against a removal.
+    assert_eq!(read(&two, "a/second"), "changed");
+    assert_eq!(read(&two, "b/deep/third"), "changed");
+    assert_eq!(conflicts(&two.join("a")), [""; 0]);
+    home.push(&two);
+    home.run(&one, &["pull"]);
+    assert_eq!(tree(&one), tree(&two));
+}
+
+#[test]
+fn a_push_after_a_lost_response_is_recognized() {
+    let home = Home::new();
+    let (one, _) = two(&home);
+    write(&one, "shared", "2");
+    // The state before the push, as if the process was killed before it got the response. The file
+    // of the pushed manifest is there already.
+    let state = fs::read(one.join(".samovar/workspace")).unwrap();
+    let base: Vec<PathBuf> = bases(&one);
+    let saved: Vec<(PathBuf, Vec<u8>)> = base
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    home.push(&one);
+    for (path, content) in saved {
+        fs::write(path, content).unwrap();
+    }
+    fs::write(one.join(".samovar/workspace"), state).unwrap();
+    write(&one, "shared", "3");
+    assert_has(&home.exits(&one, &["status"], 1), "mr/app@1");
+    assert_eq!(home.push(&one), 3);
+    home.assert_clean(&one);
+    assert_eq!(bases(&one).len(), 1);
+}
+
+/// Returns the manifests in the state of a workspace.
+fn bases(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.join(".samovar")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.file_name().unwrap().as_bytes().starts_with(b"base-"))
+        .collect()
+}
+
+#[test]
+fn older_states_are_brought_back() {
+    let home = Home::new();
+    let (one, _) = two(&home);
+    let first = tree(&one);
+    write(&one, "shared", "2");
+    write(&one, "a/later", "2");
+    fs::remove_dir_all(one.join("gone")).unwrap();
+    home.push(&one);
+    let second = tree(&one);
+    write(&one, "shared", "unpushed");
+    let text = home.exits(&one, &["restore", "@1"], 1);
+    assert_has(
+        &text,
+        "unpushed changes of 1 path would be overwritten (shared)",
+    );
+    assert_eq!(read(&one, "shared"), "unpushed");
+    assert!(!one.join("gone").exists());
+    home.run(&one, &["restore", "1", "gone"]);
+    assert_eq!(read(&one, "gone/x"), "x");
+    assert_eq!(read(&one, "shared"), "unpushed");
+    home.run(&one, &["restore", "@1", "--force"]);
+    assert_eq!(tree(&one), first);
+    assert_has(&home.exits(&one, &["status"], 1), "mr/app@2");
+    write(&one, "added", "x");
+    let text = home.exits(&one, &["discard"], 2);
+    assert_has(&text, "confirm by --yes");
+    home.run(&one, &["discard", "--yes", "gone"]);
+    assert!(!one.join("gone").exists() && one.join("added").exists());
+    home.run(&one.join("a"), &["discard", "--yes", "../added"]);
+    assert!(!one.join("added").exists());
+    home.run(&one, &["discard", "--yes"]);
+    assert_eq!(tree(&one), second);
+    home.assert_clean(&one);
+    home.exits(&one, &["restore", "@9"], 1);
+    home.exits(&one, &["restore", "@1", "nowhere"], 1);
+    home.exits(&one, &["restore", "@1", "/etc"], 2);
+}
+
+#[test]
+fn a_damaged_state_is_repaired() {
+    let home = Home::new();
+    let (one, _) = two(&home);
+    let state = one.join(".samovar");
+    let base = bases(&one).remove(0);
+    fs::write(&base, "damaged").unwrap();
+    fs::write(state.join("index"), "damaged").unwrap();
+    write(&state, "incoming/left", "x");
+    write(&state, "workspace.1.tmp", "x");
+    write(&one, ".samovar-tmp-0123456789abcdef", "x");
+    let text = home.exits(&one, &["status", "--offline"], 3);
+    assert_has(&text, "run samovar workspace repair");
+    home.run(&one, &["repair"]);
+    for left in [
+        ".samovar/incoming",
+        ".samovar/workspace.1.tmp",
+        ".samovar-tmp-0123456789abcdef",
+    ] {
+        assert!(!one.join(left).exists(), "{left}");
+    }
+    home.assert_clean(&one);
+    fs::remove_file(&base).unwrap();
+    home.exits(&one, &["push"], 3);
+    home.run(&one, &["repair"]);
+    home.assert_clean(&one);
+    fs::write(state.join("workspace"), "samovar-workspace 9\n").unwrap();
+    let text = home.exits(&one, &["status"], 3);
+    assert_has(&text, "damaged");
+}
+
+#[test]
+fn read_only_directories_are_merged() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    let mode = |directory: &Path, mode| {
+        fs::set_permissions(directory, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&one.join("b/deep"), 0o555);
+    home.push(&one);
+    home.run(&two, &["pull"]);
+    mode(&one.join("b/deep"), 0o755);
+    write(&one, "b/deep/new", "new");
+    mode(&one.join("b/deep"), 0o555);
+    home.push(&one);
+    home.run(&two, &["pull"]);
+    assert_eq!(read(&two, "b/deep/new"), "new");
+    let found = fs::metadata(two.join("b/deep"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(found & 0o777, 0o555);
+    home.assert_clean(&two);
+    mode(&one.join("b/deep"), 0o755);
+    mode(&two.join("b/deep"), 0o755);
+}
