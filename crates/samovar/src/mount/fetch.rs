@@ -458,7 +458,8 @@ impl Fetcher {
                     }
                 }
             }
-            if state.waiting.is_empty() {
+            // During an outage, the requests for readers that gave up probe the server.
+            if state.waiting.is_empty() && !state.outage.is_on() {
                 state.queue.want_none();
             }
             if ready.is_empty() {

@@ -235,6 +235,11 @@ impl Outage {
         }
     }
 
+    /// Returns whether requests fail.
+    pub(super) fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
     pub(super) fn patience(&self) -> Duration {
         self.patience
     }
@@ -405,6 +410,7 @@ mod tests {
         // The time counts from the first failure, also for later readers.
         assert!(outage.failed(start + second * 21));
         assert!(!outage.failed(start + second * 30));
+        assert!(outage.is_on());
         let deadline = start + second * 21 + PATIENCE;
         assert!(outage.deadline(start + second * 22) <= deadline);
         assert!(outage.deadline(start + second * 99) <= deadline);
