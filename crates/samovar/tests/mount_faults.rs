@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use support_mount::{Fixture, Line, Snapshot, can_mount, listed};
 use testkit::eventually;
-use testkit::process::fails;
+use testkit::process::{Process, fails};
 
 const EIO: i32 = 5;
 
@@ -105,6 +105,19 @@ fn a_silent_server_counts_as_away() {
     line.release();
     let expected = listed(&fixture.tree());
     eventually("everything is readable", || listed(&mount.dir) == expected);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_silent_server() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::new("zstd");
+    let line = Line::to(fixture.server.address, 0);
+    let mut process = Process::spawn(&mut fixture.command(&line.url(), "app", "mnt"));
+    eventually("a request is sent", || line.connection_count() > 0);
+    process.signal("TERM");
+    assert_eq!(process.wait(), Some(143));
 }
 
 #[test]

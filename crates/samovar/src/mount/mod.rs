@@ -28,6 +28,7 @@ mod view;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_nix::PublicKey;
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{option, required, switch};
@@ -111,8 +112,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     if is_detached {
         background::detach();
     }
-    // Signals that arrive from now on are delivered once the snapshot is mounted.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let (ended, ends) = mpsc::channel();
+    let is_mounting = Arc::new(AtomicBool::new(false));
+    let (flag, sender) = (Arc::clone(&is_mounting), ended.clone());
+    thread::spawn(move || wait_for(signals, &flag, &sender));
     let size_max = matches.get_one::<u32>("cache-size");
     let size_max = size_max.map_or(SIZE_DEFAULT, |gib| u64::from(*gib) << 30);
     let cache_dir = CacheDir::open(size_max)?;
@@ -130,12 +134,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let patience = patience.map_or(PATIENCE, |seconds| Duration::from_secs((*seconds).into()));
     let fetcher = Fetcher::start(Arc::clone(&local), origin, patience);
     let fetcher = fetcher.context("cannot start threads")?;
-    let (ended, ends) = mpsc::channel();
-    let file_system = FileSystem::new(Arc::clone(&local), fetcher.clone(), ended.clone());
+    let file_system = FileSystem::new(Arc::clone(&local), fetcher.clone(), ended);
+    // From now on, signals are handled after the mount.
+    is_mounting.store(true, Ordering::SeqCst);
     let session = point.mount(file_system, name, matches.get_flag("allow-other"))?;
     // Dropping the session would unmount whatever is mounted on the directory by then.
     std::mem::forget(session);
-    thread::spawn(move || wait_for(signals, &ended));
     let count = thousands(local.view().file_count());
     writeln!(
         out,
@@ -160,8 +164,12 @@ enum End {
     Unmounted,
 }
 
-fn wait_for(mut signals: Signals, ended: &mpsc::Sender<End>) {
-    for _ in signals.forever() {
+/// Waits for signals. The first one ends this process, unless it has begun to mount.
+fn wait_for(mut signals: Signals, is_mounting: &AtomicBool, ended: &mpsc::Sender<End>) {
+    for signal in signals.forever() {
+        if !is_mounting.load(Ordering::SeqCst) {
+            std::process::exit(128 + signal);
+        }
         if ended.send(End::Signal).is_err() {
             return;
         }

@@ -345,7 +345,7 @@ struct LineState {
     /// Number of bytes of responses that may still be forwarded.
     left: usize,
     streams: Vec<TcpStream>,
-    request_count: usize,
+    connection_count: usize,
 }
 
 impl Line {
@@ -357,7 +357,7 @@ impl Line {
             server: Some(server),
             left,
             streams: Vec::new(),
-            request_count: 0,
+            connection_count: 0,
         };
         let state = Arc::new((Mutex::new(state), Condvar::new()));
         let shared = Arc::clone(&state);
@@ -371,6 +371,11 @@ impl Line {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Returns the number of connections so far.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.state.0.lock().unwrap().connection_count
     }
 
     /// Forwards all further bytes.
@@ -393,6 +398,7 @@ impl Line {
 
 fn accept(client: TcpStream, shared: &Arc<(Mutex<LineState>, Condvar)>) -> io::Result<()> {
     let mut state = shared.0.lock().unwrap();
+    state.connection_count += 1;
     let Some(server) = state.server else {
         return Ok(());
     };
