@@ -6,7 +6,7 @@ mod support_uploads;
 mod support_workspaces;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,15 @@ fn change(directory: &std::path::Path, round: u32) {
     );
 }
 
+/// Runs a command, and kills it after this time. The moment of the kill need not be exact.
+fn kill_after(command: &mut Command, time: Duration) {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.spawn().expect("starts");
+    thread::sleep(time);
+    child.kill().expect("is killed");
+    child.wait().expect("ends");
+}
+
 #[test]
 fn a_killed_push_publishes_all_or_nothing() {
     let home = Home::new();
@@ -46,15 +55,7 @@ fn a_killed_push_publishes_all_or_nothing() {
         change(&one, round);
         let before = tree(&one);
         let mut command = home.command_in(&one, &["push"]);
-        let mut push = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // The moment of the kill need not be exact.
-        thread::sleep(time * round / KILL_COUNT);
-        push.kill().unwrap();
-        push.wait().unwrap();
+        kill_after(&mut command, time * round / KILL_COUNT);
         assert_eq!(tree(&one), before);
         home.run(&other, &["pull"]);
         if read(&other, "d0/f0") == read(&one, "d0/f0") {
@@ -86,14 +87,7 @@ fn a_killed_pull_is_completed_by_the_next_one() {
         // A change that the pull must keep.
         write(&other, "d1/f1", format!("mine {round}"));
         let mut command = home.command_in(&other, &["pull"]);
-        let mut pull = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        thread::sleep(time * round / KILL_COUNT);
-        pull.kill().unwrap();
-        pull.wait().unwrap();
+        kill_after(&mut command, time * round / KILL_COUNT);
         assert_eq!(read(&other, "unpushed"), "mine");
         assert_eq!(read(&other, "d1/f1"), format!("mine {round}"));
         home.run(&other, &["pull"]);
@@ -114,14 +108,7 @@ fn a_killed_opening_is_completed() {
         let directory = home.dir(&format!("opened-{round}"));
         let mut command = home.command(&["open", "app"]);
         command.arg(&directory);
-        let mut open = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        thread::sleep(Duration::from_millis(25) * round);
-        open.kill().unwrap();
-        open.wait().unwrap();
+        kill_after(&mut command, Duration::from_millis(25) * round);
         home.open("app", &format!("opened-{round}"));
         assert_eq!(tree(&directory), tree(&one));
         home.assert_clean(&directory);
