@@ -43,7 +43,7 @@ fn describe(name: &str, command: Command, text: &mut String) {
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {
-        let is_hidden = is_key(&arg);
+        let is_hidden = is_key(&arg) || arg.is_hide_set();
         arg.hide(is_hidden)
     });
     let help = shown.render_help().to_string();
@@ -51,7 +51,7 @@ fn describe(name: &str, command: Command, text: &mut String) {
     if has_keys {
         text.push_str("\nAnd an option for each [key](reference.md).\n");
     }
-    let is_shown = |below: &&mut Command| below.get_name() != "help";
+    let is_shown = |below: &&mut Command| below.get_name() != "help" && !below.is_hide_set();
     for below in command.get_subcommands_mut().filter(is_shown) {
         let name = format!("{name} {}", below.get_name());
         describe(&name, below.clone(), text);

@@ -47,12 +47,20 @@ struct Shared {
     fetcher: Fetcher,
     /// Owner of all entries: the user who has mounted the snapshot.
     owner: (u32, u32),
+    /// Permissions that all directories have besides those of the snapshot.
+    directory_mode: u16,
     /// Entries whose errors were logged.
     logged: Mutex<HashSet<usize>>,
 }
 
 impl FileSystem {
-    pub(super) fn new(local: Arc<Local>, fetcher: Fetcher, ended: Sender<End>) -> Self {
+    /// `directory_mode`: permissions that all directories have besides those of the snapshot.
+    pub(super) fn new(
+        local: Arc<Local>,
+        fetcher: Fetcher,
+        ended: Sender<End>,
+        directory_mode: u16,
+    ) -> Self {
         let owner = (
             rustix::process::getuid().as_raw(),
             rustix::process::getgid().as_raw(),
@@ -62,6 +70,7 @@ impl FileSystem {
                 local,
                 fetcher,
                 owner,
+                directory_mode,
                 logged: Mutex::default(),
             }),
             ended,
@@ -89,7 +98,10 @@ impl FileSystem {
             ctime: time,
             crtime: time,
             kind,
-            perm: entry.mode,
+            perm: match kind {
+                FileType::Directory => entry.mode | self.shared.directory_mode,
+                _ => entry.mode,
+            },
             nlink: self.shared.local.view().link_count(index),
             uid,
             gid,

@@ -57,6 +57,10 @@ use transfer::Origin;
 /// Time after which reads fail, from when the server became unreachable.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Permissions that the owner has on all directories of a snapshot below an overlay. Without them,
+/// users other than root could not change a snapshot with read-only directories.
+pub(crate) const DIRECTORY_MODE: u16 = 0o700;
+
 /// Defines the command `samovar mount`.
 pub(crate) fn command() -> Command {
     Command::new("mount")
@@ -95,6 +99,8 @@ pub(crate) fn command() -> Command {
         .arg(trusted_keys())
         .args(credentials::options())
         .arg(Arg::new("detached").long("detached").num_args(0).hide(true))
+        // For overlays, in which the owner may change every directory.
+        .arg(switch("writable-directories").hide(true))
 }
 
 /// Mounts a snapshot and serves it until it is unmounted.
@@ -134,7 +140,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let patience = patience.map_or(PATIENCE, |seconds| Duration::from_secs((*seconds).into()));
     let fetcher = Fetcher::start(Arc::clone(&local), origin, patience);
     let fetcher = fetcher.context("cannot start threads")?;
-    let file_system = FileSystem::new(Arc::clone(&local), fetcher.clone(), ended);
+    let directory_mode = match matches.get_flag("writable-directories") {
+        true => DIRECTORY_MODE,
+        false => 0,
+    };
+    let source = Arc::clone(&local);
+    let file_system = FileSystem::new(source, fetcher.clone(), ended, directory_mode);
     // From now on, signals are handled after the mount.
     is_mounting.store(true, Ordering::SeqCst);
     let session = point.mount(file_system, name, matches.get_flag("allow-other"))?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Arg, Command, value_parser};
 
+use super::overlay;
 use crate::arguments::{json, option, required, switch};
 use crate::credentials;
 use crate::push::KEEP;
@@ -25,6 +26,7 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .subcommands([open(), status(), diff(), push(), pull(), log()])
         .subcommands([restore(), discard(), close(), repair(), list(), auto()])
+        .subcommands([overlay::command(), overlay::guard_command()])
 }
 
 /// Defines a subcommand for the workspace that contains the current directory.

@@ -23,6 +23,7 @@ mod disk;
 mod fetch;
 mod local;
 mod open;
+mod overlay;
 mod pull;
 mod push;
 mod registry;
@@ -66,6 +67,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
                 is_public: matches.get_flag("public"),
             };
             return open::open(&opening, &Sources::of(matches), out);
+        }
+        "run" => return Ok(overlay::run(matches)),
+        "run-guard" => {
+            let namespace: &String = matches.get_one("namespace").context("no namespace")?;
+            overlay::run_guard(namespace)?;
         }
         "list" => open::list(matches.get_flag("json"), out)?,
         _ => {

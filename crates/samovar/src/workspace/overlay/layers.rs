@@ -1,0 +1,293 @@
+//! [`Layers`]: the directories of an overlay on the local disk.
+
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use samovar_workspace::Mtime;
+
+use super::namespace::Namespace;
+use super::refusal::{Step, refusal};
+use crate::mount::DIRECTORY_MODE;
+use crate::outcome::Failed;
+
+/// Environment variable that names the directory for the state of overlays.
+pub(crate) const VARIABLE: &str = "SAMOVAR_STATE_DIR";
+
+/// Name of the directory, and of the mount, of the snapshot.
+const LOWER: &str = "lower";
+/// Name of the directory with the changes.
+const UPPER: &str = "upper";
+/// Name of the directory that overlayfs needs beside the changes.
+const WORK: &str = "work";
+/// Name of the file that describes the snapshot below the changes.
+const ORIGIN: &str = "origin";
+
+/// Types of file systems that cannot have the changes of an overlay: magic numbers of
+/// `linux/magic.h`.
+const UNSUITABLE: [(i64, &str); 12] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "SMB"),
+    (0xfe53_4d42, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9P"),
+    (0x794c_7630, "overlayfs"),
+    (0xf15f, "eCryptfs"),
+    (0x4d44, "FAT"),
+    (0x2011_bab0, "exFAT"),
+];
+
+/// The directories of an overlay: the changes, and the mount point of the snapshot below them.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    dir: PathBuf,
+    /// Locked while the overlay is in use.
+    _lock: File,
+}
+
+/// Returns the directory for the state of overlays, and creates it if it does not exist.
+///
+/// # Errors
+///
+/// The directory cannot be created, or its file system is unsuitable.
+pub(crate) fn state_dir() -> anyhow::Result<PathBuf> {
+    let directory = |name: &str| {
+        let value = std::env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    let dir = directory(VARIABLE)
+        .or_else(|| Some(directory("XDG_STATE_HOME")?.join("samovar")))
+        .or_else(|| Some(directory("HOME")?.join(".local/state/samovar")));
+    let dir = dir.with_context(|| format!("there is no HOME for changes: set {VARIABLE}"))?;
+    let created = create_dir(&dir).and_then(|()| dir.canonicalize());
+    let dir = created.with_context(|| {
+        format!("cannot create the directory {dir:?}: set {VARIABLE} to another one")
+    })?;
+    check_file_system(&dir)?;
+    Ok(dir)
+}
+
+pub(crate) fn check_file_system(dir: &Path) -> anyhow::Result<()> {
+    let stat = rustix::fs::statfs(dir)
+        .with_context(|| format!("cannot read the type of the file system of {dir:?}"))?;
+    // The type has 32 bits, whose sign differs among architectures.
+    let magic = stat.f_type & 0xffff_ffff;
+    let Some(kind) = unsuitable(magic) else {
+        return Ok(());
+    };
+    let error = anyhow!(
+        "{dir:?} is on {kind}, which cannot have the changes of an overlay: set {VARIABLE} to a \
+         directory on a local disk, such as /var/tmp/samovar-$USER, or use samovar ws open, which \
+         works without overlays"
+    );
+    Err(Failed::Usage.because(error))
+}
+
+fn unsuitable(magic: i64) -> Option<&'static str> {
+    let found = UNSUITABLE
+        .iter()
+        .find(|(unsuitable, _)| *unsuitable == magic);
+    found.map(|(_, name)| *name)
+}
+
+/// Creates a directory that only the user can read.
+pub(crate) fn create_dir(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+impl Layers {
+    /// Creates the directories of a new overlay in a directory below `parent`, whose name begins
+    /// with `name`. `origin`: describes the snapshot. `mode`, `mtime`: of the snapshot's root.
+    ///
+    /// # Errors
+    ///
+    /// The directories cannot be created.
+    pub(crate) fn create(
+        parent: &Path,
+        name: &str,
+        origin: &str,
+        mode: u16,
+        mtime: Mtime,
+    ) -> anyhow::Result<Self> {
+        create_dir(parent).with_context(|| format!("cannot create {parent:?}"))?;
+        let created = tempfile::Builder::new()
+            .prefix(&format!("{name}-"))
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent);
+        let dir = created.with_context(|| format!("cannot create a directory in {parent:?}"))?;
+        let failed = || format!("cannot prepare {:?}", dir.path());
+        for name in [LOWER, UPPER, WORK] {
+            create_dir(&dir.path().join(name)).with_context(failed)?;
+        }
+        // The root of an overlay has the attributes of its upper directory.
+        let upper = dir.path().join(UPPER);
+        let permissions = Permissions::from_mode((mode | DIRECTORY_MODE).into());
+        fs::set_permissions(&upper, permissions).with_context(failed)?;
+        let time = Timespec {
+            tv_sec: mtime.seconds,
+            tv_nsec: mtime.nanoseconds.into(),
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        rustix::fs::utimensat(CWD, &upper, &times, AtFlags::empty()).with_context(failed)?;
+        fs::write(dir.path().join(ORIGIN), origin).with_context(failed)?;
+        let lock = lock(dir.path())?;
+        Ok(Self {
+            dir: dir.keep(),
+            _lock: lock,
+        })
+    }
+
+    /// Opens the directories of an earlier overlay. Returns also the description of its snapshot.
+    ///
+    /// # Errors
+    ///
+    /// There is no overlay, or it is in use.
+    pub(crate) fn open(dir: &Path) -> anyhow::Result<(Self, String)> {
+        let opened = dir.canonicalize().and_then(|dir| {
+            let origin = fs::read_to_string(dir.join(ORIGIN))?;
+            Ok((dir, origin))
+        });
+        let (dir, origin) = opened
+            .with_context(|| format!("{dir:?} has no changes of samovar ws run"))
+            .map_err(|error| Failed::Usage.because(error))?;
+        check_file_system(&dir)?;
+        let lock = lock(&dir)?;
+        Ok((Self { dir, _lock: lock }, origin))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the mount point of the snapshot.
+    pub(crate) fn lower(&self) -> PathBuf {
+        self.dir.join(LOWER)
+    }
+
+    /// Returns the directory with the changes.
+    pub(crate) fn upper(&self) -> PathBuf {
+        self.dir.join(UPPER)
+    }
+
+    /// Mounts the overlay on the directory `target`, an absolute path. Changes the current
+    /// directory of the process.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the overlay; the error names the reason and the remedy.
+    pub(crate) fn mount(&self, namespace: Namespace, target: &Path) -> anyhow::Result<()> {
+        // Relative paths need no escapes, which differ among versions of Linux.
+        std::env::set_current_dir(&self.dir)
+            .with_context(|| format!("cannot enter {:?}", self.dir))?;
+        // Without redirect_dir, renaming a directory of the snapshot fails with EXDEV, and programs
+        // copy it. Users may not use it.
+        let attributes = match namespace.is_unprivileged {
+            true => "userxattr",
+            false => "redirect_dir=on,index=off",
+        };
+        let options =
+            format!("lowerdir={LOWER},upperdir={UPPER},workdir={WORK},metacopy=off,{attributes}");
+        let options = CString::new(options)?;
+        match mount(
+            "samovar",
+            target,
+            "overlay",
+            MountFlags::NODEV | MountFlags::NOSUID,
+            Some(options.as_c_str()),
+        ) {
+            Ok(()) => Ok(()),
+            Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => {
+                let error = anyhow!("cannot mount on {target:?}: {errno}");
+                Err(Failed::Usage.because(error))
+            }
+            Err(errno) => Err(refusal(Step::Overlay, errno)),
+        }
+    }
+
+    /// Removes the directories with all changes. The overlay must not be mounted.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be removed.
+    pub(crate) fn remove(self) -> anyhow::Result<()> {
+        self.settle();
+        fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {:?}", self.dir))
+    }
+
+    /// Lets the user remove the directories: overlayfs leaves one without permissions.
+    pub(crate) fn settle(&self) {
+        let inner = self.dir.join(WORK).join("work");
+        // It does not exist if the overlay was never mounted.
+        fs::set_permissions(inner, Permissions::from_mode(0o700)).ok();
+    }
+}
+
+/// Removes a mount at once, even if programs still use it. Ignores directories without a mount.
+pub(crate) fn unmount_lazily(target: &Path) {
+    unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).ok();
+}
+
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let lock = File::open(dir.join(ORIGIN)).with_context(|| format!("cannot open {dir:?}"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let error = anyhow!("another command uses {dir:?}: wait until it has ended");
+            Err(Failed::Refused.because(error))
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {dir:?}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn unsuitable_file_systems_are_named() {
+        assert_eq!(unsuitable(0x6969), Some("NFS"));
+        assert_eq!(unsuitable(0x794c_7630), Some("overlayfs"));
+        assert_eq!(unsuitable(0xef53), None);
+    }
+
+    #[test]
+    fn directories_have_the_attributes_of_the_root_and_one_user_at_a_time() {
+        let parent = tempfile::tempdir().unwrap();
+        let mtime = Mtime {
+            seconds: -5,
+            nanoseconds: 250,
+        };
+        let layers = Layers::create(parent.path(), "a", "text", 0o555, mtime).unwrap();
+        let upper = fs::metadata(layers.upper()).unwrap();
+        assert_eq!(upper.mode() & 0o777, 0o755);
+        assert_eq!((upper.mtime(), upper.mtime_nsec()), (-5, 250));
+        let error = Layers::open(layers.dir()).unwrap_err();
+        assert!(
+            error.to_string().contains("another command uses"),
+            "{error}"
+        );
+        let dir = layers.dir().to_owned();
+        drop(layers);
+        let (layers, origin) = Layers::open(&dir).unwrap();
+        assert_eq!(origin, "text");
+        layers.remove().unwrap();
+        assert!(!dir.exists());
+        let error = Layers::open(&dir).unwrap_err();
+        assert!(error.to_string().contains("no changes"), "{error}");
+    }
+}

@@ -1,0 +1,15 @@
+//! Workspaces whose unchanged files stay in the snapshot: an overlay of the kernel, with a FUSE
+//! view of the snapshot below, and a local directory with the changes above. No program of ours is
+//! in the write path.
+
+mod changes;
+mod guard;
+mod layers;
+mod namespace;
+mod origin;
+mod refusal;
+mod run;
+mod signals;
+
+pub(super) use guard::{command as guard_command, run as run_guard};
+pub(super) use run::{command, run};

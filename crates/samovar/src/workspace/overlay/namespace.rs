@@ -1,0 +1,252 @@
+//! The private namespaces of `samovar ws run`: mounts that no process outside can see.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getegid, geteuid, getpid, pidfd_open, pidfd_send_signal,
+};
+use rustix::thread::{
+    CapabilitySet, UnshareFlags, capabilities, configure_capability_in_ambient_set,
+    set_capabilities,
+};
+
+use super::refusal::{Step, refusal};
+
+/// Time that processes have to end after TERM.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time that processes have to end after KILL. A process that waits for a device takes longer.
+const PATIENCE_KILL: Duration = Duration::from_secs(10);
+
+/// Time between two checks whether processes have ended.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Name of the mount namespace of this process.
+const NAMESPACE: &str = "/proc/self/ns/mnt";
+/// Name of the mount namespace of this thread.
+const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/mnt";
+
+/// The kind of namespaces that the process entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Namespace {
+    /// Whether the process has no privileges outside its user namespace. Overlays then store their
+    /// metadata in attributes of the user.
+    pub(crate) is_unprivileged: bool,
+}
+
+impl Namespace {
+    /// Moves the process into a new mount namespace, and into a new user namespace if it may not
+    /// mount otherwise. The user remains the same. Mounts made here are invisible outside, and
+    /// vanish with the last process of the namespace.
+    ///
+    /// The process must have one thread.
+    ///
+    /// # Errors
+    ///
+    /// The kernel or its configuration forbids it; the error names the reason and the remedy.
+    pub(crate) fn enter() -> anyhow::Result<Self> {
+        let outside = fs::read_link(THREAD_NAMESPACE)?;
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        match unshare(UnshareFlags::NEWNS) {
+            Ok(()) => {}
+            Err(Errno::PERM) => {
+                unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+                    .map_err(|errno| refusal(Step::Namespace, errno))?;
+                // A group map is permitted only without setgroups.
+                for (file, text) in [
+                    ("setgroups", "deny".to_owned()),
+                    ("uid_map", format!("{user} {user} 1")),
+                    ("gid_map", format!("{group} {group} 1")),
+                ] {
+                    fs::write(format!("/proc/self/{file}"), text)
+                        .map_err(|error| refusal(Step::Map, errno_of(&error)))?;
+                }
+            }
+            Err(errno) => return Err(refusal(Step::Namespace, errno)),
+        }
+        // What follows would change the mounts of the machine.
+        ensure!(
+            fs::read_link(THREAD_NAMESPACE)? != outside,
+            "the kernel has not created a mount namespace"
+        );
+        let is_unprivileged = !is_initial_user_namespace()?;
+        // Mounts of the machine still arrive here; mounts made here do not get out.
+        let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change("/", propagation).map_err(|errno| refusal(Step::Propagation, errno))?;
+        Ok(Self { is_unprivileged })
+    }
+}
+
+/// Moves the process into new namespaces.
+#[expect(
+    deprecated,
+    reason = "unsafe only with FILES, which would separate the descriptor tables of threads"
+)]
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
+    rustix::thread::unshare(flags)
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn is_initial_user_namespace() -> anyhow::Result<bool> {
+    let map = fs::read_to_string("/proc/self/uid_map").context("cannot read /proc/self/uid_map")?;
+    Ok(is_initial(&map))
+}
+
+/// Returns whether a map of users is that of the initial user namespace.
+fn is_initial(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Permits programs that this process starts to mount, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct MountingChildren(());
+
+impl MountingChildren {
+    /// # Errors
+    ///
+    /// The process may not mount itself.
+    pub(crate) fn permit() -> anyhow::Result<Self> {
+        set_inheritable(true).context("cannot pass on the right to mount")?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for MountingChildren {
+    fn drop(&mut self) {
+        // Cannot fail: rights are only given up. If it did, the command would have a right in its
+        // own namespace only.
+        set_inheritable(false).ok();
+    }
+}
+
+fn set_inheritable(is_inheritable: bool) -> Result<(), Errno> {
+    let mount = CapabilitySet::SYS_ADMIN;
+    let mut sets = capabilities(None)?;
+    if !is_inheritable {
+        configure_capability_in_ambient_set(mount, false)?;
+    }
+    sets.inheritable.set(mount, is_inheritable);
+    set_capabilities(None, sets)?;
+    if is_inheritable {
+        configure_capability_in_ambient_set(mount, true)?;
+    }
+    Ok(())
+}
+
+/// Returns the name of the mount namespace of this process.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub(crate) fn mount_namespace() -> anyhow::Result<String> {
+    let name = fs::read_link(NAMESPACE).context("cannot read /proc")?;
+    name.into_os_string()
+        .into_string()
+        .map_err(|_name| anyhow::anyhow!("/proc is not mounted"))
+}
+
+/// Returns the processes in the mount namespace of this process, except itself and `others`.
+fn members(others: &[Pid]) -> io::Result<Vec<Pid>> {
+    let own = fs::read_link(NAMESPACE)?;
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc")? {
+        let name = process?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = number.and_then(Pid::from_raw) else {
+            continue;
+        };
+        if pid == getpid() || others.contains(&pid) {
+            continue;
+        }
+        // Fails for processes of other users, which are in other namespaces, and for zombies.
+        let namespace = fs::read_link(format!("/proc/{}/ns/mnt", pid.as_raw_nonzero()));
+        if namespace.is_ok_and(|namespace| namespace == own) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn signal(pid: Pid, signal: Signal) -> io::Result<()> {
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    // Check again: the number may have been reused before the descriptor was open.
+    let namespace = fs::read_link(format!("/proc/{}/ns/mnt", pid.as_raw_nonzero()))?;
+    if namespace == fs::read_link(NAMESPACE)? {
+        pidfd_send_signal(process, signal)?;
+    }
+    Ok(())
+}
+
+/// Ends all processes in the mount namespace of this process, except itself and `others`: by TERM,
+/// and by KILL if that is not enough. Returns their number.
+///
+/// # Errors
+///
+/// A process does not end.
+pub(crate) fn end_members(others: &[Pid]) -> anyhow::Result<usize> {
+    let mut terminated = HashSet::new();
+    let started_at = Instant::now();
+    loop {
+        let members = members(others).context("cannot list the processes of the command")?;
+        if members.is_empty() {
+            return Ok(terminated.len());
+        }
+        for pid in &members {
+            // Errors: the process has just ended.
+            if started_at.elapsed() >= PATIENCE {
+                signal(*pid, Signal::KILL).ok();
+                terminated.insert(*pid);
+            } else if terminated.insert(*pid) {
+                signal(*pid, Signal::TERM).ok();
+            }
+        }
+        ensure!(
+            started_at.elapsed() < PATIENCE + PATIENCE_KILL,
+            "process {} does not end",
+            members[0].as_raw_nonzero()
+        );
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Kills all processes in the mount namespace of this process, except itself.
+///
+/// # Errors
+///
+/// The processes cannot be listed.
+pub(crate) fn kill_members() -> io::Result<()> {
+    let started_at = Instant::now();
+    loop {
+        let members = members(&[])?;
+        if members.is_empty() || started_at.elapsed() >= PATIENCE_KILL {
+            return Ok(());
+        }
+        for pid in members {
+            // Errors: the process has just ended.
+            signal(pid, Signal::KILL).ok();
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_of_the_initial_user_namespace() {
+        assert!(is_initial("         0          0 4294967295\n"));
+        for other in ["", "1000 1000 1\n", "0 0 1\n", "0 100000 65536\n"] {
+            assert!(!is_initial(other), "{other:?}");
+        }
+    }
+}

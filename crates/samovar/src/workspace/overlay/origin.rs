@@ -1,0 +1,131 @@
+//! [`Origin`]: the snapshot below the changes of an overlay.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::anyhow;
+use samovar_nix::StorePath;
+
+use super::layers::Layers;
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::refs::RefName;
+use crate::snapshot::Snapshots;
+
+/// The snapshot on which a run is based.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    /// URL of the cache without a login, and name of the ref.
+    pub(super) text: String,
+    /// Newest generation of the ref when the run began. `None`: the ref did not exist.
+    pub(super) generation: Option<u64>,
+    pub(super) manifest: Option<StorePath>,
+}
+
+impl Origin {
+    pub(super) fn text(&self) -> String {
+        let number = |number: u64| number.to_string();
+        let path = |path: &StorePath| path.base_name().to_owned();
+        format!(
+            "{}\n{}\n{}\n",
+            self.text,
+            self.generation.map_or_else(|| "-".to_owned(), number),
+            self.manifest.as_ref().map_or_else(|| "-".to_owned(), path),
+        )
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let text = lines.next()?.to_owned();
+        let generation = match lines.next()? {
+            "-" => None,
+            number => Some(number.parse().ok()?),
+        };
+        let manifest = match lines.next()? {
+            "-" => None,
+            path => Some(StorePath::from_base_name(path).ok()?),
+        };
+        Some(Self {
+            text,
+            generation,
+            manifest,
+        })
+    }
+}
+
+/// Returns the snapshot that a ref names. `will_push`: whether it must be the newest one.
+///
+/// # Errors
+///
+/// There is no such generation, or it is not the newest one.
+pub(super) fn find(
+    snapshots: &Snapshots,
+    name: &RefName,
+    will_push: bool,
+) -> anyhow::Result<Origin> {
+    let text = format!("{}#{}", name.remote, name.name);
+    let log = snapshots.refs().get(&name.name)?;
+    let Some(log) = log.filter(|log| !log.generations.is_empty()) else {
+        if name.generation.is_some() {
+            return Err(Failed::Refused.because(anyhow!("there is no ref {}", name.name)));
+        }
+        notice(&format!(
+            "{} does not exist yet: its tree is empty",
+            name.name
+        ));
+        return Ok(Origin {
+            text,
+            generation: None,
+            manifest: None,
+        });
+    };
+    let newest = log.generations[0].number;
+    let generation = log.generation(&name.name, name.generation)?;
+    if will_push && generation.number != newest {
+        return Err(Failed::Usage.because(anyhow!(
+            "{name} is not the newest generation, which is {newest}: use --no-push or --discard, \
+             or --force to push the changes on top of it"
+        )));
+    }
+    Ok(Origin {
+        text,
+        generation: Some(newest),
+        manifest: Some(generation.manifest),
+    })
+}
+
+/// Prints the directories with changes of earlier runs.
+pub(super) fn report_kept(runs: &Path, prefix: &str) {
+    for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let is_same = rest.is_some_and(|rest| rest.rfind('-') == Some(0));
+        // Locked ones are in use.
+        if is_same && Layers::open(&entry.path()).is_ok() {
+            notice(&format!(
+                "an earlier command has left changes in {:?}",
+                entry.path()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_parsed_as_it_was_written() {
+        let path = StorePath::from_base_name("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest");
+        for (generation, manifest) in [(None, None), (Some(3), Some(path.unwrap()))] {
+            let text = Origin {
+                text: "http://localhost:5000/a#mr/app".to_owned(),
+                generation,
+                manifest,
+            }
+            .text();
+            assert_eq!(Origin::parse(&text).unwrap().text(), text);
+            assert!(Origin::parse("").is_none());
+        }
+    }
+}

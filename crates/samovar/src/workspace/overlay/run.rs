@@ -1,0 +1,488 @@
+//! `samovar workspace run`: runs a command in a writable tree with the files of a ref.
+//!
+//! # Processes
+//!
+//! ```text
+//! samovar workspace run        in private namespaces: mounts, waits, pushes
+//! ├── samovar … run-guard      kills all others if the process above is killed
+//! ├── samovar mount            serves the snapshot, the lower layer
+//! └── CMD                      writes to the upper layer, a local directory
+//! ```
+//!
+//! The mounts exist in a mount namespace that vanishes with these processes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, ExitCode, ExitStatus};
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_workspace::Entries;
+
+use super::super::local::{changes, empty, summary};
+use super::changes::scan;
+use super::guard::{Guard, View};
+use super::layers::{Layers, create_dir, state_dir, unmount_lazily};
+use super::namespace::{Namespace, end_members};
+use super::origin::{Origin, find, report_kept};
+use super::refusal::check_fuse;
+use super::signals::{Forwarding, catch};
+use crate::arguments::{option, switch};
+use crate::credential::TOKEN_VARIABLE;
+use crate::credentials::{self, Sources};
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::push::{KEEP, LocalTree, host, refuse_public, report_skipped};
+use crate::refs::{Expected, RefName, Update, Updated, path_names};
+use crate::size::human;
+use crate::snapshot::{Downloaded, Snapshots};
+
+/// Exit codes besides those of the command, like those of `env`.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Defines the subcommand `run`.
+pub(crate) fn command() -> Command {
+    Command::new("run")
+        .about("Runs a command in a writable tree with the files of a ref, and pushes its changes")
+        .after_help(
+            "The command runs in the root of the tree. The files of the ref are read from the \
+             server when they are used, and changes are written to a local directory. Other \
+             processes do not see the tree. Needs no root, but user namespaces, overlayfs and \
+             /dev/fuse. If the command succeeds, its changes are pushed as the next generation; \
+             otherwise they are kept, and a message names their directory. Processes that the \
+             command leaves in the background are terminated. The exit code is that of the \
+             command, 128 plus the number of the signal that killed it, 127 if it was not found, \
+             126 if it cannot be run, or 125 if the tree cannot be prepared or pushed.",
+        )
+        .args(credentials::options())
+        .arg(
+            switch("no-push")
+                .conflicts_with("discard")
+                .help("Keep the changes of a successful command on this machine"),
+        )
+        .arg(switch("discard").help("Discard the changes in any case"))
+        .arg(
+            option("continue", "DIR")
+                .value_parser(value_parser!(PathBuf))
+                .help("Start with the changes that an earlier command has left in DIR"),
+        )
+        .arg(
+            option("at", "DIR")
+                .value_parser(value_parser!(PathBuf))
+                .help("Existing directory where the command sees the tree"),
+        )
+        .arg(option("message", "TEXT").help("Message for the log of the ref"))
+        .arg(
+            option("keep", "NUMBER")
+                .value_parser(value_parser!(u32).range(1..))
+                .help(format!(
+                    "Keep the newest generations only, including the new one [default: {KEEP}]"
+                )),
+        )
+        .arg(switch("force").help("Set the ref even if it has a newer generation, without merging"))
+        .arg(
+            switch("public")
+                .help("Accept a cache that everybody can read; the files will be public"),
+        )
+        .arg(
+            Arg::new("ref")
+                .value_name("REF")
+                .required_unless_present("continue")
+                .conflicts_with("continue")
+                .help("Ref, as [URL#]NAME[@GENERATION]; a new one begins with an empty tree"),
+        )
+        .arg(
+            Arg::new("command")
+                .value_name("CMD")
+                .value_parser(value_parser!(OsString))
+                .action(ArgAction::Append)
+                .num_args(1..)
+                .last(true)
+                .required(true)
+                .help("Command with its arguments"),
+        )
+}
+
+/// Runs the command. Errors are printed, because the exit code of the command says nothing about
+/// them.
+pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
+    match try_run(matches) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            let text = crate::without_logins(&format!("{error:#}"));
+            notice(&format!("error: {text}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// What happens with the changes of a successful command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Push,
+    Keep,
+    Discard,
+}
+
+fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
+    let wanted = Wanted::of(matches)?;
+    // While the process has one thread.
+    let namespace = Namespace::enter()?;
+    let snapshots = Snapshots::open(wanted.name.remote.clone(), &wanted.sources)?;
+    let will_push = wanted.then == Then::Push;
+    if will_push && !matches.get_flag("public") {
+        refuse_public(&snapshots)?;
+    }
+    let is_forced = matches.get_flag("force");
+    let origin = match &wanted.continued {
+        Some((_, origin)) => origin.clone(),
+        None => find(&snapshots, &wanted.name, will_push && !is_forced)?,
+    };
+    let push = Push {
+        name: wanted.name.clone(),
+        message: matches.get_one::<String>("message").map(String::as_str),
+        keep: matches.get_one("keep").copied().unwrap_or(KEEP),
+        expected: match (is_forced, origin.generation) {
+            (true, _) => Expected::Any,
+            (false, Some(number)) => Expected::Generation(number),
+            (false, None) => Expected::Absent,
+        },
+    };
+    let then = wanted.then;
+    let run = wanted.prepare(namespace, &snapshots, &origin)?;
+    let words: Vec<&OsString> = matches.get_many("command").into_iter().flatten().collect();
+    run.run(&words, then, &snapshots, &push)
+}
+
+/// What the command line asks for.
+struct Wanted {
+    name: RefName,
+    /// URL of the cache, if the ref has one.
+    url: Option<String>,
+    then: Then,
+    sources: Sources,
+    /// Directory for changes and mount points.
+    state: PathBuf,
+    /// Mount point of the tree.
+    target: PathBuf,
+    /// Changes of an earlier command.
+    continued: Option<(Layers, Origin)>,
+}
+
+impl Wanted {
+    fn of(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let path = |id: &str| {
+            let path = matches.get_one::<PathBuf>(id);
+            path.map(std::path::absolute).transpose()
+        };
+        // Mounting changes the current directory.
+        let mut sources = Sources::of(matches);
+        let files = [&mut sources.token_file, &mut sources.netrc_file];
+        for file in files.into_iter().flatten() {
+            *file = std::path::absolute(&*file)?;
+        }
+        let state = state_dir()?;
+        let mut continued = None;
+        if let Some(dir) = path("continue")? {
+            let (layers, text) = Layers::open(&dir)?;
+            let origin = Origin::parse(&text);
+            continued = Some((
+                layers,
+                origin.with_context(|| format!("{dir:?} is damaged"))?,
+            ));
+        }
+        let text = match &continued {
+            Some((_, origin)) => &origin.text,
+            None => matches.get_one("ref").context("REF is missing")?,
+        };
+        let name = RefName::parse(text)?;
+        let url = text.split_once('#').map(|(url, _)| url.to_owned());
+        let target = match path("at")? {
+            Some(target) => target.canonicalize().with_context(|| on(&target))?,
+            None => state.join("trees").join(path_names(&name.name).0),
+        };
+        create_dir(&target).with_context(|| on(&target))?;
+        Ok(Self {
+            name,
+            url: url.filter(|url| url.contains("://")),
+            then: match (matches.get_flag("no-push"), matches.get_flag("discard")) {
+                (_, true) => Then::Discard,
+                (true, _) => Then::Keep,
+                _ => Then::Push,
+            },
+            sources,
+            state,
+            target,
+            continued,
+        })
+    }
+
+    /// Mounts the snapshot, and prepares the directories for changes.
+    fn prepare(
+        self,
+        namespace: Namespace,
+        snapshots: &Snapshots,
+        origin: &Origin,
+    ) -> anyhow::Result<Run> {
+        let mut base = None;
+        if let Some(path) = &origin.manifest {
+            check_fuse()?;
+            base = Some(snapshots.manifest(path)?);
+        }
+        let layers = match self.continued {
+            Some((layers, _)) => layers,
+            None => {
+                let runs = self.state.join("runs");
+                let prefix = path_names(&self.name.name).0;
+                report_kept(&runs, &prefix);
+                let root = base.as_ref().map(|base| &base.manifest.entries.list()[0]);
+                let mode = root.map_or(0o755, |root| root.mode);
+                let mtime = root.map(|root| root.mtime).unwrap_or_default();
+                Layers::create(&runs, &prefix, &origin.text(), mode, mtime)?
+            }
+        };
+        let mut run = Run {
+            guard: Guard::start()?,
+            view: None,
+            namespace,
+            layers,
+            target: self.target,
+            base,
+        };
+        let Some(base) = &run.base else {
+            return Ok(run);
+        };
+        let manifest = base.path.full(snapshots.store_dir());
+        let lower = run.layers.lower();
+        match View::start(&manifest, self.url.as_deref(), &self.sources, &lower) {
+            Ok(view) => run.view = Some(view),
+            Err(error) => {
+                let is_removed = run.is_untouched();
+                run.end(is_removed);
+                return Err(error);
+            }
+        }
+        Ok(run)
+    }
+}
+
+fn on(target: &Path) -> String {
+    format!("cannot mount on {target:?}")
+}
+
+struct Push<'a> {
+    name: RefName,
+    message: Option<&'a str>,
+    keep: u32,
+    expected: Expected,
+}
+
+/// A tree in which a command can run.
+struct Run {
+    guard: Guard,
+    /// `None`: the ref does not exist yet.
+    view: Option<View>,
+    namespace: Namespace,
+    layers: Layers,
+    /// Mount point of the tree.
+    target: PathBuf,
+    base: Option<Downloaded>,
+}
+
+impl Run {
+    fn run(
+        mut self,
+        words: &[&OsString],
+        then: Then,
+        snapshots: &Snapshots,
+        push: &Push<'_>,
+    ) -> anyhow::Result<u8> {
+        let ended = self.run_command(words);
+        let code = match &ended {
+            Ok(status) => code_of(*status),
+            Err(_) => FAILED,
+        };
+        let pushed = match ended {
+            Ok(_) if code == 0 && then == Then::Push => self.push(snapshots, push).map(|()| true),
+            Ok(_) => Ok(then == Then::Discard),
+            Err(error) => Err(error),
+        };
+        let is_removed = matches!(pushed, Ok(true)) || self.is_untouched();
+        let dir = self.layers.dir().to_owned();
+        self.end(is_removed);
+        if !is_removed {
+            let reason = match code {
+                0 if pushed.is_ok() => String::new(),
+                0 => "nothing was published; ".to_owned(),
+                code => format!("exit code {code}; "),
+            };
+            notice(&format!(
+                "{reason}the changes are kept: push them with samovar workspace run --continue \
+                 {dir:?} -- true, or discard them with rm -rf {dir:?}"
+            ));
+        }
+        match pushed {
+            Ok(_) => Ok(code),
+            Err(error) => match error.downcast::<NotStarted>() {
+                Ok(NotStarted { error, code }) => {
+                    notice(&format!("error: {error}"));
+                    Ok(code)
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// Runs the command and ends the processes that it leaves behind.
+    fn run_command(&mut self, words: &[&OsString]) -> anyhow::Result<ExitStatus> {
+        self.layers.mount(self.namespace, &self.target)?;
+        let (program, arguments) = words.split_first().context("a command is missing")?;
+        let signals = catch().context("cannot catch signals")?;
+        let mut child = Program::new(program)
+            .args(arguments)
+            .current_dir(&self.target)
+            .env("PWD", &self.target)
+            // The command, such as a build with scripts of others, needs no token.
+            .env_remove(TOKEN_VARIABLE)
+            .spawn()
+            .map_err(|error| NotStarted::new(program, &error))?;
+        let forwarding = Forwarding::start(&child, signals, self.layers.dir())?;
+        let status = child.wait().context("cannot wait for the command");
+        forwarding.stop();
+        let status = status?;
+        let mut others = vec![self.guard.pid()];
+        others.extend(self.view.as_ref().map(View::pid));
+        let ended_count = end_members(&others)?;
+        if ended_count > 0 {
+            notice(&format!(
+                "terminated {} that the command had left in the background",
+                crate::size::counted(ended_count as u64, "process")
+            ));
+        }
+        Ok(status)
+    }
+
+    /// Pushes the tree.
+    fn push(&mut self, snapshots: &Snapshots, push: &Push<'_>) -> anyhow::Result<()> {
+        let started_at = Instant::now();
+        let name = &push.name.name;
+        let none = empty();
+        let entries = |base: Option<&Downloaded>| -> Entries {
+            base.map_or_else(|| none.clone(), |base| base.manifest.entries.clone())
+        };
+        let base_entries = entries(self.base.as_ref());
+        let scanned = scan(&self.target, &self.layers.upper(), &base_entries);
+        self.check_view()?;
+        let scanned = scanned?;
+        report_skipped(&scanned);
+        let tree = LocalTree::new(scanned, self.base.is_none())?;
+        let changes = changes(&base_entries, &tree.scanned().entries);
+        if changes.is_empty() && self.base.is_some() {
+            notice(&format!("the command has changed nothing in {name}"));
+            return Ok(());
+        }
+        let summary = summary(&changes);
+        let uploaded = snapshots.upload(name, &tree, self.base.as_ref(), false)?;
+        self.check_view()?;
+        let update = Update {
+            manifest: &uploaded.snapshot.path,
+            expected: push.expected,
+            keep: Some(push.keep),
+            host: Some(&host()),
+            message: push.message,
+        };
+        let generation = match snapshots.refs().put(name, &update)? {
+            Updated::Done(generation) => generation,
+            Updated::Conflict(sentence) => {
+                return Err(Failed::Refused.because(anyhow!(
+                    "{name} was set by another client meanwhile ({sentence}): use --force with \
+                     --continue to set it nevertheless"
+                )));
+            }
+        };
+        let seconds = started_at.elapsed().as_secs_f64();
+        notice(&format!(
+            "{name}@{generation} is {}: {summary}; {} sent in {seconds:.1} s",
+            uploaded.snapshot.manifest.tree.full(snapshots.store_dir()),
+            human(uploaded.sent_len)
+        ));
+        Ok(())
+    }
+
+    /// Checks that the process that serves the snapshot is running. Without it, files may seem to
+    /// be missing.
+    fn check_view(&mut self) -> anyhow::Result<()> {
+        match self.view.as_mut().is_none_or(View::is_alive) {
+            true => Ok(()),
+            false => Err(Failed::Unavailable.because(anyhow!(
+                "the process that serves the files of the ref has ended"
+            ))),
+        }
+    }
+
+    /// Returns whether the upper directory is empty.
+    fn is_untouched(&self) -> bool {
+        let entries = fs::read_dir(self.layers.upper());
+        entries.is_ok_and(|mut entries| entries.next().is_none())
+    }
+
+    /// Unmounts, and removes the changes if wanted.
+    fn end(self, is_removed: bool) {
+        // The current directory is that of the layers.
+        std::env::set_current_dir("/").ok();
+        unmount_lazily(&self.target);
+        unmount_lazily(&self.layers.lower());
+        drop(self.view);
+        drop(self.guard);
+        self.layers.settle();
+        if is_removed && let Err(error) = self.layers.remove() {
+            notice(&format!("{error:#}"));
+        }
+    }
+}
+
+/// The command could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+struct NotStarted {
+    error: String,
+    code: u8,
+}
+
+impl NotStarted {
+    fn new(program: &OsString, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => NOT_FOUND,
+            _ => NOT_EXECUTABLE,
+        };
+        Self {
+            error: format!("cannot run {program:?}: {error}"),
+            code,
+        }
+    }
+}
+
+/// Returns the exit code of a command, as shells do.
+fn code_of(status: ExitStatus) -> u8 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(signal).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_of_commands() {
+        for (raw, expected) in [(0, 0), (7 << 8, 7), (9, 128 + 9)] {
+            assert_eq!(code_of(ExitStatus::from_raw(raw)), expected);
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! `samovar workspace run` runs a command in a writable tree with the files of a ref. Success
+//! publishes exactly what the command has done; any failure keeps it; nothing stays mounted.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stderr, reason = "a skipped test says why")]
+
+mod support;
+mod support_uploads;
+mod support_workspaces;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use support_workspaces::{Home, assert_has, exits, read, tree, write};
+use testkit::eventually;
+use testkit::process::{finish, output, signal, wait};
+
+/// The user and the group that run commands without root.
+const NOBODY: u32 = 65534;
+
+/// Kills the process that serves the files of the ref.
+const KILL_VIEW: &str = r#"
+    for process in /proc/[0-9]*; do
+        [ "$(readlink $process/ns/mnt)" = "$(readlink /proc/self/ns/mnt)" ] || continue
+        tr '\0' '\n' <$process/cmdline | grep -qx -e --writable-directories || continue
+        kill -9 ${process#/proc/}
+    done
+"#;
+
+/// A private cache, and a user who runs commands in overlays.
+struct Overlays {
+    home: Home,
+    /// Directory of the user.
+    dir: tempfile::TempDir,
+    /// Whether the user is not root.
+    is_unprivileged: bool,
+}
+
+impl Overlays {
+    /// Returns `None`, after printing the reason, if this machine has no overlays.
+    fn new() -> Option<Self> {
+        Self::of(false)
+    }
+
+    /// The same for a user other than root. As root, the tests become such a user.
+    fn unprivileged() -> Option<Self> {
+        Self::of(true)
+    }
+
+    fn of(is_unprivileged: bool) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let is_unprivileged = is_unprivileged && rustix::process::geteuid().is_root();
+        if is_unprivileged {
+            chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let overlays = Self {
+            home: Home::new(),
+            dir,
+            is_unprivileged,
+        };
+        // What the kernel and the machine permit, without our program.
+        let mut probe = overlays.shell();
+        probe.args([
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            "mkdir lower upper work tree && : <>/dev/fuse && \
+             mount -t overlay overlay -o userxattr,lowerdir=lower,upperdir=upper,workdir=work tree",
+        ]);
+        let probed = finish(&mut probe);
+        if !probed.status.success() {
+            let reason = String::from_utf8_lossy(&probed.stderr).into_owned();
+            eprintln!("skipped: this machine has no overlays for users: {reason}");
+            return None;
+        }
+        Some(overlays)
+    }
+
+    /// Returns a command that runs the command that follows as the user, with `$SAMOVAR` in the
+    /// environment.
+    fn shell(&self) -> Command {
+        let program = env!("CARGO_BIN_EXE_samovar");
+        let mut command = support::bare("sh");
+        if self.is_unprivileged {
+            // The machine may keep /dev/fuse and the program from other users.
+            let script = format!(
+                "set -e; mount --make-rprivate /; [ -e fuse ] || mknod -m 0666 fuse c 10 229; \
+                 mount --bind fuse /dev/fuse; : >samovar; mount --bind '{program}' samovar; \
+                 export SAMOVAR=$PWD/samovar; exec setpriv --reuid {NOBODY} --regid {NOBODY} \
+                 --clear-groups \"$@\""
+            );
+            command = support::bare("unshare");
+            command.args(["--mount", "sh", "-c", &script, "sh"]);
+        } else {
+            command.env("SAMOVAR", program);
+            command.args(["-c", "exec \"$@\"", "sh"]);
+        }
+        command.current_dir(self.dir.path());
+        for (name, directory) in [
+            ("SAMOVAR_STATE_DIR", "state"),
+            ("SAMOVAR_CACHE_DIR", "cache"),
+        ] {
+            command.env(name, self.dir.path().join(directory));
+        }
+        command.env("SAMOVAR_CACHE", self.home.server.url());
+        command.env("SAMOVAR_TOKEN", &self.home.token);
+        command.env_remove("HOME");
+        command
+    }
+
+    /// Returns `samovar workspace run` with these arguments, which runs a script.
+    fn run(&self, arguments: &[&str], script: &str) -> Command {
+        let mut command = self.shell();
+        command.args(["sh", "-c", "exec \"$SAMOVAR\" workspace run \"$@\"", "sh"]);
+        command.args(arguments).args(["--", "sh", "-c", script]);
+        command
+    }
+
+    /// Pushes a tree with these files.
+    fn push(&self, files: &[(&str, &str)]) {
+        let workspace = self.home.open("app", "origin");
+        for (name, content) in files {
+            write(&workspace, name, content);
+        }
+        self.home.push(&workspace);
+    }
+
+    /// Returns the files of the newest generation.
+    fn pulled(&self) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        output(self.home.command(&["open", "app"]).arg(&copy));
+        tree(&copy)
+    }
+
+    /// Returns the directories with the changes of commands.
+    fn kept(&self) -> Vec<PathBuf> {
+        let runs = fs::read_dir(self.dir.path().join("state/runs"));
+        let runs = runs.into_iter().flatten();
+        runs.map(|run| run.unwrap().path()).collect()
+    }
+
+    /// Asserts that no mount and no changes are left.
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        assert_eq!(self.kept(), [] as [PathBuf; 0]);
+        self.assert_nothing_mounted();
+    }
+
+    #[track_caller]
+    fn assert_nothing_mounted(&self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(
+            !mounts.contains(self.dir.path().to_str().unwrap()),
+            "{mounts}"
+        );
+    }
+}
+
+const FILES: &[(&str, &str)] = &[
+    ("package.json", "{}"),
+    ("keep/same", "same"),
+    ("keep/edited", "old"),
+    ("gone/a", "a"),
+    ("again/old", "old"),
+    ("moved/deep/file", "moved"),
+    ("file-to-directory", "x"),
+    ("directory-to-file/x", "x"),
+    ("linked", "linked"),
+];
+
+/// What package managers do, by the programs that people use.
+const WORK: &str = r#"
+    set -e
+    printf new >package.json.tmp && mv package.json.tmp package.json
+    printf edited >keep/edited
+    chmod 755 keep/same
+    rm -r gone
+    rm -r again && mkdir again && printf new >again/new
+    mv moved renamed && printf more >renamed/deep/more
+    rm file-to-directory && mkdir file-to-directory && printf y >file-to-directory/y
+    rm -r directory-to-file && printf z >directory-to-file
+    ln linked linked-too && printf both >linked-too
+    ln -s package.json link && ln -sfn keep/same link
+    mkdir -p new/a/b && printf c >new/a/b/c
+"#;
+
+fn publishes_what_the_command_did(overlays: &Overlays) {
+    overlays.push(FILES);
+    let text = exits(&mut overlays.run(&["app"], WORK), 0);
+    assert_has(&text, "app@2 is ");
+    let plain = overlays.home.dir("plain");
+    for (name, content) in FILES {
+        write(&plain, name, content);
+    }
+    output(Command::new("sh").args(["-c", WORK]).current_dir(&plain));
+    assert_eq!(overlays.pulled(), tree(&plain));
+    overlays.assert_nothing_left();
+    // The next command starts with the result.
+    let text = exits(
+        &mut overlays.run(&["app"], "cat renamed/deep/more; [ ! -e gone ]"),
+        0,
+    );
+    assert_has(&text, "more");
+    assert_has(&text, "changed nothing");
+}
+
+#[test]
+fn success_publishes_what_the_command_did() {
+    if let Some(overlays) = Overlays::new() {
+        publishes_what_the_command_did(&overlays);
+    }
+}
+
+#[test]
+fn success_publishes_what_the_command_of_a_user_did() {
+    if let Some(overlays) = Overlays::unprivileged() {
+        publishes_what_the_command_did(&overlays);
+    }
+}
+
+#[test]
+fn a_user_can_change_directories_that_are_read_only() {
+    let Some(overlays) = Overlays::unprivileged() else {
+        return;
+    };
+    overlays.push(FILES);
+    exits(&mut overlays.run(&["app"], "chmod 555 keep"), 0);
+    exits(&mut overlays.run(&["app"], "printf new >keep/new"), 0);
+    // The permissions of the directory stay.
+    let copy = overlays.home.open("app", "copy");
+    assert_eq!(read(&copy, "keep/new"), "new");
+    let mode = output(
+        Command::new("stat")
+            .args(["-c", "%a"])
+            .arg(copy.join("keep")),
+    );
+    assert_eq!(mode.trim(), "555");
+}
+
+#[test]
+fn a_new_ref_begins_with_an_empty_tree() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    let text = exits(
+        &mut overlays.run(&["app"], "[ -z \"$(ls -A)\" ] && printf a >a"),
+        0,
+    );
+    assert_has(&text, "does not exist yet");
+    assert_eq!(overlays.pulled().len(), 1);
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn failure_keeps_the_changes() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let text = exits(&mut overlays.run(&["app"], "printf new >new; exit 3"), 3);
+    let [kept] = &overlays.kept()[..] else {
+        panic!("{text}");
+    };
+    assert_has(&text, kept.to_str().unwrap());
+    assert_eq!(
+        overlays.pulled().len(),
+        tree(&overlays.home.dir("origin")).len()
+    );
+    // A later command mentions them, but does not use them.
+    let text = exits(&mut overlays.run(&["app"], "[ ! -e new ]"), 0);
+    assert_has(&text, kept.to_str().unwrap());
+    let continued = ["--continue", kept.to_str().unwrap()];
+    let text = exits(&mut overlays.run(&continued, "cat new"), 0);
+    assert_has(&text, "app@2 is ");
+    assert!(overlays.pulled().contains_key(&b"new"[..]));
+    overlays.assert_nothing_left();
+    let text = exits(&mut overlays.run(&["--no-push", "app"], "printf x >x"), 0);
+    assert_has(&text, "the changes are kept");
+    assert_eq!(overlays.kept().len(), 1);
+    exits(&mut overlays.run(&["--discard", "app"], "printf x >x"), 0);
+    assert_eq!(overlays.kept().len(), 1);
+    assert!(!overlays.pulled().contains_key(&b"x"[..]));
+}
+
+#[test]
+fn exit_codes_are_those_of_the_command() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    exits(&mut overlays.run(&["app"], "kill -KILL $$"), 128 + 9);
+    exits(&mut overlays.run(&["app"], "exec ./not-there"), 127);
+    let program = |program: &str| {
+        let mut command = overlays.shell();
+        command.args([
+            "sh",
+            "-c",
+            "exec \"$SAMOVAR\" workspace run app -- $0",
+            program,
+        ]);
+        command
+    };
+    let text = exits(&mut program("./not-there"), 127);
+    assert_has(&text, "cannot run \"./not-there\"");
+    exits(&mut program("./package.json"), 126);
+    exits(&mut program(""), 2);
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn standard_output_is_that_of_the_command() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    let script = "printf '%s %s' \"$(pwd)\" \"${SAMOVAR_TOKEN-none}\"; printf a >a";
+    let text = output(&mut overlays.run(&["app"], script));
+    let target = overlays.dir.path().join("state/trees/app");
+    assert_eq!(text, format!("{} none", target.to_str().unwrap()));
+    let at = overlays.dir.path().join("a,b:c\\d");
+    fs::create_dir(&at).unwrap();
+    let script = "pwd; cat a";
+    let text = output(&mut overlays.run(&["--at", at.to_str().unwrap(), "app"], script));
+    assert_eq!(text, format!("{}\na", at.to_str().unwrap()));
+}
+
+#[test]
+fn a_push_of_another_machine_is_not_overwritten() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let mut running = overlays.run(&["app"], "printf new >new; echo ready; read line || true");
+    running
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = running.spawn().unwrap();
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut [0; 6])
+        .unwrap();
+    // The tree is invisible outside.
+    overlays.assert_nothing_mounted();
+    let workspace = overlays.home.dir("origin");
+    write(&workspace, "other", "other");
+    assert_eq!(overlays.home.push(&workspace), 2);
+    drop(child.stdin.take());
+    let ended = wait(child, &running);
+    assert_has(&String::from_utf8_lossy(&ended.stderr), "another client");
+    assert_eq!(ended.status.code(), Some(125));
+    assert!(!overlays.pulled().contains_key(&b"new"[..]));
+    let kept = overlays.kept();
+    let continued = ["--force", "--continue", kept[0].to_str().unwrap()];
+    exits(&mut overlays.run(&continued, "true"), 0);
+    assert!(overlays.pulled().contains_key(&b"new"[..]));
+    let text = exits(&mut overlays.run(&["app@1"], "true"), 125);
+    assert_has(&text, "not the newest generation");
+    exits(
+        &mut overlays.run(&["--discard", "app@1"], "[ ! -e other ]"),
+        0,
+    );
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn nothing_is_published_if_the_files_of_the_ref_become_unreadable() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let script = format!("printf new >new; {KILL_VIEW} cat keep/same; exit 0");
+    let text = exits(&mut overlays.run(&["app"], &script), 125);
+    assert_has(&text, "nothing was published");
+    let kept = overlays.kept();
+    let continued = ["--continue", kept[0].to_str().unwrap()];
+    exits(&mut overlays.run(&continued, "cat new keep/same"), 0);
+    let pulled = overlays.pulled();
+    assert_eq!(pulled[&b"new"[..]], b"new");
+    assert_eq!(pulled.len(), 1 + tree(&overlays.home.dir("origin")).len());
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn background_processes_are_terminated() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    // One ignores TERM, and one is in another session.
+    let script = "printf a >a; sleep 1000 & (trap '' TERM; sleep 1000) & setsid sleep 1000 &";
+    let text = exits(&mut overlays.run(&["app"], script), 0);
+    assert_has(&text, "in the background");
+    assert_has(&text, "app@1 is ");
+    overlays.assert_nothing_left();
+}
+
+fn a_killed_launcher_leaves_only_the_changes(overlays: &Overlays) {
+    overlays.push(FILES);
+    let script = "printf new >new; setsid sleep 1000 & echo $PPID; exec sleep 1000";
+    let mut running = overlays.run(&["app"], script);
+    let mut child = running.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut line = String::new();
+    while !line.ends_with('\n') {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        line.push(char::from(byte[0]));
+    }
+    signal(line.trim().parse().unwrap(), "KILL");
+    // Ends when all processes of the command have ended.
+    stdout.read_to_string(&mut line).unwrap();
+    child.wait().unwrap();
+    overlays.assert_nothing_mounted();
+    assert!(!overlays.pulled().contains_key(&b"new"[..]));
+    // The view ends last.
+    let kept = overlays.kept();
+    let continued = ["--continue", kept[0].to_str().unwrap()];
+    exits(&mut overlays.run(&continued, "cat new keep/same"), 0);
+    assert!(overlays.pulled().contains_key(&b"new"[..]));
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn a_killed_process_leaves_only_the_changes() {
+    if let Some(overlays) = Overlays::new() {
+        a_killed_launcher_leaves_only_the_changes(&overlays);
+    }
+}
+
+#[test]
+fn a_killed_process_of_a_user_leaves_only_the_changes() {
+    if let Some(overlays) = Overlays::unprivileged() {
+        a_killed_launcher_leaves_only_the_changes(&overlays);
+    }
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    let script = "trap 'printf caught >caught; exit 9' TERM; touch ready; echo $PPID; \
+                  while :; do sleep 0.05; done";
+    let mut running = overlays.run(&["--no-push", "app"], script);
+    running.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = running.spawn().unwrap();
+    let state = overlays.dir.path().join("state/runs");
+    let upper = || {
+        let run = fs::read_dir(&state).ok()?.next()?.ok()?;
+        Some(run.path().join("upper"))
+    };
+    eventually("the command runs", || {
+        upper().is_some_and(|upper| upper.join("ready").exists())
+    });
+    signal(child.id(), "TERM");
+    let ended = wait(child, &running);
+    assert_eq!(ended.status.code(), Some(9), "{ended:?}");
+    assert_eq!(read(&upper().unwrap(), "caught"), "caught");
+}
+
+#[test]
+fn the_guard_refuses_to_run_outside_a_private_namespace() {
+    let mut guard = support::samovar();
+    let guard = guard.args(["workspace", "run-guard", "mnt:[1]"]);
+    exits(guard.stdin(Stdio::null()), 3);
+}
