@@ -167,10 +167,9 @@ fn one_command_at_a_time_changes_a_workspace() {
 fn changes_are_pushed_when_the_tree_is_quiet() {
     let home = Home::new();
     let one = home.open("app", "one");
+    write(&one, "a", "a");
     let mut command = home.command_in(&one, &["auto", "--idle", "10ms"]);
     let mut auto = Process::spawn_for_stdout(&mut command);
-    auto.wait_for("pushing");
-    write(&one, "a", "a");
     auto.wait_for("app@1");
     let other = home.open("app", "other");
     write(&other, "b", "b");
