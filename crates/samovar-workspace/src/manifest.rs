@@ -33,6 +33,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use samovar_nix::{NarHash, StorePath};
 
 use crate::entries::{Builder, Entries, Kind, MODE_MASK, Mtime, TreeError};
+use crate::scan::STATE_DIRECTORY;
 
 const MAGIC: &str = "samovar-manifest 1";
 
@@ -68,6 +69,10 @@ enum Reason {
     Incomplete,
     #[error("text follows the end")]
     Trailing,
+    #[error(
+        "no snapshot contains the name {STATE_DIRECTORY}, which is that of a workspace's state"
+    )]
+    State,
     #[error("the stated number of entries or length of the NAR is wrong")]
     Count,
     #[error(transparent)]
@@ -205,7 +210,7 @@ fn entry(builder: &mut Builder, line: &str) -> Result<(), Reason> {
     let mode = |text| octal(text).ok_or(Reason::Grammar);
     match kind {
         Some("d") => {
-            let (mode, mtime, name) = (mode(word()?)?, time(word()?)?, decode(word()?)?);
+            let (mode, mtime, name) = (mode(word()?)?, time(word()?)?, name(word()?)?);
             builder.enter(&name, mode, mtime)?;
         }
         Some("f") => {
@@ -214,11 +219,11 @@ fn entry(builder: &mut Builder, line: &str) -> Result<(), Reason> {
             let digest = STANDARD_NO_PAD.decode(word()?).ok();
             let digest = digest.and_then(|digest| digest.try_into().ok());
             let digest = digest.ok_or(Reason::Grammar)?;
-            let name = decode(word()?)?;
+            let name = name(word()?)?;
             builder.file(&name, mode, mtime, size, Some(digest))?;
         }
         Some("l") => {
-            let (mtime, target, name) = (time(word()?)?, decode(word()?)?, decode(word()?)?);
+            let (mtime, target, name) = (time(word()?)?, decode(word()?)?, name(word()?)?);
             builder.symlink(&name, mtime, &target)?;
         }
         _ => return Err(Reason::Grammar),
@@ -226,6 +231,13 @@ fn entry(builder: &mut Builder, line: &str) -> Result<(), Reason> {
     match words.next() {
         None => Ok(()),
         Some(_) => Err(Reason::Grammar),
+    }
+}
+
+fn name(text: &str) -> Result<Cow<'_, [u8]>, Reason> {
+    match text == STATE_DIRECTORY {
+        true => Err(Reason::State),
+        false => decode(text),
     }
 }
 
@@ -335,6 +347,8 @@ mod tests {
             ("a%20b", "%61%20b"),
             ("a%20b%25%0A", ".."),
             ("link", "dir"),
+            ("d 700 1 dir", "d 700 1 .samovar"),
+            (" link", " .samovar"),
             ("link", "%00"),
             ("link", ""),
             ("AAAA ", "AAAB "),

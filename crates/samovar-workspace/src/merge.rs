@@ -30,12 +30,10 @@
 //! * **Time**: that of the side whose contents are taken. If neither side changed the contents:
 //!   theirs, unless ours has another time than the base. A changed time does not count as a change.
 //! * Files whose digest is not known count as changed.
-//! * [`STATE_DIRECTORY`] in the root is never changed.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::entries::{Entries, Entry, Kind, Mtime};
-use crate::scan::STATE_DIRECTORY;
 use crate::walk::Walk;
 
 #[cfg(test)]
@@ -190,12 +188,6 @@ impl<'a> Node<'a> {
         self.theirs.map(|(_, entry)| entry)
     }
 
-    /// Returns whether the path is that of a workspace's state, which no snapshot should have.
-    fn is_state_directory(&self) -> bool {
-        let entry = self.base.or(self.ours()).or(self.theirs());
-        entry.is_some_and(|entry| entry.parent == 0 && *entry.name == *STATE_DIRECTORY.as_bytes())
-    }
-
     /// Applies the table of the module. The entries below must be decided.
     fn decide(&self) -> Decision {
         let (base, ours, theirs) = (self.base, self.ours(), self.theirs());
@@ -298,7 +290,7 @@ impl Merge<'_> {
             let node = &self.nodes[number];
             let parent = self.nodes[node.parent].decision;
             let is_copied = matches!(parent, Decision::Conflict | Decision::Skip);
-            if is_copied || node.is_state_directory() {
+            if is_copied {
                 self.nodes[number].decision = Decision::Skip;
             }
         }

@@ -12,8 +12,8 @@ use crate::entries::{Builder, Entries, Kind, Mtime};
 use crate::read_error::ReadError;
 use crate::root::is_temporary;
 
-/// Name of the directory in the root of a workspace that contains its state. It is never part of a
-/// snapshot.
+/// Name of the directory in the root of a workspace that contains its state. No snapshot contains
+/// this name, at any depth: the state in it could name the server of an attacker.
 pub const STATE_DIRECTORY: &str = ".samovar";
 
 /// File in the state directory whose time stamp is the clock of the file system.
@@ -107,7 +107,7 @@ impl FileState {
 impl Scanned {
     /// Reads the names and metadata of all entries below the directory `root`. Opens no files.
     ///
-    /// Leaves out [`STATE_DIRECTORY`] in the root; [temporary](is_temporary) entries; sockets,
+    /// Leaves out each [`STATE_DIRECTORY`]; [temporary](is_temporary) entries; sockets,
     /// FIFOs and devices; and other file systems that are mounted in the tree. If the state
     /// directory exists, the scan writes a file in it, to learn the clock of the file system.
     ///
@@ -201,7 +201,7 @@ impl Scanner {
                     continue;
                 }
                 Ok(Some(Visit::Unreadable { name, error })) => {
-                    if ignored_depth > 0 || self.is_left_out(name) {
+                    if ignored_depth > 0 || Self::is_left_out(name) {
                         continue;
                     }
                     return Err(self.walk_error(name, error));
@@ -209,7 +209,7 @@ impl Scanner {
                 Ok(Some(Visit::Entry { name, metadata })) => (name, metadata, false),
                 Ok(Some(Visit::Enter { name, metadata })) => (name, metadata, true),
             };
-            if ignored_depth > 0 || self.is_left_out(name) {
+            if ignored_depth > 0 || Self::is_left_out(name) {
                 ignored_depth += usize::from(is_entered);
                 continue;
             }
@@ -256,9 +256,8 @@ impl Scanner {
     }
 
     /// Returns whether an entry is left out because Samovar itself has written it.
-    fn is_left_out(&self, name: &[u8]) -> bool {
-        let is_state = self.lens.is_empty() && name == STATE_DIRECTORY.as_bytes();
-        is_state || is_temporary(name)
+    fn is_left_out(name: &[u8]) -> bool {
+        name == STATE_DIRECTORY.as_bytes() || is_temporary(name)
     }
 
     fn enter(&mut self, name: &[u8]) {

@@ -116,7 +116,7 @@ fn an_empty_tree_is_packed() {
 }
 
 #[test]
-fn the_state_directory_of_the_root_is_left_out_and_no_other() {
+fn state_directories_are_left_out_at_any_depth() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join(STATE_DIRECTORY);
     fs::create_dir_all(state.join("a/b")).unwrap();
@@ -124,10 +124,7 @@ fn the_state_directory_of_the_root_is_left_out_and_no_other() {
     fs::create_dir_all(dir.path().join("sub").join(STATE_DIRECTORY)).unwrap();
     let scanned = Scanned::scan(dir.path()).unwrap();
     let paths = (0..scanned.entries.list().len()).map(|index| scanned.entries.path(index));
-    assert_eq!(
-        paths.collect::<Vec<_>>(),
-        [&b""[..], b"sub", b"sub/.samovar"]
-    );
+    assert_eq!(paths.collect::<Vec<_>>(), [&b""[..], b"sub"]);
 }
 
 #[test]

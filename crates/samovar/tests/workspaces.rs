@@ -197,3 +197,29 @@ fn status_works_without_a_server() {
     exits(&mut command(&["status", "--offline"]), 1);
     exits(&mut command(&["diff"]), 1);
 }
+
+/// The state of another workspace could name the server of an attacker, who would get the token.
+#[test]
+fn a_foreign_state_is_neither_pushed_nor_used() {
+    let home = Home::new();
+    let one = home.open("mr/app", "one");
+    write(&one, "file", "x");
+    write(&one, "package/.samovar/workspace", "foreign");
+    write(&one, "package/x", "x");
+    home.push(&one);
+    let two = home.open("mr/app", "two");
+    assert!(two.join("package/x").exists() && !two.join("package/.samovar").exists());
+    // A link instead of the lock or of the state does not change the file behind it.
+    let precious = home.dir("precious");
+    fs::write(&precious, "precious").unwrap();
+    let lock = two.join(".samovar/lock");
+    fs::remove_file(&lock).unwrap();
+    symlink(&precious, &lock).unwrap();
+    write(&two, "file", "y");
+    home.exits(&two, &["push"], 3);
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    fs::remove_file(&lock).unwrap();
+    fs::rename(two.join(".samovar"), home.dir("state-of-two")).unwrap();
+    symlink(home.dir("state-of-two"), two.join(".samovar")).unwrap();
+    assert_has(&home.exits(&two, &["push"], 1), "only by its owner");
+}

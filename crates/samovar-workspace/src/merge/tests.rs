@@ -267,16 +267,6 @@ fn a_file_of_ours_without_a_digest_is_never_replaced() {
     ));
 }
 
-#[test]
-fn the_state_of_the_workspace_is_not_changed() {
-    let state = [".samovar/", ".samovar/index=1", "x/", "x/.samovar=1"];
-    let without = ["x/"];
-    assert_merged(&[], &[], &state[..2], &[]);
-    assert_merged(&state[..2], &state[..2], &[], &state[..2]);
-    assert_merged(&without, &without, &state, &state[2..]);
-    assert_merged(&[], &state[..2], &[".samovar=2"], &state[..2]);
-}
-
 /// Returns the names of conflict copies of files with these names in the root.
 fn copies(files: &[&[u8]], others: &[&[u8]], label: &str) -> Vec<Vec<u8>> {
     let tree = |contents: &str| {

@@ -82,10 +82,10 @@ impl<'a> Check<'a> {
 
     /// Returns the next entry, which must have the name at the end of `path`.
     fn entry(&mut self, path: &[u8]) -> Result<&'a Entry, &'static str> {
-        if path == STATE_DIRECTORY.as_bytes() {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if name == STATE_DIRECTORY.as_bytes() {
             return Err("snapshots do not contain this name");
         }
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let parent = self.open.last().copied().unwrap_or_default();
         match self.entries.get(self.next) {
             Some(entry) if entry.parent == parent && *entry.name == *name => {

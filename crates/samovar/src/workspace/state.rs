@@ -33,10 +33,12 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
+use rustix::fs::OFlags;
 use samovar_nix::{NarHash, StorePath};
 use samovar_storage::PinName;
 use samovar_storage::token::now;
@@ -190,6 +192,24 @@ pub(super) fn is_workspace(directory: &Path) -> bool {
     state_file(directory).symlink_metadata().is_ok()
 }
 
+/// Refuses a state that another user has made, or that is elsewhere: it could name the server of an
+/// attacker, who would get the token, or another file to be overwritten.
+fn check_owner(root: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = root.join(STATE_DIRECTORY);
+    let found = directory.symlink_metadata();
+    let found = found.with_context(|| format!("cannot open {directory:?}"))?;
+    let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    ensure!(
+        is_own,
+        Failed::Refused.because(anyhow!(
+            "{directory:?} is not a directory of the user who runs this command: a workspace can \
+             be used only by its owner"
+        ))
+    );
+    Ok(())
+}
+
 fn state_file(root: &Path) -> PathBuf {
     root.join(STATE_DIRECTORY).join(STATE)
 }
@@ -214,6 +234,7 @@ impl Workspace {
     /// Reads the state of the workspace with this root.
     pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
         let file = state_file(root);
+        check_owner(root)?;
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file:?}"))?;
         let state = State::parse(&text).with_context(|| {
             format!(
@@ -261,6 +282,7 @@ impl Workspace {
             .write(true)
             .create(true)
             .truncate(false)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(&path)
             .with_context(context)?;
         let started_at = Instant::now();
