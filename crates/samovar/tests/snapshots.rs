@@ -275,6 +275,43 @@ fn a_public_cache_is_refused_unless_it_is_confirmed() {
 }
 
 #[test]
+fn a_ref_without_the_trusted_signature_is_refused() {
+    let home = Home::new();
+    let source = home.dir("source");
+    create(&source);
+    home.push(&source, "app", &[]);
+    let pull = |directory: &str, key: &str| {
+        let directory = home.dir(directory);
+        let words = ["pull".as_ref(), "app".as_ref(), directory.as_ref()];
+        let mut command = home.command(&words);
+        let pulled = command
+            .args(["--trusted-public-keys", key])
+            .output()
+            .unwrap();
+        (pulled.status.code(), directory.exists())
+    };
+    let other = format!("{}{}", "cache-1:", "A".repeat(43) + "=");
+    assert_eq!(pull("untrusted", &other), (Some(1), false));
+    assert_eq!(pull("trusted", &home.site.public_key), (Some(0), true));
+}
+
+#[test]
+fn a_push_beyond_the_quota_changes_nothing() {
+    let home = Home::of("access.networks = [\"192.0.2.0/24\"]\nuploads.quota = \"3 MiB\"\n");
+    let source = home.dir("source");
+    create(&source);
+    home.push(&source, "app", &[]);
+    fs::write(source.join("more"), &incompressible(3 << 20)[1 << 20..]).unwrap();
+    let url = home.url("app");
+    let words = ["push".as_ref(), source.as_ref(), url.as_ref()];
+    home.fails(&words, 1, "quota");
+    let log = output(&mut home.command(&["ref".as_ref(), "log".as_ref(), "app".as_ref()]));
+    assert_eq!(log.lines().count(), 2, "{log}");
+    home.pull("app", &home.dir("copy"));
+    assert!(!home.dir("copy").join("more").exists());
+}
+
+#[test]
 fn options_of_the_other_form_are_refused() {
     let home = Home::new();
     let words = [
