@@ -170,7 +170,10 @@ pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
 /// Returns whether `rest`, the URL after its host, may contain the end of a login: a login with a
 /// `/`, `?` or `#` that was not percent-encoded is split there.
 fn may_end_in_login(authority: &str, rest: &str) -> bool {
-    authority.contains([':', '@']) && rest.contains('@')
+    let host = rest.rsplit_once('@').map(|(_, host)| host);
+    // After the name of a ref, `@` and a number are a generation: no host has such a name.
+    let is_host = |host: &str| host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_digit());
+    authority.contains([':', '@']) && host.is_some_and(is_host)
 }
 
 /// Returns `text` with the login of each URL in it replaced by `***`, for messages that quote the
@@ -294,5 +297,8 @@ mod tests {
             "see http://***@h/x and https://h/y@z, \"ftp://***@h\""
         );
         assert_eq!(without_logins("a // b"), "a // b");
+        for generation in ["http://h:5000#mr/app@3", "http://h:5000/a#mr/app@3 is kept"] {
+            assert_eq!(without_logins(generation), generation);
+        }
     }
 }

@@ -42,6 +42,13 @@ pub(super) fn add(root: &Path) {
     });
 }
 
+/// Adds a workspace, unless it is in the list: it may have been moved.
+pub(super) fn find_again(root: &Path) {
+    if !list().iter().any(|path| path == root) {
+        add(root);
+    }
+}
+
 /// Removes a workspace.
 pub(super) fn remove(root: &Path) {
     change(|paths| paths.retain(|path| path != root));

@@ -45,6 +45,7 @@ use samovar_storage::token::now;
 use samovar_workspace::{Manifest, STATE_DIRECTORY, file_nar};
 use sha2::{Digest as _, Sha256};
 
+use super::registry;
 use crate::outcome::Failed;
 use crate::remote::Remote;
 use crate::snapshot::Downloaded;
@@ -311,6 +312,7 @@ impl Workspace {
         // The other command may have changed the state.
         if is_workspace(&self.root) {
             *self = Self::read(&self.root)?;
+            registry::find_again(&self.root);
         }
         Ok(Lock { _file: file })
     }
