@@ -65,7 +65,7 @@ use wire::Opened;
 
 pub(crate) use directory::{KEEP, host, refuse_public, report_skipped};
 pub(crate) use local_tree::LocalTree;
-pub(crate) use options::command;
+pub(crate) use options::{command, message};
 
 /// Minimum and maximum pause before a failed push is repeated.
 const PAUSE_MIN: Duration = Duration::from_secs(1);

@@ -165,10 +165,7 @@ fn pin() -> [Arg; 3] {
 /// Defines the options for directories.
 fn directory() -> [Arg; 3] {
     [
-        option("message", "TEXT")
-            .short('m')
-            .value_parser(message)
-            .help("With a directory: message for the log of the ref"),
+        message().help("With a directory: message for the log of the ref"),
         switch("force")
             .help("With a directory: set the ref even if another client has set it meanwhile"),
         switch("public")
@@ -176,7 +173,15 @@ fn directory() -> [Arg; 3] {
     ]
 }
 
-pub(crate) fn message(text: &str) -> Result<String, String> {
+/// Defines `--message`, for the log of a ref.
+pub(crate) fn message() -> Arg {
+    option("message", "TEXT")
+        .short('m')
+        .value_parser(parse_message)
+        .help("Message for the log of the ref")
+}
+
+fn parse_message(text: &str) -> Result<String, String> {
     match text.len() <= TEXT_LEN_MAX {
         true => Ok(text.to_owned()),
         false => Err(format!("a message has at most {TEXT_LEN_MAX} bytes")),

@@ -8,7 +8,7 @@ use clap::{Arg, Command, value_parser};
 use super::overlay;
 use crate::arguments::{json, option, required, switch};
 use crate::credentials;
-use crate::push::KEEP;
+use crate::push::{KEEP, message};
 
 /// Defines the command `samovar workspace`.
 pub(crate) fn command() -> Command {
@@ -91,7 +91,7 @@ fn push() -> Command {
             "Returns when the server has written the tree to stable storage. If another machine \
              has pushed meanwhile, nothing is published: pull first.",
         )
-        .arg(option("message", "TEXT").help("Message for the log of the ref"))
+        .arg(message())
         .arg(
             switch("force")
                 .help("Set the ref even if it has newer generations, without merging them"),

@@ -36,7 +36,7 @@ use crate::credential::TOKEN_VARIABLE;
 use crate::credentials::{self, Sources};
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::push::{KEEP, LocalTree, host, refuse_public, report_skipped};
+use crate::push::{KEEP, LocalTree, host, message, refuse_public, report_skipped};
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -77,7 +77,7 @@ pub(crate) fn command() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("Existing directory where the command sees the tree"),
         )
-        .arg(option("message", "TEXT").help("Message for the log of the ref"))
+        .arg(message())
         .arg(
             option("keep", "NUMBER")
                 .value_parser(value_parser!(u32).range(1..))
