@@ -39,6 +39,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// (`Expect: 100-continue`).
 const EXPECT_LEN_MIN: u64 = 1 << 20;
 
+/// Maximum number of characters of a server's text in a message.
+const SHOWN_LEN_MAX: usize = 500;
+
 /// Maximum number of bytes read from the body of an error response.
 const REFUSAL_LEN_MAX: u64 = 64 << 10;
 
@@ -388,7 +391,14 @@ pub(crate) fn first_line(response: Response<Body>) -> Option<String> {
     let text = String::from_utf8_lossy(&body);
     let line = text.lines().next().map(str::trim);
     let line = line.filter(|line| is_text && !line.is_empty());
-    line.map(str::to_owned)
+    line.map(printable)
+}
+
+/// Shortens a text of a server, and replaces control characters, which could change the display of
+/// a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(SHOWN_LEN_MAX).map(printable).collect()
 }
 
 /// Reads a body of at most `len_max` bytes.

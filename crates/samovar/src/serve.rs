@@ -16,6 +16,14 @@ use crate::credential::TOKEN_VARIABLE;
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
+/// Environment variables of other commands. They are not options, and may be set for a whole login.
+const CLIENT_VARIABLES: [&str; 4] = [
+    TOKEN_VARIABLE,
+    "SAMOVAR_CACHE",
+    "SAMOVAR_CACHE_DIR",
+    "SAMOVAR_STATE_DIR",
+];
+
 /// Defines the command `samovar serve`, with all options of the configuration.
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
@@ -126,7 +134,8 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
         let value = value.with_context(|| format!("${name} is not UTF-8"))?;
         variables.push((name.to_owned(), value));
     }
-    settings.add_variables(variables, &[CONFIG_VARIABLE, TOKEN_VARIABLE])?;
+    let others = [&[CONFIG_VARIABLE], &CLIENT_VARIABLES[..]].concat();
+    settings.add_variables(variables, &others)?;
     for spec in OptionSpec::all() {
         let origin = Origin::Option(spec.option());
         let Ok(Some(texts)) = matches.try_get_many::<String>(spec.name) else {

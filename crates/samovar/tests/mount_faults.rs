@@ -184,7 +184,10 @@ fn hostile_manifests_are_refused() {
         assert!(text.contains(from), "{from}");
         let source = publish(text.replacen(from, to, 1));
         let error = fails(&mut original.command(&url, &source, "mnt"));
-        assert!(error.contains(".manifest is damaged: line "), "{error}");
+        assert!(
+            error.contains(".manifest cannot be trusted: it is not a valid manifest: line "),
+            "{error}"
+        );
     }
     // The NAR hash of another tree.
     let hash = text.split(' ').nth(3).unwrap();

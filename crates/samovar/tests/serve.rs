@@ -19,6 +19,10 @@ fn the_file_configures_the_server() {
     let mut command = samovar();
     command.args(["serve", "--config"]).arg(&file.path);
     command.env("SAMOVAR_CACHES__TEAM_B__PRIORITY", "20");
+    // The variables of clients, which may be set for a whole login, are not options.
+    for variable in ["TOKEN", "CACHE", "CACHE_DIR", "STATE_DIR"] {
+        command.env(format!("SAMOVAR_{variable}"), "x");
+    }
     let server = Server::spawn(&mut command);
     let address = server.wait_for_address().to_string();
     assert!(get(&address, "/team-a/nix-cache-info").contains("\nPriority: 10\n"));

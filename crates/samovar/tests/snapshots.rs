@@ -238,6 +238,9 @@ fn a_generation_that_was_not_seen_is_not_displaced() {
     let source = home.dir("source");
     create(&source);
     home.push(&source, "app", &[]);
+    // The newest generation is pinned without its number.
+    let pinned = output(&mut home.command(&["ref".as_ref(), "pin".as_ref(), "app".as_ref()]));
+    assert!(pinned.contains("app@1 is kept"), "{pinned}");
     let url = home.url("app@1");
     let words = ["push".as_ref(), source.as_ref(), url.as_ref()];
     home.fails(&words, 2, "names a generation");

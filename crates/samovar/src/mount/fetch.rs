@@ -70,6 +70,8 @@ struct State {
     damaged: HashMap<usize, Instant>,
     /// The lock of the mount that streams, once this mount has it.
     stream_lock: Option<File>,
+    /// Whether the last attempt to store fetched data has failed: the outage is not the server's.
+    is_cache_failing: bool,
     pause: Duration,
     /// Time of the next request after a failed one.
     retry_at: Option<Instant>,
@@ -117,6 +119,7 @@ impl Fetcher {
                 repairing: HashSet::new(),
                 damaged: HashMap::new(),
                 stream_lock: None,
+                is_cache_failing: false,
                 pause: PAUSE,
                 retry_at: None,
                 polled: now,
@@ -284,6 +287,7 @@ impl Fetcher {
                 Piece::Damaged(bytes) => self.is_damaged(&bytes),
                 Piece::Data(at, data) => {
                     let stored = collected.push(&self.0.local, at, data, &mut |block| {
+                        self.is_stored();
                         let mut state = self.state();
                         state.queue.arrived(block);
                         if is_stream {
@@ -298,7 +302,7 @@ impl Fetcher {
         });
         self.state().queue.ended(job);
         if let Some(error) = failure {
-            self.has_failed(&format!("cannot write to the mount's cache: {error}"));
+            self.cache_has_failed(&error);
         } else if let Err(Stopped::Unreachable(reason)) = ended {
             self.has_failed(&reason);
         }
@@ -316,10 +320,14 @@ impl Fetcher {
         };
         origin.transfer(bytes, &mut |piece| {
             let mut state = self.state();
-            state.pause = PAUSE;
-            state.retry_at = None;
-            let ended = state.outage.progressed(Instant::now());
             let stops = state.stops;
+            let mut ended = false;
+            // Data that cannot be stored does not end the outage of the readers.
+            if !state.is_cache_failing {
+                state.pause = PAUSE;
+                state.retry_at = None;
+                ended = state.outage.progressed(Instant::now());
+            }
             drop(state);
             if ended {
                 notice(&format!("{} is reachable again", origin.url()));
@@ -342,6 +350,35 @@ impl Fetcher {
                 "cannot read {url} ({reason}); files that are not on this machine give I/O errors \
                  after {patience} seconds, until it can be read again"
             ));
+        }
+    }
+
+    /// Notes that fetched data could not be stored on this machine.
+    fn cache_has_failed(&self, error: &io::Error) {
+        let mut state = self.state();
+        let now = Instant::now();
+        let began = !std::mem::replace(&mut state.is_cache_failing, true) && !state.stops;
+        state.outage.failed(now);
+        state.retry_at = Some(now + state.pause);
+        state.pause = (state.pause * 2).min(PAUSE_MAX);
+        drop(state);
+        if began {
+            notice(&format!(
+                "cannot write what was fetched to the cache directory of mounts ({error}): free \
+                 space there; until then, files that are not on this machine give I/O errors"
+            ));
+        }
+    }
+
+    /// Notes that fetched data was stored on this machine.
+    fn is_stored(&self) {
+        let mut state = self.state();
+        if std::mem::take(&mut state.is_cache_failing) {
+            state.pause = PAUSE;
+            state.retry_at = None;
+            state.outage.progressed(Instant::now());
+            drop(state);
+            notice("the cache directory of mounts can be written again");
         }
     }
 

@@ -202,10 +202,15 @@ pub(crate) fn report_skipped(scanned: &Scanned) {
         } else {
             ""
         };
+        let kinds = [
+            (skipped.special, "special file"),
+            (skipped.mounts, "mounted file system"),
+        ];
+        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
+        let kinds: Vec<String> = kinds.map(|(count, noun)| counted(count, noun)).collect();
         notice(&format!(
-            "left out {} and {}: {}{more}",
-            counted(skipped.special, "special file"),
-            counted(skipped.mounts, "mounted file system"),
+            "left out {}: {}{more}",
+            kinds.join(" and "),
             paths.join(", ")
         ));
     }

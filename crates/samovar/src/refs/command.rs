@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Expected, RefName, Refs, Update, Updated};
 use crate::arguments::{json, required};
 use crate::credentials::{self, Sources};
-use crate::http::{Http, Patience};
+use crate::http::{Http, Patience, printable};
 use crate::outcome::Failed;
 use crate::remote::Remote;
 use crate::token::date;
@@ -51,7 +51,7 @@ pub(crate) fn command() -> Command {
                 "pin",
                 "Keeps a generation of a ref, even if newer ones displace it",
             )
-            .arg(required("ref", "REF@GENERATION")),
+            .arg(required("ref", "REF")),
         )
         .subcommand(
             sub("unpin", "Ends what ref pin has begun").arg(required("ref", "REF@GENERATION")),
@@ -176,18 +176,14 @@ fn log(refs: &Refs, name: &RefName, is_json: bool, out: &mut dyn Write) -> anyho
     Ok(())
 }
 
-/// Replaces control characters, which could change the display of a terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
-}
-
 fn pin(refs: &Refs, name: &RefName, out: &mut dyn Write) -> anyhow::Result<()> {
+    let log = refs.log(&name.name)?;
+    let generation = log.generation(&name.name, name.generation)?;
+    let name = &RefName {
+        generation: Some(generation.number),
+        ..name.clone()
+    };
     let pin = pin_name(name).map_err(|error| Failed::Usage.because(error))?;
-    let generation = refs
-        .log(&name.name)?
-        .generation(&name.name, name.generation)?;
     let update = Update {
         manifest: &generation.manifest,
         expected: Expected::Any,

@@ -155,8 +155,12 @@ impl Snapshots {
             nar_hash == narinfo.nar_hash,
             "the manifest {path} arrived damaged: its hash is not that of its store path"
         );
-        let text = contents(&nar).with_context(|| format!("{path} is not a manifest"))?;
-        let manifest = Manifest::parse(&text).with_context(|| format!("{path} is damaged"))?;
+        let refused = |error: anyhow::Error| Failed::Refused.because(error);
+        let text = contents(&nar).with_context(|| format!("{path} is not a manifest"));
+        let text = text.map_err(refused)?;
+        let manifest = Manifest::parse(&text)
+            .with_context(|| format!("{path} cannot be trusted: it is not a valid manifest"))
+            .map_err(refused)?;
         ensure!(
             narinfo.references.contains(&manifest.tree),
             "the manifest {path} does not refer to its tree"

@@ -236,8 +236,8 @@ impl Workspace {
     pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
         let file = state_file(root);
         check_owner(root)?;
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file:?}"))?;
-        let state = State::parse(&text).with_context(|| {
+        let text = fs::read(&file).with_context(|| format!("cannot read {file:?}"))?;
+        let state = State::parse(&String::from_utf8_lossy(&text)).with_context(|| {
             format!(
                 "{file:?} is damaged: remove it, then run samovar workspace open --adopt REF {}",
                 root.display()
