@@ -8,12 +8,12 @@
 //! # Modules
 //!
 //! * [`delta`]: operations that build a new NAR from the NAR of a base.
-//! * [`diff`]: the differences between two trees.
+//! * [`mod@diff`]: the differences between two trees.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`files`]: opens and reads the files of a scanned tree.
 //! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
-//! * [`merge`]: three-way merges of trees.
+//! * [`mod@merge`]: three-way merges of trees.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
 //! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
