@@ -356,7 +356,7 @@ impl<'a> Job<'a> {
                     let step = framing.step(&mut run.framing, STEP_COUNT);
                     let step = step.map_err(|error| ReadError::Entry {
                         path: self.scanned.root.clone(),
-                        source: error.into(),
+                        reason: error.into(),
                     })?;
                     match step {
                         Step::File(index) => {

@@ -17,24 +17,24 @@ pub enum ReadError {
     #[error("the tree changes while it is read: {}", Plain(.0))]
     Changed(PathBuf),
     /// The operating system failed an operation.
-    #[error("cannot read {}: {source}", Plain(.path))]
+    #[error("cannot read {}: {reason}", Plain(.path))]
     Io {
         /// Path of the file, directory or link.
         path: PathBuf,
         /// The reason.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A NAR cannot contain the entry.
-    #[error("cannot pack {}: {source}", Plain(.path))]
+    #[error("cannot pack {}: {reason}", Plain(.path))]
     Entry {
         /// Path of the entry.
         path: PathBuf,
         /// The reason.
-        source: TreeError,
+        reason: TreeError,
     },
     /// No thread could be started, or one of them ended by a panic.
     #[error("cannot read with threads: {0}")]
-    Thread(#[source] io::Error),
+    Thread(io::Error),
 }
 
 impl ReadError {
@@ -49,7 +49,7 @@ impl ReadError {
             Errno::NXIO | Errno::NODEV | Errno::AGAIN => Self::Changed(path),
             other => Self::Io {
                 path,
-                source: other.into(),
+                reason: other.into(),
             },
         }
     }

@@ -116,9 +116,9 @@ impl Scanned {
     /// [`ReadError::Io`] if an entry is unreadable; [`ReadError::Entry`] if a NAR cannot contain an
     /// entry; [`ReadError::Changed`].
     pub fn scan(root: &Path) -> Result<Self, ReadError> {
-        let io_error = |source| ReadError::Io {
+        let io_error = |reason| ReadError::Io {
             path: root.to_owned(),
-            source,
+            reason,
         };
         let root = root.canonicalize().map_err(io_error)?;
         if !root.is_dir() {
@@ -151,7 +151,7 @@ impl Scanned {
                 skipped,
                 settled,
             }),
-            Err(source) => Err(ReadError::Entry { path: root, source }),
+            Err(reason) => Err(ReadError::Entry { path: root, reason }),
         }
     }
 
@@ -289,7 +289,10 @@ impl Scanner {
 
     fn entry_error(&self, name: &[u8], source: crate::entries::TreeError) -> ReadError {
         let path = self.full_path(name);
-        ReadError::Entry { path, source }
+        ReadError::Entry {
+            path,
+            reason: source,
+        }
     }
 
     fn walk_error(&self, name: &[u8], error: WalkError) -> ReadError {
@@ -300,10 +303,10 @@ impl Scanner {
 fn walk_error(path: PathBuf, error: WalkError) -> ReadError {
     match error {
         WalkError::Vanished | WalkError::Changed => ReadError::Changed(path),
-        WalkError::Io(source) => ReadError::Io { path, source },
+        WalkError::Io(reason) => ReadError::Io { path, reason },
         other => ReadError::Io {
             path,
-            source: other.into(),
+            reason: other.into(),
         },
     }
 }
