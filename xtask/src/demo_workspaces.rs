@@ -73,7 +73,8 @@ pub(crate) fn demonstrate() -> Result<()> {
         &["workspace", "open", "mr/app", "app"],
     )?;
     let mut diff = Command::new("diff");
-    diff.args(["-rq", "--exclude=.samovar"]).args([&a, &b]);
+    diff.args(["-rq", "--no-dereference", "--exclude=.samovar"])
+        .args([&a, &b]);
     ensure!(diff.status()?.success(), "the two workspaces differ");
     say("Both directories are the same. Change a file on B, and push.");
     append(&b.join("README"), "written on B\n")?;
@@ -238,7 +239,7 @@ fn start_server(samovar: &Path, store: &[String], storage: &Path, port: u16) -> 
         "--listen",
         &format!("127.0.0.1:{port}"),
         "--admin-listen",
-        "",
+        "127.0.0.1:0",
     ]);
     // Only holders of a token may read the cache.
     server
