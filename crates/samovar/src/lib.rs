@@ -22,6 +22,7 @@ mod client_setup;
 mod command;
 mod credential;
 mod credentials;
+mod disk;
 mod doctor;
 mod export;
 mod fault;
@@ -52,6 +53,7 @@ mod status;
 mod storage;
 mod token;
 mod trust;
+mod user_dirs;
 mod walk;
 mod workspace;
 

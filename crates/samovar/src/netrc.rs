@@ -5,17 +5,16 @@ use std::path::PathBuf;
 use samovar_store::Conf;
 
 use crate::remote::basic_of;
+use crate::user_dirs;
 
 /// Returns the value of Nix's setting `netrc-file`, from the environment and the files that Nix
 /// reads.
 pub(crate) fn netrc_of_nix() -> PathBuf {
-    let conf_dir = directory("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
+    let conf_dir = user_dirs::variable("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
     let mut of_environment = Conf::default();
     let text = std::env::var("NIX_CONFIG").unwrap_or_default();
     of_environment.add(&text, &conf_dir);
-    let config_home = directory("XDG_CONFIG_HOME");
-    let config_home = config_home.or_else(|| Some(directory("HOME")?.join(".config")));
-    let of_user = config_home.map(|dir| Conf::read(&dir.join("nix/nix.conf")));
+    let of_user = user_dirs::config().map(|dir| Conf::read(&dir.join("nix/nix.conf")));
     let of_machine = Conf::read(&conf_dir.join("nix.conf"));
     let all = [Some(of_environment), of_user, Some(of_machine)];
     let mut named = all.iter().flatten().map(|conf| conf.text("netrc-file"));
@@ -23,13 +22,6 @@ pub(crate) fn netrc_of_nix() -> PathBuf {
         Some(file) => PathBuf::from(file),
         None => conf_dir.join("netrc"),
     }
-}
-
-/// Returns the directory in this environment variable. Returns `None` if the variable is unset or
-/// empty.
-fn directory(variable: &str) -> Option<PathBuf> {
-    let value = std::env::var_os(variable).filter(|value| !value.is_empty());
-    value.map(PathBuf::from)
 }
 
 /// A user name and a password.

@@ -9,6 +9,8 @@ use anyhow::Context as _;
 use samovar_nix::PublicKey;
 use samovar_store::Conf;
 
+use crate::user_dirs;
+
 /// Directories of generated files. If `nix.conf` is a link into one of them, NixOS or home-manager
 /// generates it, and it is read-only.
 const GENERATED: [&str; 2] = ["/nix/store/", "/etc/static/"];
@@ -34,11 +36,11 @@ impl Machine {
         let uid = fs::metadata("/proc/self")
             .context("cannot read /proc/self")?
             .uid();
-        let system_dir = directory("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
+        let system_dir =
+            user_dirs::variable("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
         let dir = match uid {
             0 => system_dir.clone(),
-            _ => directory("XDG_CONFIG_HOME")
-                .or_else(|| Some(directory("HOME")?.join(".config")))
+            _ => user_dirs::config()
                 .context("HOME is not set, so there is no place for settings of this user")?
                 .join("nix"),
         };
@@ -137,8 +139,9 @@ fn uses_daemon() -> bool {
     if !matches!(&*remote, "" | "auto") {
         return remote == "daemon" || remote.starts_with("unix://");
     }
-    let state = directory("NIX_STATE_DIR").unwrap_or_else(|| PathBuf::from("/nix/var/nix"));
-    let socket = directory("NIX_DAEMON_SOCKET_PATH");
+    let state =
+        user_dirs::variable("NIX_STATE_DIR").unwrap_or_else(|| PathBuf::from("/nix/var/nix"));
+    let socket = user_dirs::variable("NIX_DAEMON_SOCKET_PATH");
     let socket = socket.unwrap_or_else(|| state.join("daemon-socket/socket"));
     let is_own = tempfile::tempfile_in(state.join("db")).is_ok();
     !is_own && socket.exists()
@@ -163,11 +166,4 @@ fn account(file: &str, id: u32) -> Option<String> {
         let name = fields.next()?;
         (fields.nth(1)? == id.to_string()).then(|| name.to_owned())
     })
-}
-
-/// Returns the directory in this environment variable. Returns `None` if the variable is unset or
-/// empty.
-fn directory(variable: &str) -> Option<PathBuf> {
-    let value = env::var_os(variable).filter(|value| !value.is_empty());
-    value.map(PathBuf::from)
 }

@@ -1,34 +1,24 @@
 //! [`CacheDir`]: the directory with the files of mounted snapshots, and its limit.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow, bail};
 
+use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::size::human;
+use crate::user_dirs::{self, create_private};
 
 /// Environment variable that names the cache directory.
 const VARIABLE: &str = "SAMOVAR_CACHE_DIR";
 
 /// Maximum size of the cache, unless the command line states another one.
 pub(super) const SIZE_DEFAULT: u64 = 20 << 30;
-
-/// Types of file systems on which locks or holes are slow or unreliable: magic numbers of
-/// `linux/magic.h`.
-const REFUSED: [(i64, &str); 7] = [
-    (0x6969, "NFS"),
-    (0x517b, "SMB"),
-    (0xff53_4d42, "SMB"),
-    (0xfe53_4d42, "SMB"),
-    (0x6573_5546, "FUSE"),
-    (0x5346_414f, "AFS"),
-    (0x00c3_6400, "Ceph"),
-];
 
 /// The directory with the files of all snapshots that were mounted, a folder for each.
 #[derive(Debug)]
@@ -49,12 +39,12 @@ impl CacheDir {
     }
 
     pub(super) fn at(path: PathBuf, size_max: u64) -> anyhow::Result<Self> {
-        create_dir(&path).with_context(|| {
+        create_private(&path).with_context(|| {
             format!("cannot create the cache directory {path:?}: set {VARIABLE} to another one")
         })?;
-        let stat = rustix::fs::statfs(&path)
+        let kind = unsuitable(&path, Use::MountCache)
             .with_context(|| format!("cannot read the type of the file system of {path:?}"))?;
-        if let Some(kind) = refused(stat.f_type) {
+        if let Some(kind) = kind {
             let error = anyhow!(
                 "the cache directory {path:?} is on {kind}, which would be slower than the mount: \
                  set {VARIABLE} to a directory on a local disk, such as /var/tmp/samovar-$USER"
@@ -83,7 +73,7 @@ impl CacheDir {
         let dir = self.path.join("snapshots").join(name);
         let failed = || format!("cannot open the cache directory {dir:?}");
         loop {
-            create_dir(&dir).with_context(failed)?;
+            create_private(&dir).with_context(failed)?;
             let lock = open_lock(&dir).with_context(failed)?;
             match lock.try_lock() {
                 Ok(()) => prepare(&dir)?,
@@ -148,27 +138,12 @@ impl CacheDir {
 }
 
 fn locate() -> anyhow::Result<PathBuf> {
-    let directory = |name: &str| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty());
-        value.map(PathBuf::from)
-    };
-    if let Some(dir) = directory(VARIABLE) {
+    if let Some(dir) = user_dirs::variable(VARIABLE) {
         return Ok(dir);
     }
-    let dir = directory("XDG_CACHE_HOME");
-    let dir = dir.or_else(|| Some(directory("HOME")?.join(".cache")));
-    let dir = dir.with_context(|| format!("there is no HOME for a cache: set {VARIABLE}"))?;
+    let dir = user_dirs::cache()
+        .with_context(|| format!("there is no HOME for a cache: set {VARIABLE}"))?;
     Ok(dir.join("samovar/mount"))
-}
-
-fn refused(magic: i64) -> Option<&'static str> {
-    let found = REFUSED.iter().find(|(refused, _)| *refused == magic);
-    found.map(|(_, name)| *name)
-}
-
-/// Creates a directory that only the user can read, because private snapshots are in it.
-fn create_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 fn open_lock(dir: &Path) -> io::Result<File> {
@@ -277,12 +252,5 @@ mod tests {
             .unwrap();
         assert!(folder.join("nar").exists());
         assert!(lock.read_at(&mut [0], 0).is_ok());
-    }
-
-    #[test]
-    fn network_file_systems_are_refused() {
-        assert_eq!(refused(0x6969), Some("NFS"));
-        assert_eq!(refused(0x6573_5546), Some("FUSE"));
-        assert_eq!(refused(0xef53), None);
     }
 }

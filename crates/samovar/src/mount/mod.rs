@@ -45,6 +45,7 @@ use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::pull::{keys_of, trusted_keys};
 use crate::refs::PathOrRef;
+use crate::size::grouped;
 use crate::snapshot::Snapshots;
 use cache_dir::{CacheDir, SIZE_DEFAULT};
 use fetch::Fetcher;
@@ -151,7 +152,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let session = point.mount(file_system, name, matches.get_flag("allow-other"))?;
     // Dropping the session would unmount whatever is mounted on the directory by then.
     std::mem::forget(session);
-    let count = thousands(local.view().file_count());
+    let count = grouped(local.view().file_count() as u64);
     writeln!(
         out,
         "mounted {shown} on {dir}, {count} files; unmount with: fusermount3 -u {dir}"
@@ -271,35 +272,5 @@ impl<'a> Snapshot<'a> {
         let manifest = download::download(server, &info, dir)?;
         local::mark_whole(dir, &manifest)?;
         replace(&file, manifest.text().as_bytes()).with_context(failed)
-    }
-}
-
-/// Formats a number with commas.
-fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::thousands;
-
-    #[test]
-    fn numbers_have_commas() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ] {
-            assert_eq!(thousands(number), text);
-        }
     }
 }

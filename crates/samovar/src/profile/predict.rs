@@ -18,7 +18,8 @@
 use samovar_storage::human_size as human;
 
 use super::contents::ContentNumbers;
-use super::words::{duration, grouped, short};
+use super::words::{duration, short};
+use crate::size::grouped;
 
 const INSTALL_RPCS: f64 = 7.8;
 const FILE_FLUSHES: f64 = 4.0;

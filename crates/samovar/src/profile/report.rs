@@ -10,7 +10,8 @@ use super::facts::Facts;
 use super::predict::{Assumptions, Costs, Prediction};
 use super::probe::Probe;
 use super::walk::Walked;
-use super::words::{counted, duration, grouped, percent, short, shown};
+use super::words::{counted, duration, percent, short, shown};
+use crate::size::grouped;
 
 /// Number of terminal columns of the longest bar.
 const BAR_COLUMNS: u64 = 24;

@@ -2,7 +2,7 @@
 //!
 //! Pure: no input, output or clock. Memory does not depend on the number of files.
 
-use super::words::grouped;
+use crate::size::grouped;
 
 /// Length of the headers of one RPC with a file's contents, in bytes: NFS requests have 100 to 200.
 pub(super) const RPC_HEADER_LEN: u64 = 200;

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use samovar_nix::nixbase32;
 use sha2::{Digest as _, Sha256};
 
+use crate::user_dirs;
+
 /// Returns the path of a file for `key` in `folder` of this program's cache directory. `None`: the
 /// user has no cache directory. `key`: names the store and the cache, so that each pair has a file
 /// of its own.
 pub(super) fn path(folder: &str, key: &str) -> Option<PathBuf> {
-    let directory = |name: &str| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty());
-        value.map(PathBuf::from)
-    };
-    let dir = directory("XDG_CACHE_HOME");
-    let dir = dir.or_else(|| Some(directory("HOME")?.join(".cache")))?;
     let digest = nixbase32::encode(&Sha256::digest(key));
-    Some(dir.join("samovar").join(folder).join(digest))
+    Some(
+        user_dirs::cache()?
+            .join("samovar")
+            .join(folder)
+            .join(digest),
+    )
 }

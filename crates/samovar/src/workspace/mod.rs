@@ -19,7 +19,6 @@
 mod apply;
 mod auto;
 mod command;
-mod disk;
 mod fetch;
 mod local;
 mod open;

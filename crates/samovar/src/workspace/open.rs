@@ -12,8 +12,9 @@ use samovar_workspace::{Root, STATE_DIRECTORY};
 use super::local::{changes, empty, read, summary};
 use super::pull::pull;
 use super::state::{Base, State, Workspace, is_workspace};
-use super::{age, disk, registry};
+use super::{age, registry};
 use crate::credentials::Sources;
+use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::refuse_public;
@@ -191,7 +192,10 @@ fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     if root.exists() && !root.is_dir() {
         return refuse(format!("{root:?} is not a directory"));
     }
-    if let Some(kind) = disk::network_file_system(root)
+    // The directory may not exist yet; a file system that cannot be examined counts as local.
+    let existing = root.ancestors().find(|path| path.exists());
+    let kind = existing.and_then(|path| unsuitable(path, Use::Workspace).ok().flatten());
+    if let Some(kind) = kind
         && !options.may_be_on_network
     {
         return refuse(format!(

@@ -13,19 +13,18 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
 use crate::notice::notice;
 use crate::push::host;
+use crate::user_dirs;
 
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns the path of the list. `None`: the user has no home directory.
 fn file() -> Option<PathBuf> {
-    let directory = |name: &str| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty());
-        value.map(PathBuf::from)
-    };
-    let directory = directory("XDG_STATE_HOME")
-        .or_else(|| Some(directory("HOME")?.join(".local").join("state")))?;
-    let host: String = host().replace('/', "-");
-    Some(directory.join("samovar").join(format!("workspaces-{host}")))
+    let host = host().replace('/', "-");
+    Some(
+        user_dirs::state()?
+            .join("samovar")
+            .join(format!("workspaces-{host}")),
+    )
 }
 
 /// Returns the paths of all workspaces, the oldest first.

@@ -1,8 +1,8 @@
 //! [`Layers`]: the directories of an overlay on the local disk.
 
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::fs::{self, File, Permissions, TryLockError};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
@@ -13,8 +13,10 @@ use samovar_workspace::Mtime;
 
 use super::namespace::Namespace;
 use super::refusal::{Step, refusal};
+use crate::disk::{Use, unsuitable};
 use crate::mount::DIRECTORY_MODE;
 use crate::outcome::Failed;
+use crate::user_dirs::{self, create_private};
 
 /// Environment variable that names the directory for the state of overlays.
 pub(crate) const VARIABLE: &str = "SAMOVAR_STATE_DIR";
@@ -27,23 +29,6 @@ const UPPER: &str = "upper";
 const WORK: &str = "work";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
-
-/// Types of file systems that cannot have the changes of an overlay: magic numbers of
-/// `linux/magic.h`.
-const UNSUITABLE: [(i64, &str); 12] = [
-    (0x6969, "NFS"),
-    (0x517b, "SMB"),
-    (0xff53_4d42, "SMB"),
-    (0xfe53_4d42, "SMB"),
-    (0x6573_5546, "FUSE"),
-    (0x5346_414f, "AFS"),
-    (0x00c3_6400, "Ceph"),
-    (0x0102_1997, "9P"),
-    (0x794c_7630, "overlayfs"),
-    (0xf15f, "eCryptfs"),
-    (0x4d44, "FAT"),
-    (0x2011_bab0, "exFAT"),
-];
 
 /// The directories of an overlay: the changes, and the mount point of the snapshot below them.
 #[derive(Debug)]
@@ -59,15 +44,10 @@ pub(crate) struct Layers {
 ///
 /// The directory cannot be created, or its file system is unsuitable.
 pub(crate) fn state_dir() -> anyhow::Result<PathBuf> {
-    let directory = |name: &str| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty());
-        value.map(PathBuf::from)
-    };
-    let dir = directory(VARIABLE)
-        .or_else(|| Some(directory("XDG_STATE_HOME")?.join("samovar")))
-        .or_else(|| Some(directory("HOME")?.join(".local/state/samovar")));
+    let dir = user_dirs::variable(VARIABLE);
+    let dir = dir.or_else(|| Some(user_dirs::state()?.join("samovar")));
     let dir = dir.with_context(|| format!("there is no HOME for changes: set {VARIABLE}"))?;
-    let created = create_dir(&dir).and_then(|()| dir.canonicalize());
+    let created = create_private(&dir).and_then(|()| dir.canonicalize());
     let dir = created.with_context(|| {
         format!("cannot create the directory {dir:?}: set {VARIABLE} to another one")
     })?;
@@ -76,11 +56,9 @@ pub(crate) fn state_dir() -> anyhow::Result<PathBuf> {
 }
 
 pub(crate) fn check_file_system(dir: &Path) -> anyhow::Result<()> {
-    let stat = rustix::fs::statfs(dir)
+    let kind = unsuitable(dir, Use::Overlay)
         .with_context(|| format!("cannot read the type of the file system of {dir:?}"))?;
-    // The type has 32 bits, whose sign differs among architectures.
-    let magic = stat.f_type & 0xffff_ffff;
-    let Some(kind) = unsuitable(magic) else {
+    let Some(kind) = kind else {
         return Ok(());
     };
     let error = anyhow!(
@@ -89,18 +67,6 @@ pub(crate) fn check_file_system(dir: &Path) -> anyhow::Result<()> {
          works without overlays"
     );
     Err(Failed::Usage.because(error))
-}
-
-fn unsuitable(magic: i64) -> Option<&'static str> {
-    let found = UNSUITABLE
-        .iter()
-        .find(|(unsuitable, _)| *unsuitable == magic);
-    found.map(|(_, name)| *name)
-}
-
-/// Creates a directory that only the user can read.
-pub(crate) fn create_dir(path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 impl Layers {
@@ -117,7 +83,7 @@ impl Layers {
         mode: u16,
         mtime: Mtime,
     ) -> anyhow::Result<Self> {
-        create_dir(parent).with_context(|| format!("cannot create {parent:?}"))?;
+        create_private(parent).with_context(|| format!("cannot create {parent:?}"))?;
         let created = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
             .permissions(Permissions::from_mode(0o700))
@@ -125,7 +91,7 @@ impl Layers {
         let dir = created.with_context(|| format!("cannot create a directory in {parent:?}"))?;
         let failed = || format!("cannot prepare {:?}", dir.path());
         for name in [LOWER, UPPER, WORK] {
-            create_dir(&dir.path().join(name)).with_context(failed)?;
+            create_private(&dir.path().join(name)).with_context(failed)?;
         }
         // The root of an overlay has the attributes of its upper directory.
         let upper = dir.path().join(UPPER);
@@ -257,13 +223,6 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
-
-    #[test]
-    fn unsuitable_file_systems_are_named() {
-        assert_eq!(unsuitable(0x6969), Some("NFS"));
-        assert_eq!(unsuitable(0x794c_7630), Some("overlayfs"));
-        assert_eq!(unsuitable(0xef53), None);
-    }
 
     #[test]
     fn directories_have_the_attributes_of_the_root_and_one_user_at_a_time() {

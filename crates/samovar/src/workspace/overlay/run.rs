@@ -26,7 +26,7 @@ use samovar_workspace::Entries;
 use super::super::local::{changes, empty, summary};
 use super::changes::scan;
 use super::guard::{Guard, View};
-use super::layers::{Layers, create_dir, state_dir, unmount_lazily};
+use super::layers::{Layers, state_dir, unmount_lazily};
 use super::namespace::{Namespace, end_members};
 use super::origin::{Origin, find, report_kept};
 use super::refusal::check_fuse;
@@ -40,6 +40,7 @@ use crate::push::{KEEP, LocalTree, host, message, refuse_public, report_skipped}
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
+use crate::user_dirs::create_private;
 
 /// Exit codes besides those of the command, like those of `env`.
 const FAILED: u8 = 125;
@@ -207,7 +208,7 @@ impl Wanted {
             Some(target) => target.canonicalize().with_context(|| on(&target))?,
             None => state.join("trees").join(path_names(&name.name).0),
         };
-        create_dir(&target).with_context(|| on(&target))?;
+        create_private(&target).with_context(|| on(&target))?;
         Ok(Self {
             name,
             url: url.filter(|url| url.contains("://")),
